@@ -1,0 +1,86 @@
+"""hotlap profile COMMAND…: where each step's time goes, and which line is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from hotlap import pipeline, report
+from hotlap.cli.live import LiveLine
+from hotlap.errors import HotlapError
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
+)
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Measure N steps.  [default: until steady]")
+@click.option("--warmup", type=click.IntRange(0), metavar="N", help="Leave out the first N steps.  [default: detected]")
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=300.0,
+    help="Give up or stop after this long.",
+)
+@click.option("--full", is_flag=True, help="Let the command run to its own end.")
+@click.option("--ceiling/--no-ceiling", default=True, help="Run it a second time on one cached batch.")
+@click.option("--trace", is_flag=True, help="Save a Chrome trace of a few steps (Perfetto, TensorBoard).")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write JSON here.")
+@click.option(
+    "--markdown",
+    "markdown_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write Markdown here.",
+)
+@click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option("--quiet", is_flag=True, help="Show no live line and no report.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+def profile(
+    command: tuple[str, ...],
+    steps: int | None,
+    warmup: int | None,
+    max_seconds: float,
+    full: bool,
+    ceiling: bool,
+    trace: bool,
+    json_file: Path | None,
+    markdown_file: Path | None,
+    run_dir: Path | None,
+    quiet: bool,
+) -> int:
+    """Enter a training command and show where its time goes.
+
+    COMMAND is what you would type without hotlap: python train.py --lr 0.1, python -m pkg, torchrun …,
+    accelerate launch …. Its output stays as it is; the report goes to stderr and to .hotlap/runs/.
+    """
+    options = pipeline.ProfileOptions(
+        command=command,
+        steps=steps,
+        warmup=warmup,
+        max_seconds=max_seconds,
+        full=full,
+        ceiling=ceiling,
+        trace=trace,
+        run_dir=run_dir,
+    )
+    with LiveLine(enabled=not quiet) as live:
+        result = pipeline.profile(options, live.update)
+    _write(json_file, lambda: report.as_json(result.observation, result.diagnosis))
+    _write(markdown_file, lambda: report.markdown(result.observation, result.diagnosis))
+    if not quiet:
+        console = Console(stderr=True, highlight=False)
+        report.terminal(result.observation, result.diagnosis, console)
+        console.print(f"Kept in {result.run.folder}; see it again: hotlap show {result.run.id}", style="dim")
+    return result.exit_code
+
+
+def _write(path: Path | None, make: Callable[[], str]) -> None:
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(make(), encoding="utf-8")
+    except OSError as error:
+        raise HotlapError(f"cannot write {path} ({error.strerror}); the run itself is kept: hotlap show") from error

@@ -1,0 +1,50 @@
+"""Turns an observation into a verdict, findings with a bound on each gain, and what cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hotlap.diagnose import compute, feeding, host, ranks, settings
+from hotlap.diagnose.step import Step
+from hotlap.diagnose.unknowns import unknowns
+from hotlap.diagnose.verdict import verdict
+from hotlap.model.codec import SCHEMA
+from hotlap.model.diagnosis import Diagnosis, Finding
+from hotlap.model.observation import Observation
+
+__all__ = ["diagnose"]
+
+DETECTORS: tuple[Callable[[Step], Iterator[Finding]], ...] = (
+    settings.anomaly_mode,
+    feeding.data_wait,
+    feeding.copies,
+    host.syncs,
+    compute.launch_overhead,
+    ranks.straggler,
+    host.garbage,
+    compute.slow_optimizer,
+    compute.unfused_optimizer,
+    host.rest,
+    host.spans,
+    compute.forward,
+    compute.backward,
+    settings.autocast_recurrent,
+    settings.channels_last,
+    settings.tf32_off,
+    host.evaluation,
+    settings.threads_oversubscribed,
+    settings.memory_near_limit,
+)
+
+
+def diagnose(observation: Observation) -> Diagnosis:
+    step = Step(observation)
+    name, sentence = verdict(step)
+    found = [finding for detector in DETECTORS for finding in detector(step)] if step.measured else []
+    return Diagnosis(
+        schema=SCHEMA,
+        verdict=name,
+        sentence=sentence,
+        findings=tuple(sorted(found, key=lambda finding: -finding.at_most)),  # stable: equals keep the order above
+        unknowns=unknowns(step),
+    )

@@ -1,0 +1,140 @@
+"""Detectors of what the host does besides training: reads of device values, garbage, evaluation, the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hotlap.diagnose.step import NOTICEABLE, Step
+from hotlap.diagnose.wording import listed, number, part, percent
+from hotlap.model.diagnosis import Finding
+from hotlap.model.observation import EVALUATION, GARBAGE, REST, SPAN_PREFIX, Place, Sync
+
+REST_SHARE = 0.05  # of a step; every loop has a little
+SPAN_SHARE = 0.10  # of a step
+
+_METHODS = frozenset({"item", "cpu", "tolist", "numpy", "nonzero", "to"})
+_KEEP = "keep the value on the device (add up loss.detach()) and read it every N steps or once an epoch"
+_SYNC_ADVICE = {
+    "bool": "decide on the device (torch.where), or test the condition only every N steps",
+    "print": "print tensors only every N steps",
+    "nonzero": "only the device knows the size of its result: use a mask of fixed shape (torch.where)",
+    "synchronize": "take torch.cuda.synchronize() out of the loop; time with CUDA events read later",
+    "empty_cache": "take torch.cuda.empty_cache() out of the loop: it prevents no leak",
+}
+
+
+def syncs(step: Step) -> Iterator[Finding]:
+    lines: dict[tuple[str, int], list[Sync]] = {}
+    for sync in step.observation.syncs:
+        lines.setdefault((sync.file, sync.line), []).append(sync)
+    for found in sorted(lines.values(), key=lambda found: -_cost(found)):
+        if step.worth_saying(_cost(found)):
+            yield _sync_finding(step, found)
+
+
+def _cost(found: Sequence[Sync]) -> float:
+    return sum(sync.ms_per_step for sync in found)
+
+
+def _sync_finding(step: Step, found: Sequence[Sync]) -> Finding:
+    first = max(found, key=lambda sync: sync.ms_per_step)
+    kinds = listed(dict.fromkeys(_call(sync.kind) for sync in found))
+    waits = any(sync.waits for sync in found)
+    times_a_step = number(sum(sync.per_step for sync in found))
+    return step.finding(
+        "sync-in-loop",
+        title=f"{kinds} waits for the device" if waits else f"{kinds} costs time here and would wait on CUDA",
+        evidence=f"{part(_cost(found), step.total)} in {times_a_step} calls a step{_doubt(step, waits)}",
+        advice=_sync_advice(first),
+        place=Place(file=first.file, line=first.line, function=first.function),
+        cost=_cost(found),
+    )
+
+
+def _call(kind: str) -> str:
+    return f".{kind}()" if kind in _METHODS else f"{kind}()"
+
+
+def _doubt(step: Step, waits: bool) -> str:
+    if waits and step.device is None:
+        return "; part of it may be the device's own work (no device profile)"
+    return ""
+
+
+def _sync_advice(sync: Sync) -> str:
+    advice = _SYNC_ADVICE.get(sync.kind, _KEEP)
+    if sync.via is None:
+        return advice
+    return f"{sync.via} makes this call: have it log or check less often; in your own code, {advice}"
+
+
+def garbage(step: Step) -> Iterator[Finding]:
+    cost = step.ms(GARBAGE)
+    if step.worth_saying(cost):
+        yield step.finding(
+            "garbage-collection",
+            title=f"Python's garbage collector takes {percent(step.share(GARBAGE))} of each step",
+            evidence=part(cost, step.total),
+            advice="take gc.collect() out of the loop; before it call gc.collect() and gc.freeze() once, "
+            "so that later collections skip the model and the data",
+            place=step.hot_place(GARBAGE),
+            cost=cost,
+        )
+
+
+def rest(step: Step) -> Iterator[Finding]:
+    cost, hot = step.ms(REST), step.hot_line(REST)
+    if step.share(REST) < REST_SHARE or not step.worth_saying(cost):
+        return
+    holds = [] if step.observation.models else ["the forward pass, whose module was not seen"]
+    holds += [] if step.observation.loaders else ["the making of batches, as no DataLoader was seen"]
+    inside = f"; it holds {listed(holds)}" if holds else ""
+    line = f"; {number(hot.ms_per_step)} ms of it on the line named" if hot else ""
+    yield step.finding(
+        "rest",
+        title=f"{percent(step.share(REST))} of each step is outside data, model and optimizer",
+        evidence=f"{part(cost, step.total)}{line}{inside}",
+        advice=_rest_advice(hot is not None),
+        place=step.hot_place(REST),
+        cost=cost,
+    )
+
+
+def _rest_advice(line_known: bool) -> str:
+    moves = "move it out of the loop, do it every N steps, or on the device"
+    if line_known:
+        return f"look at this line: {moves}"
+    return "name the parts with hotlap.span(...) and profile again, then " + moves
+
+
+def spans(step: Step) -> Iterator[Finding]:
+    for key, cost in step.spans().items():
+        if step.share_of(cost) >= SPAN_SHARE and step.worth_saying(cost):
+            name = key.removeprefix(SPAN_PREFIX)
+            yield step.finding(
+                "slow-span",
+                title=f"your section “{name}” takes {percent(step.share_of(cost))} of each step",
+                evidence=f"{part(cost, step.total)}, less what other phases inside it took",
+                advice="look at its hot line, or divide it into smaller sections and profile again",
+                place=step.hot_place(key),
+                cost=cost,
+            )
+
+
+def evaluation(step: Step) -> Iterator[Finding]:
+    """A shorter evaluation makes the run shorter, never a step faster; its bound is of the whole window."""
+    share = step.observation.shares.get(EVALUATION, 0.0)
+    if share < NOTICEABLE:
+        return
+    cost = step.observation.ms(EVALUATION)
+    yield Finding(
+        code="evaluation-share",
+        title=f"evaluation takes {percent(share)} of the window (no part of step speed)",
+        evidence=f"{part(cost, step.observation.mean_step_ms)} of window time a step; "
+        "the bound is of the whole window, training steps stay as fast as they are",
+        advice="evaluate under torch.inference_mode() with larger batches, keep metrics on the device "
+        "until its end, and evaluate less often if you can",
+        place=step.hot_place(EVALUATION),
+        ms_per_step=cost,
+        at_most=1.0 / max(1.0 - share, 0.01),
+    )

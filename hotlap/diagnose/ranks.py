@@ -1,0 +1,46 @@
+"""Detectors of distributed jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.diagnose.step import Step
+from hotlap.diagnose.wording import number, percent
+from hotlap.model.diagnosis import Finding
+from hotlap.model.observation import BACKWARD, Rank
+
+UNEVEN = 1.05  # times the work of the other ranks
+
+
+def straggler(step: Step) -> Iterator[Finding]:
+    """Every rank waits in backward for the one with most work of its own."""
+    ranks = step.observation.ranks
+    if len(ranks) < 2:
+        return
+    slowest = max(ranks, key=lambda rank: rank.own_ms)
+    others = [rank for rank in ranks if rank is not slowest]
+    usual = sum(rank.own_ms for rank in others) / len(others)
+    cost = slowest.own_ms - usual
+    if usual <= 0 or slowest.own_ms < UNEVEN * usual or not step.worth_saying(cost):
+        return
+    yield step.finding(
+        "straggler-rank",
+        title=f"rank {slowest.rank} does {percent(slowest.own_ms / usual - 1)} more work of its own",
+        evidence=f"{number(slowest.own_ms)} against {number(usual)} ms a step"
+        f"{_where(slowest, others)}; the others wait for it in backward",
+        advice="give every rank as much data and work as the others: samples of like size, logging spread",
+        place=None,
+        cost=cost,
+    )
+
+
+def _where(slowest: Rank, others: list[Rank]) -> str:
+    """The phase in which the slowest rank spends most more than the others."""
+    extra = {
+        phase: slowest.step_ms * share
+        - sum(rank.step_ms * rank.shares.get(phase, 0.0) for rank in others) / len(others)
+        for phase, share in slowest.shares.items()
+        if phase != BACKWARD
+    }
+    phase = max(extra, key=lambda name: extra[name], default=None)
+    return f", {number(extra[phase])} ms of that in {phase}" if phase is not None and extra[phase] > 0 else ""

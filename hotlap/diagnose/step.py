@@ -1,0 +1,163 @@
+"""One training step in figures that every detector shares."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hotlap.model.diagnosis import Finding
+from hotlap.model.observation import (
+    BACKWARD,
+    DATA,
+    EVALUATION,
+    FORWARD,
+    OPTIMIZER,
+    PHASES,
+    SPAN_PREFIX,
+    DeviceActivity,
+    HotLine,
+    Loader,
+    Observation,
+    Place,
+)
+
+NOTICEABLE = 0.02  # of a step; what costs less is not worth a reader's time
+LEAST_REMAINDER = 0.01  # a step never becomes free: no bound above 100×
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The mean training step of an observation, its evaluations taken out: they are no part of step speed."""
+
+    observation: Observation
+
+    @property
+    def total(self) -> float:
+        evaluation = min(max(self.observation.shares.get(EVALUATION, 0.0), 0.0), 1.0)
+        return self.observation.mean_step_ms * (1.0 - evaluation)
+
+    @property
+    def measured(self) -> bool:
+        return self.total > 0 and any(self.observation.shares.values())
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether work is queued on a device, so that host time says little about device time."""
+        return self.cuda or any(not model.device.startswith("cpu") for model in self.observation.models)
+
+    @property
+    def cuda(self) -> bool:
+        seen = self.observation
+        return seen.on_cuda or seen.device is not None or bool(seen.device_step_ms)
+
+    @property
+    def device(self) -> DeviceActivity | None:
+        return self.observation.device
+
+    @property
+    def busy(self) -> float:
+        """Milliseconds of a step in which the device works; 0 where it was not profiled."""
+        return min(self.device.busy_ms_per_step, self.total) if self.device else 0.0
+
+    @property
+    def idle(self) -> float:
+        return self.total - self.busy
+
+    @property
+    def issuing(self) -> float:
+        """Host time in the phases that launch device work."""
+        return self.ms(FORWARD) + self.ms(BACKWARD) + self.ms(OPTIMIZER)
+
+    def ms(self, phase: str) -> float:
+        return max(0.0, self.observation.ms(phase))
+
+    def share(self, phase: str) -> float:
+        return self.share_of(self.ms(phase))
+
+    def share_of(self, cost: float) -> float:
+        return cost / self.total if self.total > 0 else 0.0
+
+    def spans(self) -> dict[str, float]:
+        """Milliseconds a step by the user's own sections, largest first."""
+        own = {name: self.ms(name) for name in self.observation.shares if name.startswith(SPAN_PREFIX)}
+        return dict(sorted(own.items(), key=lambda item: -item[1]))
+
+    def largest_phase(self) -> str:
+        names = [name for name in (*PHASES, *self.spans()) if name != EVALUATION]
+        return max(names, key=self.ms)
+
+    def at_most(self, cost: float) -> float:
+        """Amdahl's bound. The host cannot make a step shorter than the device's own work."""
+        if self.total <= 0:
+            return 1.0
+        remaining = max(self.total - cost, self.busy, self.total * LEAST_REMAINDER)
+        return max(1.0, self.total / remaining)
+
+    def at_most_on_device(self, cost: float) -> float:
+        """The bound for a change that makes the device's work itself smaller, so busy time is no floor."""
+        if self.total <= 0:
+            return 1.0
+        return max(1.0, self.total / max(self.total - cost, self.total * LEAST_REMAINDER))
+
+    def ceiling_ratio(self) -> float | None:
+        """Samples a second fed one cached batch, over those of training itself (evaluation not counted)."""
+        ceiling, seen = self.observation.ceiling, self.observation
+        if ceiling is None or not self.measured:
+            return None
+        training = seen.mean_step_ms / self.total
+        if _positive(ceiling.samples_per_second) and _positive(seen.samples_per_second):
+            return float(ceiling.samples_per_second or 0) / (float(seen.samples_per_second or 1) * training)
+        mean = sum(ceiling.step_ms) / len(ceiling.step_ms) if ceiling.step_ms else None
+        return self.total / mean if mean is not None and _positive(mean) else None
+
+    def data_at_most(self) -> float:
+        """A measured ceiling beats a computed one."""
+        ratio = self.ceiling_ratio()
+        return max(1.0, ratio) if ratio is not None else self.at_most(self.ms(DATA))
+
+    def kernels_ms(self, *kinds: str) -> float:
+        kernels = self.device.kernels if self.device else ()
+        return sum(kernel.ms_per_step for kernel in kernels if kernel.kind in kinds)
+
+    def kernels_share(self, *kinds: str) -> float:
+        kernels = self.device.kernels if self.device else ()
+        return min(1.0, sum(kernel.share for kernel in kernels if kernel.kind in kinds))
+
+    def hot_line(self, phase: str) -> HotLine | None:
+        lines = [line for line in self.observation.hot_lines if line.phase == phase]
+        return max(lines, key=lambda line: line.share, default=None)
+
+    def hot_place(self, phase: str) -> Place | None:
+        line = self.hot_line(phase)
+        return Place(file=line.file, line=line.line, function=line.function) if line else None
+
+    def loader(self) -> Loader | None:
+        """The loader that feeds training: the busiest not known to be for evaluation."""
+        loaders = [loader for loader in self.observation.loaders if loader.role != "evaluation"]
+        return max(loaders, key=lambda loader: (loader.role == "train", loader.batches), default=None)
+
+    def layers(self, *names: str) -> int:
+        return sum(model.layers.get(name, 0) for model in self.observation.models for name in names)
+
+    def worth_saying(self, cost: float) -> bool:
+        return self.share_of(cost) >= NOTICEABLE and self.at_most(cost) >= 1.0 + NOTICEABLE
+
+    def finding(
+        self, code: str, *, title: str, evidence: str, advice: str, place: Place | None, cost: float
+    ) -> Finding:
+        """A finding about host time: what is at stake is the cost less what the device would still take."""
+        bound = self.at_most(cost)
+        stake = self.total * (1.0 - 1.0 / bound)
+        return Finding(
+            code=code,
+            title=title,
+            evidence=evidence,
+            advice=advice,
+            place=place,
+            ms_per_step=stake,
+            at_most=bound,
+        )
+
+
+def _positive(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and value > 0

@@ -1,0 +1,64 @@
+"""The exception tree and the exit codes.
+
+HotlapError                  one clear line for the user, and the exit code that goes with it
+├── CommandNotFound          127  the command does not exist
+├── CommandNotRunnable       126  it exists but may not be executed
+├── NotPython                 65  it ran, but no Python of it could be entered
+├── TorchUnusable             69  torch is missing or too old in that interpreter
+├── NoStep                    66  the command ended before its first training step
+├── NeverStepped              75  no training step within --max-seconds
+├── RunFolderUnwritable       73  results cannot be kept
+├── RunNotFound               72  `hotlap show` was asked for a run that is not there
+└── RecordUnreadable          74  a saved record is damaged or from a newer hotlap
+
+Besides these: 0 done, 1 an error of the command itself or of the system, 2 wrong usage, 70 a bug of ours, 130 Ctrl-C.
+A command that fails by itself keeps its own exit code.
+"""
+
+from __future__ import annotations
+
+
+class HotlapError(Exception):
+    """What happened, with which value, and what to type next, in one line."""
+
+    exit_code = 1
+
+
+class CommandNotFound(HotlapError):
+    exit_code = 127
+
+
+class CommandNotRunnable(HotlapError):
+    exit_code = 126
+
+
+class NotPython(HotlapError):
+    exit_code = 65
+
+
+class TorchUnusable(HotlapError):
+    exit_code = 69
+
+
+class NoStep(HotlapError):
+    exit_code = 66
+
+
+class NeverStepped(HotlapError):
+    exit_code = 75
+
+
+class RunFolderUnwritable(HotlapError):
+    exit_code = 73
+
+
+class RunNotFound(HotlapError):
+    exit_code = 72
+
+
+class RecordUnreadable(HotlapError):
+    exit_code = 74
+
+
+INTERNAL_ERROR = 70
+INTERRUPTED = 130

@@ -1,0 +1,1 @@
+"""The records that pass between stages: frozen, plain, saved as JSON. Standard library only."""

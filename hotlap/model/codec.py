@@ -1,0 +1,83 @@
+"""Records to JSON and back. The types are the schema: what does not fit them is refused with its path."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import json
+import math
+import types
+import typing
+from typing import Any, TypeVar
+
+from hotlap.errors import RecordUnreadable
+
+SCHEMA = 1
+Record = TypeVar("Record")
+
+
+def to_json(record: Any) -> str:
+    """Strict JSON: a NaN loss becomes the string "nan", which the codec reads back."""
+    return json.dumps(_plain(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def from_json(kind: type[Record], text: str, source: str) -> Record:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordUnreadable(f"{source} is not valid JSON ({error}); run the command again") from error
+    if isinstance(data, dict) and isinstance(data.get("schema"), int) and data["schema"] > SCHEMA:
+        raise RecordUnreadable(
+            f"{source} has schema {data['schema']}, this hotlap reads up to {SCHEMA}; upgrade it: pip install -U hotlap"
+        )
+    try:
+        return typing.cast(Record, _build(kind, data, ""))
+    except (TypeError, ValueError, KeyError) as error:
+        raise RecordUnreadable(f"{source} is not a record of hotlap: {error}; run the command again") from error
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict | types.MappingProxyType):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value
+
+
+def _build(kind: Any, data: Any, path: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _build_optional(arguments, data, path)
+    if origin is tuple:
+        return tuple(_build(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(_as(list, data, path)))
+    if origin is collections.abc.Mapping:
+        return {key: _build(arguments[1], item, f"{path}.{key}") for key, item in _as(dict, data, path).items()}
+    if dataclasses.is_dataclass(kind):
+        return _build_record(typing.cast(type, kind), data, path)
+    if kind is float and isinstance(data, int | str) and not isinstance(data, bool):
+        return float(data)
+    return _as(kind, data, path)
+
+
+def _build_optional(arguments: tuple[Any, ...], data: Any, path: str) -> Any:
+    if data is None and type(None) in arguments:
+        return None
+    (inner,) = [argument for argument in arguments if argument is not type(None)]
+    return _build(inner, data, path)
+
+
+def _build_record(kind: type, data: Any, path: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = _as(dict, data, path)
+    values = {name: _build(hint, known[name], f"{path}.{name}") for name, hint in hints.items() if name in known}
+    return kind(**values)
+
+
+def _as(kind: Any, data: Any, path: str) -> Any:
+    if kind is Any or (isinstance(data, kind) and not (kind is int and isinstance(data, bool))):
+        return data
+    raise TypeError(f"{path.lstrip('.') or 'it'} should be {kind.__name__}, not {type(data).__name__}")

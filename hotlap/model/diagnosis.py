@@ -1,0 +1,38 @@
+"""What the observation means: one verdict, findings ranked by the most each could gain, and what cannot be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotlap.model.observation import Place
+
+VERDICTS = (
+    "input-bound",
+    "copy-bound",
+    "sync-bound",
+    "launch-bound",
+    "compute-bound",
+    "memory-bound",
+    "balanced",
+    "unknown",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    code: str  # the pattern, e.g. "sync-in-loop"; never reused for another
+    title: str  # what was found, one line
+    evidence: str  # the figures it rests on
+    advice: str  # what to change
+    place: Place | None
+    ms_per_step: float  # the time at stake
+    at_most: float  # Amdahl bound: step time now / step time if this cost were zero (1.0: no gain in step time)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    schema: int
+    verdict: str  # one of VERDICTS
+    sentence: str  # the verdict with its evidence
+    findings: tuple[Finding, ...]  # largest at_most first
+    unknowns: tuple[str, ...]  # "cannot tell X, because …"

@@ -1,0 +1,19 @@
+"""What the hotlap command tells the processes it enters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    schema: int
+    folder: str  # where parts, progress and errors go
+    agent: str  # "package.module:function", called with (torch, session, seams) once torch is imported
+    steps: int | None  # None: enough for a steady figure
+    warmup: int | None  # None: detected
+    max_seconds: float
+    full: bool  # leave the command running after the window
+    ceiling: bool  # feed one cached batch again and again
+    trace: bool
+    started: float  # time.time() of the launch

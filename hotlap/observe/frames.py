@@ -1,0 +1,79 @@
+"""Which line of the user's is to blame. A frame is the user's unless its file belongs to a library."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+
+from hotlap.model.observation import Place
+
+# When a whole program is installed as a package, all of it lies in site-packages: then only these count as libraries.
+FRAMEWORKS = frozenset(
+    "torch torchvision torchaudio lightning pytorch_lightning lightning_fabric accelerate transformers datasets numpy "
+    "pandas scipy sklearn h5py tqdm torchmetrics timm ignite composer fastai deepspeed wandb tensorboard hotlap wrapt "
+    "numba ray optuna".split()
+)
+_LIBRARY, _INSTALLED, _USER = 0, 1, 2
+
+_stdlib = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+_hotlap = str(Path(__file__).parents[1])
+_kinds: dict[str, int] = {}
+
+
+def kind_of(filename: str) -> int:
+    """2 the user's, 1 installed but not a known framework, 0 a library."""
+    kind = _kinds.get(filename)
+    if kind is None:
+        kind = _kinds[filename] = _judge(filename)
+    return kind
+
+
+def _judge(filename: str) -> int:
+    if filename.startswith(("<", _hotlap)):
+        return _LIBRARY
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in filename:
+            package = filename.split(folder)[-1].split("/")[0].removesuffix(".py")
+            return _LIBRARY if package in FRAMEWORKS else _INSTALLED
+    return _LIBRARY if filename.startswith(_stdlib) else _USER
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own; failing that, of an installed program; failing that, the outermost."""
+    installed = outermost = None
+    while frame is not None:
+        kind = kind_of(frame.f_code.co_filename)
+        if kind == _USER:
+            return frame
+        if kind == _INSTALLED and installed is None:
+            installed = frame
+        outermost = frame
+        frame = frame.f_back
+    return installed or outermost
+
+
+def place_of(code: CodeType, line: int) -> Place:
+    return Place(file=code.co_filename, line=line, function=_qualified(code))
+
+
+def _qualified(code: CodeType) -> str:
+    name = str(getattr(code, "co_qualname", code.co_name))  # qualified from Python 3.11 on
+    return name.replace(".<locals>", "")
+
+
+def place_of_function(function: object) -> Place | None:
+    """Where a function or method is written."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    return place_of(code, code.co_firstlineno) if isinstance(code, CodeType) else None
+
+
+def short_library_place(frame: FrameType) -> str:
+    """'lightning/pytorch/loops/fit.py:12' for a frame in site-packages, a file name otherwise."""
+    filename = frame.f_code.co_filename
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in filename:
+            return f"{filename.split(folder)[-1]}:{frame.f_lineno}"
+    return f"{Path(filename).name}:{frame.f_lineno}"

@@ -1,0 +1,63 @@
+"""Ending the command cleanly after the window, at the same step in every rank.
+
+The program is asked by an exception from an optimizer's post-step hook: its `finally` blocks run, its workers are
+reaped, and the interpreter exits with code 0 as for sys.exit(). It ends plain loops, Lightning, Accelerate and HF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FILE = "stop-at.txt"
+AHEAD = 4  # steps between the first rank's decision and the stop: the others are at most one step away
+TRIES = 3
+
+
+class WindowComplete(SystemExit):
+    """Enough was measured. A SystemExit, so that an uncaught one ends the program without a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Stopper:
+    """Counts optimizer steps and raises at the agreed one. The first rank decides, the others read its decision."""
+
+    def __init__(self, folder: Path, rank: int, world_size: int, last_words: Callable[[], None]) -> None:
+        self._file, self._rank, self._world = folder / FILE, rank, world_size
+        self._last_words = last_words
+        self._count = 0
+        self._target: int | None = None
+        self._raised = 0
+        self._handle: Any = None
+
+    def install(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._handle = register_optimizer_step_post_hook(self._after_step)
+
+    def remove(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+
+    def decide(self) -> None:
+        """This process has seen enough."""
+        if self._world == 1:
+            self._target = self._count + 1
+        elif self._rank == 0 and self._target is None:
+            self._target = self._count + AHEAD
+            draft = self._file.with_suffix(".tmp")
+            draft.write_text(str(self._target), encoding="utf-8")
+            draft.replace(self._file)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._count += 1
+        if self._target is None and self._rank and self._file.exists():
+            self._target = int(self._file.read_text(encoding="utf-8"))
+        if self._target is None or self._count < self._target or self._raised >= TRIES:
+            return
+        self._raised += 1
+        self._last_words()
+        raise WindowComplete

@@ -1,0 +1,234 @@
+"""From what the agent counted to the record it leaves."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TYPE_CHECKING, Any
+
+from hotlap.model.caution import Caution
+from hotlap.model.codec import SCHEMA
+from hotlap.model.observation import EVALUATION, PHASES, HotLine, Observation, Span, Warmup
+from hotlap.model.part import Counts, Part
+from hotlap.model.progress import LOOKING
+from hotlap.observe import surroundings
+from hotlap.observe.loaders import TRAIN, Seen
+from hotlap.observe.steps import Boundary
+
+if TYPE_CHECKING:
+    from hotlap.observe.agent import Agent
+
+_EVALUATION = PHASES.index(EVALUATION)
+
+
+class Tally:
+    """The timed window: its boundaries, and the counts at both ends."""
+
+    def __init__(self) -> None:
+        self._first: Boundary | None = None
+        self._boundaries: list[Boundary] = []
+        self._warm: list[tuple[Boundary, dict[Seen, tuple[int, int]]]] = []
+        self._counts: dict[Seen, tuple[int, int]] = {}
+        self._final_counts: dict[Seen, tuple[int, int]] | None = None  # None: still measuring
+        self._call_sizes: list[int] = []
+        self._call_size: int | None = None
+        self.warmup_seconds = 0.0
+        self.skipped = 0
+        self.look_steps = 0
+        self.spans: dict[str, tuple[float, float]] = {}
+
+    def warm(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]]) -> None:
+        self._warm.append((boundary, counts))
+
+    def make_do_with_warmup(self) -> None:
+        """The program ended before warming up did: what came after its first step is all there is."""
+        if self._warm:
+            boundary, counts = self._warm[0]
+            self.begin(boundary, counts, 0.0)
+            self._boundaries = [later for later, _ in self._warm[1:]]
+
+    def begin(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]], seconds: float) -> None:
+        self._first, self._counts, self.warmup_seconds = boundary, counts, seconds
+        self._boundaries.clear()
+        self._call_sizes.clear()
+
+    def end(self, counts: dict[Seen, tuple[int, int]], spans: dict[str, list[float]]) -> None:
+        self._final_counts = counts
+        self.spans = {name: (row[0], row[1]) for name, row in spans.items()}
+
+    def add(self, boundary: Boundary) -> None:
+        self._boundaries.append(boundary)
+
+    def called_with(self, args: Any, kwargs: Any, size_of: Callable[[Any], int]) -> None:
+        """The root module was called for training; the first call of a step tells its batch size."""
+        if self._call_size is None:
+            self._call_size = size_of([*args, *kwargs.values()])
+
+    def close_step(self) -> None:
+        self._call_sizes.append(self._call_size or 0)
+        self._call_size = None
+
+    @property
+    def steps(self) -> int:
+        return len(self._boundaries)
+
+    @property
+    def seconds(self) -> float:
+        return (self._boundaries[-1].at - self._first.at) / 1e9 if self._first and self._boundaries else 0.0
+
+    def step_ms(self) -> tuple[float, ...]:
+        if self._first is None:
+            return ()
+        return tuple((end.at - start.at) / 1e6 for start, end in pairwise([self._first, *self._boundaries]))
+
+    def device_step_ms(self) -> tuple[float, ...]:
+        """By CUDA events, as far as they have completed: asking is free, waiting is not ours to do."""
+        events = [boundary.event for boundary in self._boundaries]
+        if len(events) < 2 or any(event is None or not event.query() for event in events):
+            return ()
+        return tuple(start.elapsed_time(end) for start, end in pairwise(events))
+
+    def shares(self, names: list[str]) -> dict[str, float]:
+        if self._first is None or not self._boundaries:
+            return {}
+        spent = self._spent()
+        total = sum(spent) or 1
+        return {name: time / total for name, time in zip(names, spent, strict=False)}
+
+    def _spent(self) -> list[int]:
+        assert self._first is not None
+        last = self._boundaries[-1].totals
+        first = self._first.totals + [0] * (len(last) - len(self._first.totals))  # spans that began later
+        return [end - start for start, end in zip(first, last, strict=True)]
+
+    def batches_and_samples(self, seen: list[Seen]) -> tuple[int, int]:
+        now = self._final_counts or {one: (one.batches, one.samples) for one in seen}
+        training = [one for one in now if one.role == TRAIN]
+        batches = sum(now[one][0] - self._counts.get(one, (0, 0))[0] for one in training)
+        samples = sum(now[one][1] - self._counts.get(one, (0, 0))[1] for one in training)
+        if not batches:
+            return 0, sum(self._call_sizes[: self.steps])
+        return batches, samples
+
+    def training_seconds(self) -> float:
+        """The window less its evaluations: throughput is of training."""
+        if self._first is None or not self._boundaries:
+            return 0.0
+        return self.seconds - self._spent()[_EVALUATION] / 1e9
+
+    def backwards_per_step(self) -> float:
+        if self._first is None or not self._boundaries:
+            return 0.0
+        return (self._boundaries[-1].backwards - self._first.backwards) / self.steps
+
+
+def part_of(agent: Agent, complete: bool) -> Part:
+    tally, tracer = agent.tally, agent.tracer
+    traced = tracer is not None and tracer.saved
+    return Part(
+        schema=SCHEMA,
+        pid=os.getpid(),
+        rank=agent.rank,
+        world_size=agent.world_size,
+        complete=complete,
+        counts=Counts(
+            optimizers_made=agent.optimizers_made,
+            optimizer_steps=agent.steps.optimizer_steps,
+            loaders_made=agent.loaders.made,
+            batches=sum(seen.batches for seen in agent.loaders.seen),
+            backwards=agent.losses.backwards,
+        ),
+        trace_file=tracer.path.name if tracer is not None and traced else None,
+        trace_steps=tracer.steps if tracer is not None and traced else 0,
+        observation=_observation(agent, tally, complete),
+    )
+
+
+def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
+    steps = max(1, tally.steps)
+    batches, samples = tally.batches_and_samples(agent.loaders.seen)
+    seconds = tally.training_seconds()
+    step_ms = tally.step_ms()
+    finished = complete or agent.ending
+    return Observation(
+        schema=SCHEMA,
+        command=tuple(sys.orig_argv),
+        directory=str(Path.cwd()),
+        started="",
+        machine=surroundings.machine(agent.torch),
+        ended="window complete" if complete else "program ended",
+        exit_code=None,
+        steps=tally.steps,
+        backwards_per_step=tally.backwards_per_step(),
+        batches_per_step=batches / steps,
+        samples_per_second=samples / seconds if samples and seconds > 0 else None,
+        samples_per_step=samples / steps if samples else None,
+        step_ms=step_ms,
+        device_step_ms=tally.device_step_ms() if finished else (),
+        warmup=Warmup(steps=agent.warmup.steps, seconds=tally.warmup_seconds, settled=agent.warmup.settled),
+        shares=tally.shares(agent.clock.names),
+        syncs=agent.syncs.rows(steps) if agent.syncs and tally.steps else (),
+        copies=agent.copies.rows(steps) if agent.copies and tally.steps else (),
+        hot_lines=_hot_lines(agent, step_ms),
+        spans=_spans(tally, steps),
+        losses=agent.losses.values(may_wait=finished),
+        loaders=tuple(seen.record() for seen in agent.loaders.seen),
+        models=agent.roots.records(),
+        optimizers=agent.optimizer_records(),
+        settings=surroundings.settings(agent.torch, agent.autocast, agent.grad_scaler),
+        device=None,
+        memory=surroundings.memory(agent.torch),
+        processes=(),
+        gpus=(),
+        ranks=(),
+        ceiling=None,
+        trace=None,
+        cautions=tuple(caution.name for caution in _cautions(agent, tally, step_ms)),
+    )
+
+
+def _hot_lines(agent: Agent, step_ms: tuple[float, ...]) -> tuple[HotLine, ...]:
+    if agent.lines is None or (agent.state == LOOKING and not agent.ending):
+        return ()
+    return agent.lines.rows(sum(step_ms) / len(step_ms) if step_ms else 0.0)
+
+
+def _spans(tally: Tally, steps: int) -> tuple[Span, ...]:
+    return tuple(
+        Span(name=name, per_step=calls / steps, ms_per_step=1000 * seconds / steps)
+        for name, (calls, seconds) in tally.spans.items()
+    )
+
+
+def _cautions(agent: Agent, tally: Tally, step_ms: tuple[float, ...]) -> list[Caution]:
+    found = []
+    if step_ms and not agent.warmup.settled:
+        found.append(Caution.WARMUP_NOT_SETTLED)
+    if 0 < len(step_ms) < 10:
+        found.append(Caution.FEW_STEPS)
+    if _noisy(step_ms):
+        found.append(Caution.NOISY)
+    if tally.shares(agent.clock.names).get(EVALUATION, 0.0) > 0:
+        found.append(Caution.EVALUATION_INSIDE)
+    if step_ms and not agent.losses.seen:
+        found.append(Caution.LOSS_UNSEEN)
+    if step_ms and not agent.roots.seen:
+        found.append(Caution.ROOT_UNSEEN)
+    if tally.skipped:
+        found.append(Caution.SKIPPED_STEPS)
+    if agent.seams.guard.failures:
+        found.append(Caution.OWN_ERROR)
+    return found
+
+
+def _noisy(step_ms: tuple[float, ...]) -> bool:
+    """The middle half of the steps is spread over more than half of the median."""
+    if len(step_ms) < 10 or not all(map(math.isfinite, step_ms)):
+        return False
+    low, _, high = quantiles(step_ms, n=4)
+    return high - low > 0.5 * median(step_ms)

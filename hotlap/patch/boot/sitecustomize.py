@@ -1,0 +1,42 @@
+# Runs first in every Python the command starts, of any version: keep it small and its syntax old.
+# It takes itself off the path, lets another sitecustomize run as it would have, and then enters.
+import os
+import sys
+
+
+def _leave_path():
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    sys.path_importer_cache.pop(here, None)
+    return here
+
+
+def _enter(here):
+    if sys.version_info < (3, 10) or os.environ.get("HOTLAP") == "off" or not os.environ.get("HOTLAP_SESSION"):
+        return
+    import importlib.util
+
+    package = os.path.dirname(os.path.dirname(here))
+    spec = importlib.util.spec_from_file_location(
+        "hotlap", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["hotlap"] = module
+    spec.loader.exec_module(module)
+    from hotlap.patch import entry
+
+    entry.enter()
+
+
+def _boot():
+    here = _leave_path()
+    try:
+        _enter(here)
+    except Exception as error:
+        sys.modules.pop("hotlap", None)
+        sys.stderr.write("hotlap: cannot enter %s (%s); it runs without us\n" % (sys.executable, error))
+    del sys.modules["sitecustomize"]
+    import sitecustomize  # noqa: F401 another one, or the ImportError that site expects when there is none
+
+
+_boot()

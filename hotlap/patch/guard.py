@@ -1,0 +1,58 @@
+"""Our own errors never stop the user's training: they are noted, said once, and what failed is switched off.
+
+Under HOTLAP_STRICT=1, as in our tests, they are raised instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FILE = "hotlap-errors.txt"
+
+
+class Guard:
+    def __init__(self, folder: Path | None = None, strict: bool | None = None) -> None:
+        self.folder = folder
+        self.strict = os.environ.get("HOTLAP_STRICT") == "1" if strict is None else strict
+        self.failures: list[str] = []
+
+    def run(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's result, or None when it failed."""
+        try:
+            return function(*arguments)
+        except Exception as error:  # noqa: BLE001 the guard exists to contain whatever our code raises
+            self.failed(what, error)
+            return None
+
+    def failed(self, what: str, error: Exception) -> None:
+        if self.strict:
+            raise error
+        self.failures.append(f"{what}: {type(error).__name__}: {error}")
+        self._keep(what, error)
+        if len(self.failures) == 1:
+            self._say(what, error)
+
+    def _keep(self, what: str, error: Exception) -> None:
+        if self.folder is None:
+            return
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        try:
+            with (self.folder / FILE).open("a", encoding="utf-8") as file:
+                file.write(f"[pid {os.getpid()}] {what}\n{text}\n")
+        except OSError:
+            return  # a full disk must not become the user's problem either
+
+    def _say(self, what: str, error: Exception) -> None:
+        where = f"; details in {self.folder / FILE}" if self.folder else ""
+        try:
+            sys.stderr.write(
+                f"hotlap: {what} failed ({type(error).__name__}: {error}) and was switched off; "
+                f"your training goes on{where}\n"
+            )
+        except (OSError, ValueError, AttributeError):
+            return  # stderr closed or replaced by something that cannot write

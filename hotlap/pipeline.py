@@ -1,0 +1,199 @@
+"""The order of the stages: observe, then diagnose; each record is saved the moment it exists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hotlap import store
+from hotlap.diagnose import diagnose
+from hotlap.errors import (
+    INTERRUPTED,
+    HotlapError,
+    NeverStepped,
+    NoStep,
+    NotPython,
+    RunFolderUnwritable,
+    TorchUnusable,
+)
+from hotlap.model.caution import Caution
+from hotlap.model.codec import SCHEMA
+from hotlap.model.diagnosis import Diagnosis
+from hotlap.model.observation import Ceiling, Observation
+from hotlap.model.progress import Progress
+from hotlap.model.session import Session
+from hotlap.observe.join import join, read_parts
+from hotlap.observe.supervise import Ending, supervise
+from hotlap.patch.launch import resolve
+
+AGENT = "hotlap.observe.agent:start"
+OnStage = Callable[[str, Progress | None, float], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileOptions:
+    command: tuple[str, ...]
+    steps: int | None
+    warmup: int | None
+    max_seconds: float
+    full: bool
+    ceiling: bool
+    trace: bool
+    run_dir: Path | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    run: store.Run
+    observation: Observation
+    diagnosis: Diagnosis
+    exit_code: int
+
+
+def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
+    resolve(options.command)
+    run = store.create(options.command, options.run_dir)
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    observation, ending = _observe(options, run, "observing", on_stage)
+    observation = replace(observation, started=started)
+    run.save("observation", observation)
+    if ending.exit_code == 0 and not ending.interrupted:
+        observation = replace(observation, ceiling=_ceiling(options, observation, run, on_stage))
+        run.save("observation", observation)
+    diagnosis = diagnose(observation)
+    run.save("diagnosis", diagnosis)
+    return Profile(run=run, observation=observation, diagnosis=diagnosis, exit_code=_exit_code(ending))
+
+
+def _observe(
+    options: ProfileOptions, run: store.Run, stage: str, on_stage: OnStage, ceiling: bool = False
+) -> tuple[Observation, Ending]:
+    folder = run.folder / stage
+    session = _session(options, folder, ceiling)
+    session_file = _prepare(run, folder, session)
+    ending, watch = supervise(
+        options.command,
+        session_file,
+        session,
+        on_progress=lambda progress, elapsed: on_stage(stage, progress, elapsed),
+        quiet=ceiling,
+    )
+    parts = read_parts(folder)
+    if not parts or not parts[0].counts.optimizer_steps:
+        raise _nothing_seen(options, ending)
+    observation = replace(
+        join(parts, folder),
+        command=options.command,
+        directory=str(Path.cwd()),
+        ended=_ended(ending, all(part.complete for part in parts if part.counts.optimizer_steps)),
+        exit_code=ending.exit_code,
+        processes=watch.processes(),
+        gpus=watch.gpus(),
+    )
+    if ending.stop_ignored:
+        observation = replace(observation, cautions=(*observation.cautions, Caution.STOP_IGNORED.name))
+    return observation, ending
+
+
+def _session(options: ProfileOptions, folder: Path, ceiling: bool) -> Session:
+    return Session(
+        schema=SCHEMA,
+        folder=str(folder.resolve()),
+        agent=AGENT,
+        steps=options.steps,
+        warmup=options.warmup,
+        max_seconds=options.max_seconds,
+        full=options.full,
+        ceiling=ceiling,
+        trace=options.trace and not ceiling,
+        started=time.time(),
+    )
+
+
+def _prepare(run: store.Run, folder: Path, session: Session) -> Path:
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise RunFolderUnwritable(f"cannot write {folder} ({error.strerror}); choose another: --run-dir DIR") from error
+    return store.Run(folder).save("session", session).resolve()
+
+
+def _ceiling(options: ProfileOptions, observation: Observation, run: store.Run, on_stage: OnStage) -> Ceiling:
+    reason = _why_no_ceiling(options, observation)
+    if reason is not None:
+        return Ceiling(samples_per_second=None, step_ms=(), note=reason)
+    try:
+        seen, _ = _observe(replace(options, trace=False), run, "ceiling", on_stage, ceiling=True)
+    except HotlapError as error:
+        return Ceiling(samples_per_second=None, step_ms=(), note=f"the second run did not step: {error}")
+    return Ceiling(samples_per_second=seen.samples_per_second, step_ms=seen.step_ms, note=None)
+
+
+def _why_no_ceiling(options: ProfileOptions, observation: Observation) -> str | None:
+    if not options.ceiling:
+        return "not asked for"
+    if options.full:
+        return "left out with --full, which lets the command run to its end"
+    if not any(loader.role == "train" for loader in observation.loaders):
+        return "the program feeds its steps without a DataLoader"
+    return None
+
+
+def _ended(ending: Ending, complete: bool) -> str:
+    if ending.interrupted:
+        return "interrupted"
+    if ending.timed_out:
+        return "time limit"
+    if ending.exit_code != 0:
+        return "program failed"
+    return "window complete" if complete else "program ended"
+
+
+def _exit_code(ending: Ending) -> int:
+    if ending.interrupted:
+        return INTERRUPTED
+    if ending.timed_out or ending.stop_ignored:
+        return 0  # its code is that of our signal
+    return ending.exit_code
+
+
+def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
+    """No training step was observed: the error that says why."""
+    command = " ".join(options.command)
+    if ending.problem is not None:
+        return TorchUnusable(f"{ending.problem}; hotlap needs torch 2.6 or newer: pip install -U torch")
+    if ending.interrupted:
+        error = HotlapError(f"interrupted before the first training step; {_saw(ending)}")
+        error.exit_code = INTERRUPTED
+        return error
+    if not ending.hellos:
+        return NotPython(
+            f"no Python of at least 3.10 could be entered in: {command}; give the training command itself, such as: "
+            "hotlap profile python train.py (without -I, -E or -S, which keep hotlap out)"
+        )
+    if ending.timed_out:
+        return NeverStepped(
+            f"no training step within {options.max_seconds:g} s; {_saw(ending)}; wait longer with --max-seconds "
+            f"{2 * options.max_seconds:g}"
+        )
+    if all(hello.endswith("False") for hello in ending.hellos):
+        interpreter = ending.hellos[0].split("\t")[0]
+        return TorchUnusable(
+            f"torch is not installed in {interpreter}; install it there: {interpreter} -m pip install torch"
+        )
+    error = NoStep(f"the command ended (exit code {ending.exit_code}) before its first training step; {_saw(ending)}")
+    error.exit_code = ending.exit_code or NoStep.exit_code
+    return error
+
+
+def _saw(ending: Ending) -> str:
+    seen = ending.progress
+    if seen is None:
+        return "torch was never imported"
+    return (
+        f"seen: {seen.loaders} DataLoader(s) made, {seen.batches} batch(es) fetched, "
+        f"{seen.backwards} backward call(s), {seen.optimizers} optimizer(s) made, {seen.steps} optimizer step(s)"
+    )

@@ -1,0 +1,84 @@
+"""How figures, shares and places are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from hotlap.model.observation import PHASES
+
+NONE = "–"
+
+
+def number(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return NONE if value is None else str(value)
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 0.995 or size == 0:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.0095 else f"{value:.2g}"
+
+
+def times(ratio: float) -> str:
+    if not math.isfinite(ratio):
+        return NONE
+    return f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.1f}×" if ratio >= 1.095 else f"{ratio:.2f}×"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if math.isfinite(share) else NONE
+
+
+def megabytes(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value / 1000:.1f} GB" if value >= 1000 else f"{value:.0f} MB"
+
+
+def count(value: int) -> str:
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return str(value)
+
+
+def quantile(values: Sequence[float], fraction: float) -> float | None:
+    """Linear between neighbours; None of nothing."""
+    ordered = sorted(value for value in values if math.isfinite(value))
+    if not ordered:
+        return None
+    position = fraction * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def parts_of(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole numbers in proportion to the weights, adding up to the total: largest remainders rounded up."""
+    whole = sum(weights)
+    if whole <= 0:
+        return [0] * len(weights)
+    exact = [weight * total / whole for weight in weights]
+    parts = [math.floor(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (parts[i] - exact[i], i))
+    for i in by_remainder[: total - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def ordered_shares(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Phases in the order of a step, then the user's sections; those that took no time left out."""
+    names = [name for name in PHASES if name in shares] + sorted(name for name in shares if name not in PHASES)
+    return [(name, shares[name]) for name in names if math.isfinite(shares[name]) and shares[name] > 0]
+
+
+def short_path(file: str, directory: str) -> str:
+    """Relative to where the command ran; a library's file by its package."""
+    path, root = file.replace("\\", "/"), directory.replace("\\", "/").rstrip("/") + "/"
+    if len(root) > 1 and path.startswith(root):
+        path = path[len(root) :]
+    for marker in ("site-packages/", "dist-packages/"):
+        path = path.rpartition(marker)[2]
+    return path
