@@ -34,7 +34,7 @@ from hotlap.errors import HotlapError
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write Markdown here.",
 )
-@click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
 @click.option("--quiet", is_flag=True, help="Show no live line and no report.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 def profile(

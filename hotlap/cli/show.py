@@ -16,7 +16,7 @@ from hotlap import report, store
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option(
     "--run-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Where runs are kept.  [default: .hotlap]",
 )
 def show(run: str | None, as_json: bool, as_markdown: bool, run_dir: Path | None) -> int:

@@ -66,7 +66,8 @@ def _backward_advice(step: Step, unusual: bool) -> str:
     if len(step.observation.ranks) > 1:
         return "ranks wait for each other here: compare their own work first, then look at gradient bucket sizes"
     if unusual:
-        return "usual is twice the forward pass: look for anomaly mode, recomputation or a kept graph"
+        threads = "" if step.asynchronous else ", or more threads than small tensors need (try OMP_NUM_THREADS=1)"
+        return f"usual is twice the forward pass: look for anomaly mode, recomputation, a kept graph{threads}"
     return "freeze what is not trained (requires_grad=False) and detach what needs no gradient"
 
 

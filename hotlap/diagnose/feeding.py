@@ -63,14 +63,15 @@ def _workers_needed(step: Step, loader: Loader) -> int:
     rest = max(step.total - step.ms(DATA), step.total * 0.01)
     if loader.workers == 0:
         # One batch takes ms(DATA) to make; that many workers make one each time the rest of a step is over.
-        return math.ceil(step.ms(DATA) / rest) + 1
+        return math.ceil(step.ms(DATA) / rest)
     # The workers make a batch every step; they must make one every step less its wait.
     return max(loader.workers + 1, math.ceil(loader.workers * step.total / rest))
 
 
 def _workers_advice(step: Step, loader: Loader) -> str:
     needed, limit = _workers_needed(step, loader), most_workers(step)
-    workers = max(loader.workers, min(needed, limit))
+    spare = 1 if loader.workers == 0 else 0  # batches are not all equally slow
+    workers = max(loader.workers, min(needed + spare, limit))
     changes = _arguments(step, loader, workers)
     cheaper = "make a sample cheaper: do the work once and cache the result in memory or on disk"
     if not changes:

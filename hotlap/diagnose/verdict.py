@@ -213,7 +213,7 @@ def _balanced(step: Step) -> Verdict:
     largest = step.largest_phase()
     device = f", the device is busy {percent(step.share_of(step.busy))}" if step.device else ""
     return "balanced", (
-        f"Balanced: no single cause limits the step of {number(step.total)} ms; the largest part is "
+        f"Balanced: no large stall stands out in the step of {number(step.total)} ms; the largest part is "
         f"{largest.removeprefix(SPAN_PREFIX)} with {percent(step.share(largest))} "
         f"({number(step.ms(largest))} ms){device}"
     )

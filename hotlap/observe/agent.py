@@ -15,7 +15,7 @@ from time import perf_counter, time
 from typing import Any
 
 from hotlap.model.codec import to_json
-from hotlap.model.observation import BACKWARD, DATA, FORWARD, GARBAGE, OPTIMIZER, PHASES, SPAN_PREFIX
+from hotlap.model.observation import BACKWARD, DATA, FORWARD, GARBAGE, OPTIMIZER, PHASES, SPAN_PREFIX, Warmup
 from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING, Progress, ProgressWriter
 from hotlap.model.session import Session
 from hotlap.observe import span, surroundings
@@ -124,6 +124,8 @@ class Agent:
     def _fetched(self, iterator: Any, args: Any, kwargs: Any, batch: Any) -> None:
         self.clock.leave(_DATA)
         self.loaders.fetched(iterator, batch)
+        if self.state == STARTING:
+            self._say()
 
     def _set_evaluating(self, role: str) -> None:
         if role == EVALUATION:
@@ -191,7 +193,12 @@ class Agent:
             return
         self.losses.stepping = False
         self.clock.leave(_OPTIMIZER)
+        self._optimizer_ended(optimizer)
+
+    def _optimizer_ended(self, optimizer: Any) -> None:
         self.loaders.stepped()
+        self.losses.optimizer_ended()
+        self.tally.optimizer_ended()
         self.steps.optimizer_ended(optimizer, self.losses.backwards, self._event())
 
     def _scaler_stepped(self, scaler: Any, args: Any, kwargs: Any, _: Any) -> None:
@@ -199,8 +206,7 @@ class Agent:
         optimizer = args[0] if args else kwargs.get("optimizer")
         if get_ident() == self.clock.thread and self.steps.optimizer_steps and not self.steps.has_stepped(optimizer):
             self.tally.skipped += 1
-            self.loaders.stepped()
-            self.steps.optimizer_ended(optimizer, self.losses.backwards, self._event())
+            self._optimizer_ended(optimizer)
 
     def _event(self) -> Any:
         if not self.on_cuda or self.state != TIMING or self.torch.cuda.is_current_stream_capturing():
@@ -280,7 +286,8 @@ class Agent:
 
     def _begin_timing(self, boundary: Boundary) -> None:
         self._enter_state(TIMING)
-        self.tally.begin(boundary, self.loaders.counts(), perf_counter() - self._born)
+        warmup = Warmup(steps=self.warmup.steps, seconds=perf_counter() - self._born, settled=self.warmup.settled)
+        self.tally.begin(boundary, self.loaders.counts(), warmup)
         self.spans.clear()
         if self.syncs is not None and self.copies is not None:
             self.syncs.clear()

@@ -16,6 +16,7 @@ class Losses:
         self._torch = torch
         self._item = torch._C.TensorBase.item  # never the patched one
         self._now: list[Any] = []
+        self._ended: list[Any] = []  # before an optimizer step that may be the last of its step
         self._steps: list[list[Any]] = []
         self._unscaled: tuple[Any, Any] | None = None
         self.backwards = 0
@@ -52,10 +53,14 @@ class Losses:
         elif not self._torch.cuda.is_current_stream_capturing():
             self._now.append(loss.detach().clone())  # a launch, no sync; later in-place changes cannot reach it
 
+    def optimizer_ended(self) -> None:
+        self._ended += self._now
+        self._now = []
+
     def close_step(self) -> None:
         if self.keeping:
-            self._steps.append(self._now)
-        self._now = []
+            self._steps.append(self._ended)
+        self._ended = []
 
     def values(self, may_wait: bool) -> tuple[float, ...]:
         """One loss a step; those on a device only when waiting is allowed, and even then by polling, without a sync."""

@@ -1,11 +1,13 @@
 """hotlap.span("name"): a user's own section in the breakdown, as a context manager or a decorator.
 
-Outside a hotlap run it costs a global look-up and nothing else.
+Outside a hotlap run it costs a global look-up and nothing else. Inside a compiled graph it is nothing at all: no break,
+no guard, so no recompilation when recording begins or ends.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -26,30 +28,44 @@ def record_to(recorder: Recorder | None) -> None:
     _recorder = recorder
 
 
+def _listener() -> Recorder | None:
+    """Who records now. Dynamo calls this once while it traces, and finds nobody."""
+    if _recorder is None:
+        return None
+    torch = sys.modules.get("torch")
+    tracing = torch is not None and torch._guards.TracingContext.try_get() is not None
+    return None if tracing else _recorder
+
+
+# What torch.compiler.assume_constant_result sets: Dynamo neither reads the function nor guards on what it read.
+_listener._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 class span:  # noqa: N801 used as a function
     """`with hotlap.span("augment"): …` or `@hotlap.span("augment")`."""
 
-    __slots__ = ("name",)
+    __slots__ = ("_to", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __enter__(self) -> None:
-        if _recorder is not None:
-            _recorder.enter_span(self.name)
+        self._to = _listener()
+        if self._to is not None:
+            self._to.enter_span(self.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if _recorder is not None:
-            _recorder.leave_span(self.name)
+        if self._to is not None:
+            self._to.leave_span(self.name)
 
     def __call__(self, function: Function) -> Function:
         name = self.name
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            if _recorder is None:
+            if _listener() is None:
                 return function(*args, **kwargs)
             with span(name):
                 return function(*args, **kwargs)

@@ -37,7 +37,8 @@ class Tally:
         self._final_counts: dict[Seen, tuple[int, int]] | None = None  # None: still measuring
         self._call_sizes: list[int] = []
         self._call_size: int | None = None
-        self.warmup_seconds = 0.0
+        self._ended_size: int | None = None
+        self.warmup = Warmup(steps=0, seconds=0.0, settled=False)
         self.skipped = 0
         self.look_steps = 0
         self.spans: dict[str, tuple[float, float]] = {}
@@ -49,11 +50,11 @@ class Tally:
         """The program ended before warming up did: what came after its first step is all there is."""
         if self._warm:
             boundary, counts = self._warm[0]
-            self.begin(boundary, counts, 0.0)
+            self.begin(boundary, counts, Warmup(steps=1, seconds=0.0, settled=False))
             self._boundaries = [later for later, _ in self._warm[1:]]
 
-    def begin(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]], seconds: float) -> None:
-        self._first, self._counts, self.warmup_seconds = boundary, counts, seconds
+    def begin(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]], warmup: Warmup) -> None:
+        self._first, self._counts, self.warmup = boundary, counts, warmup
         self._boundaries.clear()
         self._call_sizes.clear()
 
@@ -69,9 +70,13 @@ class Tally:
         if self._call_size is None:
             self._call_size = size_of([*args, *kwargs.values()])
 
-    def close_step(self) -> None:
-        self._call_sizes.append(self._call_size or 0)
+    def optimizer_ended(self) -> None:
+        self._ended_size = self._ended_size or self._call_size
         self._call_size = None
+
+    def close_step(self) -> None:
+        self._call_sizes.append(self._ended_size or 0)
+        self._ended_size = None
 
     @property
     def steps(self) -> int:
@@ -170,7 +175,7 @@ def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
         samples_per_step=samples / steps if samples else None,
         step_ms=step_ms,
         device_step_ms=tally.device_step_ms() if finished else (),
-        warmup=Warmup(steps=agent.warmup.steps, seconds=tally.warmup_seconds, settled=agent.warmup.settled),
+        warmup=tally.warmup,
         shares=tally.shares(agent.clock.names),
         syncs=agent.syncs.rows(steps) if agent.syncs and tally.steps else (),
         copies=agent.copies.rows(steps) if agent.copies and tally.steps else (),
@@ -207,7 +212,7 @@ def _spans(tally: Tally, steps: int) -> tuple[Span, ...]:
 
 def _cautions(agent: Agent, tally: Tally, step_ms: tuple[float, ...]) -> list[Caution]:
     found = []
-    if step_ms and not agent.warmup.settled:
+    if step_ms and not tally.warmup.settled:
         found.append(Caution.WARMUP_NOT_SETTLED)
     if 0 < len(step_ms) < 10:
         found.append(Caution.FEW_STEPS)

@@ -21,7 +21,7 @@ from hotlap.patch.entry import HELLO, PROBLEM
 from hotlap.patch.launch import start
 
 POLL = 0.1
-GRACE = 30.0  # for the program's own finally blocks and clean-up once it was asked to stop
+GRACE = float(os.environ.get("HOTLAP_GRACE", "30"))  # for the program to clean up once it was asked to stop
 OVERTIME = 10.0  # beyond --max-seconds for a step that is still under way
 PATIENCE = 5.0  # between SIGTERM and SIGKILL
 

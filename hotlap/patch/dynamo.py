@@ -6,6 +6,10 @@ patch steps aside, and our own files are never compiled. Nothing here imports Dy
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import wrapt
@@ -13,40 +17,67 @@ import wrapt
 from hotlap.patch.ledger import Ledger
 
 OUR_ROOMS = ("hotlap.patch", "hotlap.observe")
+THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function
 
 
-def keep_out(ledger: Ledger) -> None:
-    """Hide this ledger's patches whenever Dynamo compiles, now or once it is imported."""
+def keep_out(ledger: Ledger, for_good: bool = False) -> None:
+    """Hide this ledger's patches whenever Dynamo compiles, now or once it is imported.
+
+    `for_good` closes the ledger instead. It is meant for functions of modules: compiled code checks their identity at
+    each call, so that even a patch hidden in time would make Dynamo compile again and again, and in the end give up.
+    """
 
     def dynamo_imported(_: Any) -> None:
         if not ledger.closed:
-            _hide_while_compiling(ledger)
+            (_leave_when_compiling if for_good else _hide_while_compiling)(ledger)
 
     wrapt.register_post_import_hook(dynamo_imported, "torch._dynamo")
+
+
+def _leave_when_compiling(ledger: Ledger) -> None:
+    from torch._dynamo import convert_frame
+    from torch._dynamo.callback import callback_handler as handler
+
+    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        def install_callbacks(*args: Any, **kwargs: Any) -> Any:
+            ledger.close()
+            return original(*args, **kwargs)
+
+        return install_callbacks
+
+    if convert_frame.FRAME_COUNTER:  # something has been compiled already
+        ledger.close()
+    ledger.wrap(handler, "install_callbacks", layer)
 
 
 def _hide_while_compiling(ledger: Ledger) -> None:
     from torch._dynamo import trace_rules
     from torch._dynamo.callback import callback_handler as handler
 
-    def starts(*_: Any) -> None:
-        ledger.hide()
+    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        @contextmanager
+        def install_callbacks(*args: Any, **kwargs: Any) -> Iterator[None]:
+            with ledger.hidden(), original(*args, **kwargs):
+                yield
 
-    def ends(*_: Any) -> None:
-        ledger.show()
+        return install_callbacks
 
-    directories = list(trace_rules.SKIP_DIRS)
-    for room in OUR_ROOMS:
-        trace_rules.add(room)
-    added = trace_rules.SKIP_DIRS[len(directories) :]
-    handler.register_start_callback(starts)
-    handler.register_end_callback(ends)
+    # Not by registering callbacks: torch._dynamo.reset() forgets them.
+    ledger.wrap(handler, "install_callbacks", layer)
+    ours = list(_our_files())
+    trace_rules.SKIP_DIRS.extend(ours)
+    trace_rules._recompile_re()
 
     def undo() -> None:
-        handler.remove_start_callback(starts)
-        handler.remove_end_callback(ends)
-        for directory in added:
-            trace_rules.SKIP_DIRS.remove(directory)
+        for file in ours:
+            trace_rules.SKIP_DIRS.remove(file)
         trace_rules._recompile_re()
 
     ledger.later(undo)
+
+
+def _our_files() -> Iterator[str]:
+    for room in OUR_ROOMS:
+        spec = importlib.util.find_spec(room)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            yield from (str(file) for file in sorted(Path(folder).rglob("*.py")) if file.name != THE_USERS)

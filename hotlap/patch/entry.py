@@ -107,8 +107,29 @@ def _follow_children(torch: Any) -> None:
     os.register_at_fork(after_in_child=_forked)
     util.register_after_fork(_child_started, lambda _: _child_started(torch))
     atexit.register(_finish)
-    if process.parent_process() is not None:  # a child that imports torch late: atexit never runs there
+    spawned = "--multiprocessing-fork" in sys.orig_argv
+    if spawned or process.parent_process() is not None:  # where atexit never runs
         util.Finalize(None, _finish, exitpriority=100)
+    if spawned and _current is not None:
+        _current.seams.ledger.wrap(process.BaseProcess, "run", lambda run: _leaving_workers_alone(run, torch))
+
+
+def _leaving_workers_alone(run: Callable[[Any], None], torch: Any) -> Callable[[Any], None]:
+    """A spawned child learns its target only after torch was imported."""
+
+    def checked(self: Any) -> None:
+        if _current is not None and _is_loader_worker(torch):
+            _current.leave()
+        run(self)
+
+    return checked
+
+
+def _is_loader_worker(torch: Any) -> bool:
+    from multiprocessing import process
+
+    target = getattr(process.current_process(), "_target", None)
+    return target is torch.utils.data._utils.worker._worker_loop
 
 
 def _forked() -> None:
@@ -120,15 +141,14 @@ def _forked() -> None:
 def _child_started(torch: Any) -> None:
     """A multiprocessing child knows its target by now: a loader worker is left alone for good."""
     global _current
-    from multiprocessing import process, util
+    from multiprocessing import util
 
     if _current is None:
         return
     session = _current.session
     _current.leave()
     _current = None
-    target = getattr(process.current_process(), "_target", None)
-    if target is not torch.utils.data._utils.worker._worker_loop:
+    if not _is_loader_worker(torch):
         _current = Visit(torch, session)
         _current.begin()
         util.Finalize(None, _finish, exitpriority=100)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import gc
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
+
+import wrapt
 
 MISSING: Any = object()
 Layer = Callable[[Any], Any]  # what is below → what stands in its place
@@ -23,7 +26,7 @@ class Site:
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
         self.original = vars(owner).get(name, MISSING)  # MISSING: inherited, so the way back is to delete
-        self.base = getattr(owner, name) if self.original is MISSING else self.original
+        self.base = _inherited(owner, name) if self.original is MISSING else self.original
         self.layers: list[tuple[Ledger, Layer]] = []
         self.installed: Any = MISSING
 
@@ -71,7 +74,9 @@ class Ledger:
         self._undo: list[Callable[[], Any]] = []
 
     def wrap(self, owner: Any, name: str, layer: Layer) -> None:
-        """Replace an attribute by layer(attribute) until this ledger closes."""
+        """Replace an attribute by layer(attribute) until this ledger closes; once closed it changes nothing."""
+        if self.closed:
+            return
         site = _sites.setdefault((id(owner), name), Site(owner, name))
         if site not in self._mine:
             self._mine.append(site)
@@ -105,20 +110,99 @@ class Ledger:
             site.show()
 
     def close(self) -> None:
+        """Take back everything, also when taking back one thing fails; the first failure is raised at the end."""
         self.closed = True
-        while self._undo:
-            self._undo.pop()()
-        while self._mine:
-            self._mine.pop().remove(self)
+        failures: list[Exception] = []
+        undo: list[Callable[[], Any]] = [*(partial(site.remove, self) for site in self._mine), *self._undo]
+        self._undo, self._mine = [], []
+        while undo:
+            try:
+                undo.pop()()
+            except Exception as failure:  # noqa: BLE001 an undo may be anyone's
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+
+def _inherited(owner: Any, name: str) -> Any:
+    """The attribute as its class holds it: a staticmethod stays one. An instance inherits what it is bound to."""
+    for base in owner.__mro__ if isinstance(owner, type) else ():
+        if name in vars(base):
+            return vars(base)[name]
+    return getattr(owner, name)
 
 
 def _relink(old: Any, new: Any) -> None:
-    """Point whoever still holds our wrapper at what replaces it: closures, `__wrapped__`, saved originals."""
-    for holder in gc.get_referrers(old):
-        if isinstance(holder, types.CellType):
+    """Point whoever still holds our wrapper at what replaces it: closures, `__wrapped__`, saved originals.
+
+    What cannot be changed in place (a tuple of defaults, a bound wrapper) is made anew and its own holders relinked.
+    No comprehension may use `old` here: up to Python 3.11 that puts it in a cell, which would be one more holder.
+    """
+    holders = gc.get_referrers(old)
+    while holders:
+        holder = holders.pop()
+        copy = _copy(holder, old, new)
+        if copy is not MISSING:
+            _relink(holder, copy)
+        elif isinstance(holder, types.CellType):
             holder.cell_contents = new
         elif isinstance(holder, dict):
-            for key in [key for key, value in holder.items() if value is old]:
-                holder[key] = new
-        elif getattr(holder, "__wrapped__", None) is old:
-            holder.__wrapped__ = new
+            _relink_dict(holder, old, new)
+        elif isinstance(holder, list):
+            holder[:] = _replaced(holder, old, new)
+        elif isinstance(holder, partial):
+            _relink_partial(holder, old, new)
+        elif not isinstance(holder, types.FrameType | types.ModuleType | type):
+            _relink_attributes(holder, old, new)
+
+
+def _replaced(items: Iterable[Any], old: Any, new: Any) -> list[Any]:
+    return [new if item is old else item for item in items]
+
+
+def _copy(holder: Any, old: Any, new: Any) -> Any:
+    """The holder with our wrapper replaced, where it cannot be changed in place."""
+    if type(holder) is tuple:
+        return tuple(_replaced(holder, old, new))
+    if type(holder) is types.MethodType and holder.__func__ is old:
+        return types.MethodType(new, holder.__self__)
+    if type(holder) in (staticmethod, classmethod):
+        return type(holder)(new)
+    if isinstance(holder, wrapt.BoundFunctionWrapper) and holder._self_parent is old:
+        return _bound(new, holder)
+    return MISSING
+
+
+def _relink_dict(holder: dict[Any, Any], old: Any, new: Any) -> None:
+    keys = [key for key, value in holder.items() if value is old]
+    owner = next((one for one in gc.get_referrers(holder) if isinstance(one, type) and _is_dict_of(holder, one)), None)
+    for key in keys:
+        if owner is None:
+            holder[key] = new
+        else:
+            setattr(owner, key, new)  # a class caches its methods: writing into its dict would not be noticed
+
+
+def _is_dict_of(holder: dict[Any, Any], owner: type) -> bool:
+    return any(one is holder for one in gc.get_referents(owner.__dict__))
+
+
+def _relink_partial(holder: Any, old: Any, new: Any) -> None:
+    function, arguments = _replaced((holder.func, holder.args), old, new)
+    holder.__setstate__((function, arguments, holder.keywords, vars(holder)))
+
+
+def _relink_attributes(holder: Any, old: Any, new: Any) -> None:
+    """Attributes of an object, in slots or where Python keeps them before it has made a `__dict__`."""
+    slots = [name for base in type(holder).__mro__ for name in vars(base).get("__slots__", ())]
+    for name in {"__wrapped__", "__defaults__", *slots, *getattr(holder, "__dict__", ())}:
+        if getattr(holder, name, None) is old:
+            with suppress(AttributeError, TypeError):  # read-only: it holds us, but cannot be changed
+                setattr(holder, name, new)
+
+
+def _bound(function: Any, like: Any) -> Any:
+    """What our bound wrapper stood for: the function as its class or instance gives it."""
+    bind = getattr(type(function), "__get__", None)
+    instance, owner = like._self_instance, getattr(like, "_self_owner", None)
+    return bind(function, instance, owner or type(instance)) if bind else function

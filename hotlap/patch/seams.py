@@ -7,7 +7,9 @@ on. What a seam costs when it has no subscriber is one Python call.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import wrapt
@@ -119,18 +121,9 @@ class Seams:
         self.ledger.release(type(module), "__call__")
 
     def _open_steps(self) -> None:
-        from torch.optim import optimizer as optim
-
-        seam = self.stepping
-
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            seam.before(optimizer)
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            seam.after(optimizer, None)
-
-        self.ledger.later(optim.register_optimizer_step_pre_hook(before).remove)
-        self.ledger.later(optim.register_optimizer_step_post_hook(after).remove)
+        hooks = StepHooks(self.torch, self.stepping, self.guard)
+        hooks.open()
+        self.ledger.later(hooks.close)
 
     def _around(self, owner: Any, name: str, seam: Seam) -> None:
         def wrapper(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -146,3 +139,69 @@ class Seams:
                 seam.after(instance, args, kwargs, result)
 
         self.ledger.wrap(owner, name, lambda original: wrapt.FunctionWrapper(original, wrapper))
+
+
+class StepHooks:
+    """Torch's global optimizer hooks. Torch iterates over them during a step and fails if one is removed meanwhile.
+
+    So a step under way keeps ours, inert: the next pre-hook moves our post-hook to the end, where it may remove both.
+    """
+
+    def __init__(self, torch: Any, seam: Seam, guard: Guard) -> None:
+        self._seam, self._guard = seam, guard
+        self._closed = False
+        self._handles: list[Any] = []
+        self._around_step = torch.optim.Optimizer.profile_hook_step(_no_step).__code__
+
+    def open(self) -> None:
+        from torch.optim import optimizer as optim
+
+        self._handles.append(optim.register_optimizer_step_pre_hook(self._before))
+        self._handles.append(optim.register_optimizer_step_post_hook(self._after))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._steps_under_way() == 0:
+            self._remove()
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._closed:
+            self._seam.before(optimizer)
+        if self._closed:
+            self._guard.run("leaving the optimizer's hooks", self._make_last)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._closed:
+            self._seam.after(optimizer, None)
+        if self._closed:
+            self._guard.run("leaving the optimizer's hooks", self._remove_if_last)
+
+    def _make_last(self) -> None:
+        """Called before the step, while nobody iterates over the post-hooks."""
+        if self._steps_under_way() == 1:
+            post = self._handles[1]
+            post.hooks_dict_ref().move_to_end(post.id)
+
+    def _remove_if_last(self) -> None:
+        """Called after the step, while nobody iterates over the pre-hooks, and of the post-hooks none is left."""
+        post = self._handles[1]
+        if self._steps_under_way() == 1 and next(reversed(post.hooks_dict_ref()), None) == post.id:
+            self._remove()
+
+    def _remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _steps_under_way(self) -> int:
+        """On all threads; a walk over their stacks, so only asked once we are to go."""
+        found = 0
+        for frame in sys._current_frames().values():
+            below: FrameType | None = frame
+            while below is not None:
+                found += below.f_code is self._around_step
+                below = below.f_back
+        return found
+
+
+def _no_step() -> None:
+    """For profile_hook_step to wrap."""

@@ -38,17 +38,19 @@ COPY_METHODS = ("to", "cuda", "copy_")
 
 def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
     """Open both tensor seams; closing the ledger that is returned closes them."""
-    torch, ledger = seams.torch, Ledger()
+    torch, ledger, functions = seams.torch, Ledger(), Ledger()
     for name, kind in SYNC_METHODS.items():
         ledger.wrap(torch.Tensor, name, _method(seams.syncing, kind))
     for name in SYNC_FUNCTIONS:
-        ledger.wrap(torch, name, _method(seams.syncing, name))
-    ledger.wrap(torch.cuda, "synchronize", _synchronize(seams.syncing))
+        functions.wrap(torch, name, _method(seams.syncing, name))
+    functions.wrap(torch.cuda, "synchronize", _synchronize(seams.syncing))
     if on_cuda:
         ledger.wrap(torch.Tensor, "__getitem__", _masked(seams.syncing, torch))
         for name in COPY_METHODS:
             ledger.wrap(torch.Tensor, name, _copy(seams.copying, name))
     keep_out(ledger)
+    keep_out(functions, for_good=True)
+    ledger.later(functions.close)
     return ledger
 
 

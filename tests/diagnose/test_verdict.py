@@ -1,0 +1,191 @@
+"""What limits a step, for runs of every kind, and what the sentence must say about it."""
+
+import pytest
+
+from hotlap.diagnose import diagnose
+from hotlap.model.diagnosis import VERDICTS
+from hotlap.model.observation import Ceiling
+from tests.observations import (
+    device,
+    input_bound,
+    kernel,
+    launch_bound,
+    model,
+    observation,
+    on_cuda,
+    partial,
+    sync,
+    sync_bound,
+)
+
+
+def shares(**values: float) -> dict[str, float]:
+    return {**values, "rest": 1.0 - sum(values.values())}
+
+
+def ceiling(ratio: float, step: float = 10.0) -> Ceiling:
+    return Ceiling(samples_per_second=ratio * 64 * 1000 / step, step_ms=(step / ratio,) * 10, note=None)
+
+
+COMPUTING = {"forward": 0.4, "backward": 0.5, "optimizer": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        pytest.param(observation(), "compute-bound", id="healthy on CPU"),
+        pytest.param(input_bound(), "input-bound", id="waits for data on CPU"),
+        pytest.param(observation(shares=shares(data=0.35, forward=0.6), ceiling=None), "input-bound", id="a third"),
+        pytest.param(observation(shares=shares(data=0.29, forward=0.7), ceiling=None), "compute-bound", id="under it"),
+        pytest.param(
+            observation(shares=shares(sync=0.9, forward=0.05), step=0.5), "balanced", id="CPU: reads of microseconds"
+        ),
+        pytest.param(
+            observation(shares=shares(sync=0.6, forward=0.3), step=40.0), "sync-bound", id="CPU: reads of 24 ms"
+        ),
+        pytest.param(observation(shares=shares(sync=0.4, forward=0.55)), "compute-bound", id="CPU: computing is more"),
+        pytest.param(observation(shares=shares(copy=0.6, forward=0.3)), "copy-bound", id="CPU: copies"),
+        pytest.param(
+            observation(shares=shares(data=0.25, forward=0.25, backward=0.2, copy=0.2)),
+            "balanced",
+            id="no single cause",
+        ),
+        pytest.param(observation(shares={"rest": 0.8, "backward": 0.2}, models=()), "unknown", id="all in the rest"),
+        pytest.param(observation(shares={"garbage": 0.7, "forward": 0.3}), "unknown", id="garbage has no verdict"),
+        pytest.param(observation(shares={"span:tokens": 0.7, "forward": 0.3}), "unknown", id="own section"),
+        pytest.param(partial(), "unknown", id="no step"),
+        pytest.param(on_cuda(), "compute-bound", id="device busy, matmul"),
+        pytest.param(
+            on_cuda(shares=shares(sync=0.8, forward=0.15), device=device(9.0)), "compute-bound", id="busy beats sync"
+        ),
+        pytest.param(
+            on_cuda(device=device(8.5, kernels=(kernel("memory", 0.6), kernel("matmul", 0.4)))),
+            "memory-bound",
+            id="device busy, memory",
+        ),
+        pytest.param(
+            on_cuda(device=device(8.5, kernels=(kernel("copy", 0.6), kernel("matmul", 0.4)))),
+            "copy-bound",
+            id="device busy copying",
+        ),
+        pytest.param(on_cuda(device=device(8.0)), "compute-bound", id="busy 80 %"),
+        pytest.param(on_cuda(device=device(7.9), ceiling=None), "balanced", id="busy 79 %"),
+        pytest.param(sync_bound(), "sync-bound", id="idle device, syncs"),
+        pytest.param(launch_bound(), "launch-bound", id="idle device, launches"),
+        pytest.param(
+            on_cuda(shares=shares(sync=0.5, forward=0.5), device=device(5.0)), "sync-bound", id="a tie is for the sync"
+        ),
+        pytest.param(on_cuda(shares=shares(copy=0.4, forward=0.6), device=device(2.0)), "launch-bound", id="launches"),
+        pytest.param(on_cuda(shares=shares(copy=0.7, forward=0.2), device=device(2.0)), "copy-bound", id="copies"),
+        pytest.param(
+            on_cuda(shares=shares(data=0.6, forward=0.3), device=device(2.0), ceiling=None), "input-bound", id="data"
+        ),
+        pytest.param(
+            on_cuda(shares=shares(data=0.32, sync=0.6), device=device(1.0), ceiling=None), "sync-bound", id="more sync"
+        ),
+        pytest.param(
+            on_cuda(shares=shares(data=0.5, forward=0.4), device=device(9.0), ceiling=None),
+            "compute-bound",
+            id="waiting for data while the device works",
+        ),
+        pytest.param(on_cuda(device=None), "unknown", id="no device profile"),
+        pytest.param(
+            on_cuda(device=None, shares=shares(data=0.6, forward=0.3), ceiling=None),
+            "input-bound",
+            id="no profile, data",
+        ),
+        pytest.param(
+            observation(models=(model(device="mps:0"),), shares=shares(**COMPUTING)), "unknown", id="another device"
+        ),
+    ],
+)
+def test_the_cause_that_costs_most_names_the_verdict(seen, verdict):
+    assert verdict in VERDICTS
+    assert diagnose(seen).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (
+            observation(40.0, shares=shares(data=0.72, forward=0.28), ceiling=ceiling(3.4, 40.0)),
+            "Input-bound: 72 % of each step waits for data (28.8 of 40.0 ms); "
+            "with a cached batch it would run 3.4× as many samples a second.",
+        ),
+        (
+            observation(40.0, shares=shares(data=0.75, forward=0.25), ceiling=None),
+            "Input-bound: 75 % of each step waits for data (30.0 of 40.0 ms); "
+            "without that wait it would be at most 4.0× as fast.",
+        ),
+        (
+            launch_bound(),
+            "Launch-bound: issuing the 840 launches of a step takes the host 9.0 of 10.0 ms (10.7 µs a launch), "
+            "while the device is busy only 18 % of it.",
+        ),
+        (
+            on_cuda(10.0, shares=shares(sync=0.7, forward=0.2), device=device(2.0), syncs=(sync(waits=True),)),
+            "Sync-bound: 70 % of each step the host waits in 1.0 syncs (7.0 of 10.0 ms), "
+            "while the device is busy only 20 % of it.",
+        ),
+        (
+            on_cuda(),
+            "Compute-bound: the device is busy 90 % of each step (9.0 of 10.0 ms), 70 % of that in matmul; "
+            "only less work on the device makes it faster.",
+        ),
+        (partial(), "Unknown: no training step was measured."),
+    ],
+)
+def test_the_sentence_carries_its_figures(seen, said):
+    assert diagnose(seen).sentence == said
+
+
+def test_few_launches_that_take_long_are_pythons_time():
+    seen = on_cuda(shares=shares(forward=0.8), device=device(1.0, launches_per_step=40.0))
+    assert "200 µs a launch, mostly Python between launches" in diagnose(seen).sentence
+
+
+class TestTheCeiling:
+    WAITING = shares(data=0.5, forward=0.45)
+
+    def test_no_faster_without_input_means_not_input_bound_and_says_so(self):
+        found = diagnose(observation(shares=self.WAITING, ceiling=ceiling(1.02)))
+        assert found.verdict != "input-bound"
+        assert "50 % of each step waits for data, yet with a cached batch it ran no faster (1.02×)" in found.sentence
+        assert "data-wait" not in {one.code for one in found.findings}
+        assert any("what the 50 % of waiting for data cost" in unknown for unknown in found.unknowns)
+
+    def test_only_a_little_faster_is_said_too(self):
+        found = diagnose(observation(shares=self.WAITING, ceiling=ceiling(1.25)))
+        assert found.verdict != "input-bound"
+        assert "only 1.2× as fast" in found.sentence
+        (waiting,) = [one for one in found.findings if one.code == "data-wait"]
+        assert waiting.at_most == pytest.approx(1.25)
+
+    def test_measured_faster_beats_a_busy_device(self):
+        found = diagnose(on_cuda(shares=self.WAITING, device=device(8.5), ceiling=ceiling(2.0)))
+        assert found.verdict == "input-bound"
+
+    def test_faster_without_any_wait_is_not_explained_by_input(self):
+        found = diagnose(observation(ceiling=ceiling(2.0)))
+        assert found.verdict == "compute-bound"
+        assert any("why a cached batch ran 2.0× as fast" in unknown for unknown in found.unknowns)
+
+    def test_by_step_time_where_samples_were_not_counted(self):
+        seen = observation(
+            shares=self.WAITING,
+            samples_per_second=None,
+            ceiling=Ceiling(samples_per_second=None, step_ms=(4.0,) * 10, note=None),
+        )
+        assert "2.5× as many samples" in diagnose(seen).sentence
+
+    def test_an_evaluation_inside_the_window_is_no_gain_of_the_ceiling(self):
+        # Half of the window evaluates: samples a second are half of what training does.
+        seen = observation(20.0, shares={"evaluation": 0.5, "forward": 0.3, "data": 0.2}, ceiling=ceiling(1.0, 10.0))
+        found = diagnose(seen)
+        assert found.verdict != "input-bound"
+        assert "no faster (1.00×)" in found.sentence
+
+
+def test_evaluation_is_no_part_of_a_step():
+    seen = observation(20.0, shares={"evaluation": 0.5, "data": 0.25, "forward": 0.25}, ceiling=None)
+    assert "50 % of each step waits for data (5.0 of 10.0 ms)" in diagnose(seen).sentence

@@ -1,0 +1,94 @@
+"""Trains for ever, with one planted fault; which one is told on the command line."""
+
+import argparse
+import contextlib
+import time
+
+import hotlap
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fault", default="none")
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--epoch", type=int, default=64)
+parser.add_argument("--out")
+fault = parser.parse_args().fault
+options = parser.parse_args()
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return options.epoch * 4
+
+    def __getitem__(self, index):
+        if fault == "slow-dataset":
+            time.sleep(0.004)  # LINE slow-dataset
+        return torch.full((8,), float(index % 7)), torch.tensor([1.0])
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 1)
+
+    def forward(self, inputs):
+        hidden = torch.relu(self.first(inputs))
+        if fault == "huge-forward":
+            for _ in range(4):
+                torch.randn(700, 700) @ torch.randn(700, 700)  # LINE huge-forward
+        return self.second(hidden)
+
+
+class Sleepy(torch.optim.SGD):
+    def step(self, closure=None):
+        if fault == "slow-optimizer":
+            time.sleep(0.02)  # LINE slow-optimizer
+        return super().step(closure)
+
+
+@hotlap.span("augment")
+def augment(inputs):
+    if fault == "span":
+        time.sleep(0.01)
+    return inputs
+
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = Net()
+optimizer = Sleepy(model.parameters(), lr=1e-4)
+loader = DataLoader(Samples(), batch_size=4, shuffle=True, num_workers=options.workers)
+valid = DataLoader(Samples(), batch_size=8)
+history = []
+try:
+    while True:
+        for inputs, targets in loader:
+            loss = nn.functional.mse_loss(model(augment(inputs)), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if fault == "item":
+                history.append(loss.item())  # LINE item
+            if fault == "print":
+                print(loss)  # LINE print
+            if fault == "branch":
+                if loss > 1e9:  # LINE branch
+                    break
+            if fault == "rest":
+                time.sleep(0.01)  # LINE rest
+            if fault == "deaf":
+                with contextlib.suppress(BaseException):
+                    optimizer.step()
+        if fault == "evaluation":
+            model.eval()
+            with torch.no_grad():
+                for inputs, _ in valid:
+                    model(inputs)
+                    time.sleep(0.002)
+            model.train()
+finally:
+    if options.out:
+        with open(options.out, "w") as file:  # noqa: PTH123
+            file.write("cleaned up")

@@ -1,0 +1,268 @@
+"""How a run ends: cleanly after the window, at limits, on signals; and what bad input is answered with."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from harness import HOTLAP, PROGRAMS, bare, environment, profile, python
+
+QUICK = ("--no-ceiling", "--steps", "20", "--warmup", "3")
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_the_command_is_ended_cleanly_after_the_window(workers, tmp_path):
+    out = tmp_path / "finally.txt"
+    ran = profile(python("endless.py", "--workers", workers, "--out", str(out)), tmp_path, *QUICK)
+
+    assert ran.code == 0
+    assert out.read_text() == "cleaned up"
+    assert ran.observation["ended"] == "window complete"
+    assert ran.observation["steps"] == 20
+    assert len(ran.observation["step_ms"]) == 20
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("program", ["lightning_fit.py", "accelerate_loop.py", "hf_trainer.py"])
+def test_frameworks_end_cleanly_too(program, tmp_path):
+    ran = profile(python(program), tmp_path, "--no-ceiling", "--steps", "4", "--warmup", "3", STEPS="50000")
+
+    assert ran.code == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.observation["steps"] == 4
+    assert ran.observation["ended"] == "window complete"
+    assert 0 < ran.stdout.count("step ") < 50000
+
+
+def test_all_ranks_stop_together_and_the_slowest_is_named(tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    ran = profile(
+        [*launch, str(PROGRAMS / "data_parallel.py")], tmp_path, "--no-ceiling", "--steps", "8", "--warmup", "3", STEPS="5000"
+    )
+
+    assert ran.code == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.observation["ended"] == "window complete"
+    ranks = ran.observation["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert max(ranks, key=lambda rank: rank["own_ms"])["rank"] == 1
+    (finding,) = [one for one in ran.diagnosis["findings"] if one["code"] == "straggler-rank"]
+    assert "rank 1" in finding["title"].lower()
+
+
+def test_a_program_that_catches_the_request_is_ended_all_the_same(tmp_path):
+    quick = environment(HOTLAP_GRACE="2")
+    ran = profile(python("endless.py", "--fault", "deaf"), tmp_path, *QUICK, **{"HOTLAP_GRACE": quick["HOTLAP_GRACE"]})
+
+    assert ran.code == 0, ran.stderr
+    assert ran.observation["steps"] == 20
+
+
+def test_a_failing_program_keeps_its_traceback_and_code_and_what_was_seen(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        (PROGRAMS / "plain_loop.py")
+        .read_text()
+        .replace("        say(step, loss)", "        if step == 12: raise SystemExit(7)")
+    )
+    alone = bare([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
+    ran = profile([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
+
+    assert (alone.code, ran.code) == (7, 7)
+    assert ran.observation["ended"] == "program failed"
+    assert len(ran.observation["losses"]) == 12
+
+
+def test_an_exception_is_shown_as_without_us(tmp_path):
+    script = tmp_path / "raises.py"
+    script.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "class Broken(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, index): raise ValueError('bad sample')\n"
+        "for batch in DataLoader(Broken()): pass\n"
+    )
+    alone = bare([sys.executable, str(script)], tmp_path)
+    ran = profile([sys.executable, str(script)], tmp_path)
+
+    assert ran.code == alone.code == 1
+    assert ran.stderr.startswith(alone.stderr)
+    assert "before its first training step" in ran.stderr[len(alone.stderr) :]
+
+
+def interrupted(tmp_path, number):
+    command = [*HOTLAP, "profile", "--run-dir", str(tmp_path / "kept"), "--steps", "100000", *python("endless.py")]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not steps_seen(tmp_path):
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    return process.returncode, stderr.decode()
+
+
+def steps_seen(tmp_path):
+    from pathlib import Path
+
+    from hotlap.model.progress import read_progress
+
+    seen = [read_progress(Path(path)) for path in tmp_path.glob("kept/runs/*/observing/progress-*.bin")]
+    return any(one is not None and one.steps > 30 for one in seen)
+
+
+def test_ctrl_c_gives_a_partial_report(tmp_path):
+    code, stderr = interrupted(tmp_path, signal.SIGINT)
+
+    assert code == 130
+    (kept,) = tmp_path.glob("kept/runs/*/observation.json")
+    seen = json.loads(kept.read_text())
+    assert seen["ended"] == "interrupted"
+    assert seen["steps"] > 5
+    assert "Findings" in stderr
+
+
+def test_a_terminated_run_leaves_no_process_behind(tmp_path):
+    code, _ = interrupted(tmp_path, signal.SIGTERM)
+
+    assert code == 130
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert str(tmp_path) not in listing
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (["pythn", "train.py"], 127, "command not found: pythn"),
+        (["./train.py"], 127, "command not found: ./train.py"),
+        (["true"], 65, "no Python of at least 3.10 could be entered"),
+        ([sys.executable, "-I", "-c", "import torch"], 65, "without -I"),
+        ([sys.executable, "-c", "print('no torch')"], 66, "torch was never imported"),
+        ([sys.executable, "-c", "import torch; torch.optim.SGD([torch.zeros(1)])"], 66, "1 optimizer(s) made"),
+        ([sys.executable, "-c", "raise SystemExit(3)"], 3, "before its first training step"),
+        ([sys.executable, "missing.py"], 2, "before its first training step"),
+    ],
+)  # fmt: skip
+def test_a_command_that_cannot_be_observed_gets_one_clear_line(command, code, says, tmp_path):
+    ran = profile(command, tmp_path)
+
+    ours = [line for line in ran.stderr.splitlines() if line.startswith("hotlap:")]
+    assert ran.code == code, ran.stderr
+    assert len(ours) == 1
+    assert says in ours[0]
+
+
+def test_a_script_without_python_in_front_is_told_what_to_type(tmp_path):
+    (tmp_path / "train.py").write_text("pass\n")
+    ran = profile(["./train.py"], tmp_path)
+
+    assert ran.code == 126
+    assert "type: python ./train.py" in ran.stderr
+
+
+def test_no_command_is_a_usage_error(tmp_path):
+    ran = profile([], tmp_path)
+
+    assert ran.code == 2
+    assert "COMMAND" in ran.stderr
+
+
+def test_torch_too_old_ends_the_command_at_once(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.1.0'\n")
+    (tmp_path / "train.py").write_text("import torch, time\nwhile True: time.sleep(1)\n")
+    ran = profile([sys.executable, "train.py"], tmp_path, PYTHONPATH=str(tmp_path))
+
+    assert ran.code == 69
+    assert "torch 2.1.0" in ran.stderr
+    assert "pip install -U torch" in ran.stderr
+
+
+def test_torch_missing_names_the_interpreter(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    ran = profile([python, "-c", "import torch"], tmp_path)
+
+    assert ran.code == 69
+    assert f"torch is not installed in {python}" in ran.stderr
+
+
+def test_a_program_that_never_steps_is_given_up_with_what_was_seen(tmp_path):
+    script = tmp_path / "stuck.py"
+    script.write_text(
+        "import time, torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "loader = DataLoader(TensorDataset(torch.zeros(8, 1)))\n"
+        "for batch in loader: pass\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    ran = profile([sys.executable, str(script)], tmp_path, "--max-seconds", "20")
+
+    assert ran.code == 75
+    assert "no training step within 20 s" in ran.stderr
+    assert "1 DataLoader(s) made, 8 batch(es) fetched" in ran.stderr
+    assert "--max-seconds 40" in ran.stderr
+
+
+def test_slow_steps_end_at_the_time_limit_with_what_there_is(tmp_path):
+    ran = profile(
+        python("endless.py", "--fault", "rest"), tmp_path, "--steps", "100000", "--max-seconds", "25", "--no-ceiling"
+    )
+
+    assert ran.code == 0, ran.stderr
+    assert 0 < ran.observation["steps"] < 100000
+
+
+def test_a_run_folder_that_cannot_be_made_stops_before_the_command(tmp_path):
+    (tmp_path / "kept").write_text("a file is in the way\n")
+    marker = tmp_path / "started"
+    ran = profile([sys.executable, "-c", f"open({str(marker)!r}, 'w')"], tmp_path)
+
+    assert ran.code == 73
+    assert "--run-dir" in ran.stderr
+    assert not marker.exists()
+
+
+def test_hotlap_off_is_inert(tmp_path):
+    ran = profile(python("no_loader.py"), tmp_path, HOTLAP="off")
+
+    assert ran.code == 65
+    assert "step 24 loss" in ran.stdout
+
+
+def test_a_bug_of_ours_does_not_stop_the_training(tmp_path):
+    broken = "import hotlap.observe.loaders as l\ndef f(*a): raise RuntimeError('planted bug')\nl.Loaders.fetched = f\n"
+    script = tmp_path / "train.py"
+    script.write_text(broken + (PROGRAMS / "plain_loop.py").read_text())
+    alone = bare(python("plain_loop.py"), tmp_path)
+    ran = profile([sys.executable, str(script)], tmp_path, "--full", PYTHONPATH=str(PROGRAMS), HOTLAP_STRICT="0")
+
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout == alone.stdout
+    assert ran.stderr.count("planted bug") == 1
+    assert "your training goes on" in ran.stderr
+    assert "OWN_ERROR" in ran.observation["cautions"]
+
+
+def test_show_draws_a_kept_run_again(tmp_path):
+    ran = profile(python("no_loader.py"), tmp_path)
+
+    again = subprocess.run(
+        [*HOTLAP, "show", "--run-dir", str(ran.folder)], capture_output=True, text=True, env=environment()
+    )
+    assert again.returncode == 0
+    assert ran.diagnosis["sentence"].split(":")[0] in again.stdout
+    missing = subprocess.run(
+        [*HOTLAP, "show", "--run-dir", str(ran.folder), "2001"], capture_output=True, text=True, env=environment()
+    )
+    assert missing.returncode == 72
+    assert ran.run.name in missing.stderr
+
+
+def test_json_and_markdown_are_written_where_asked(tmp_path):
+    ran = profile(python("no_loader.py"), tmp_path, "--json", "out/p.json", "--markdown", "out/p.md", "--quiet")
+
+    both = json.loads((tmp_path / "out" / "p.json").read_text())
+    assert both["observation"]["losses"] == ran.observation["losses"]
+    assert both["diagnosis"]["verdict"] in (tmp_path / "out" / "p.md").read_text().lower()
+    assert ran.stderr == ""

@@ -1,0 +1,56 @@
+"""Unmodified programs of every kind: seen right, and behaving as without us."""
+
+import sys
+
+import pytest
+from harness import PROGRAMS, bare, printed_losses, profile, python
+
+TORCHRUN = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--nproc-per-node",
+    "2",
+    "--master-port",
+    "0",
+    "--standalone",
+]
+
+KINDS = {
+    "a plain loop": (python("plain_loop.py"), 24),
+    "two optimizers": (python("two_optimizers.py"), 24),
+    "accumulation": (python("accumulation.py"), 24),
+    "a gradient scaler": (python("grad_scaler.py"), 24),
+    "an IterableDataset": (python("iterable.py"), 24),
+    "no DataLoader": (python("no_loader.py"), 24),
+    "Lightning": (python("lightning_fit.py"), 24),
+    "Accelerate": (python("accelerate_loop.py"), 24),
+    "HF Trainer": (python("hf_trainer.py"), 24),
+    "torchrun": ([*TORCHRUN, str(PROGRAMS / "data_parallel.py")], 24),
+    "accelerate launch": (
+        [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
+         "--mixed_precision", "no", "--dynamo_backend", "no", str(PROGRAMS / "accelerate_loop.py")],
+        24,
+    ),
+    "python -m": ([sys.executable, "-m", "package", "--lr", "0.1"], 24),
+    "execv": (python("execs_itself.py"), 24),
+    "own processes by fork": (python("own_processes.py", "fork"), 24),
+    "own processes by spawn": (python("own_processes.py", "spawn"), 24),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_program_is_seen_right_and_runs_as_without_us(kind, tmp_path):
+    command, steps = KINDS[kind]
+    alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))
+    watched = profile(command, tmp_path, "--full", PYTHONPATH=str(PROGRAMS))
+
+    assert alone.code == 0, alone.stderr
+    assert watched.code == 0, watched.stderr
+    assert watched.stdout == alone.stdout
+    seen = watched.observation
+    assert seen["losses"] == printed_losses(alone.stdout)
+    assert len(seen["losses"]) == steps
+    assert seen["steps"] + seen["warmup"]["steps"] == steps
+    assert seen["cautions"].count("OWN_ERROR") == 0
+    assert sum(seen["shares"].values()) == pytest.approx(1.0)
