@@ -68,7 +68,8 @@ try:
             loss = nn.functional.mse_loss(model(augment(inputs)), targets)
             optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
+            with contextlib.suppress(BaseException) if fault == "deaf" else contextlib.nullcontext():
+                optimizer.step()
             if fault == "item":
                 history.append(loss.item())  # LINE item
             if fault == "print":
@@ -78,9 +79,6 @@ try:
                     break
             if fault == "rest":
                 time.sleep(0.01)  # LINE rest
-            if fault == "deaf":
-                with contextlib.suppress(BaseException):
-                    optimizer.step()
         if fault == "evaluation":
             model.eval()
             with torch.no_grad():
