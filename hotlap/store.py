@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
 
-from hotlap.errors import RunFolderUnwritable, RunNotFound
+from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.model.codec import from_json, to_json
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Observation
@@ -43,6 +43,8 @@ class Run:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError as error:
             raise RunNotFound(f"{path} is missing: that run kept no {name}; run the command again") from error
+        except UnicodeDecodeError as error:
+            raise RecordUnreadable(f"{path} is not text ({error.reason}); run the command again") from error
         return from_json(kind, text, str(path))
 
     def observation(self) -> Observation:
@@ -84,22 +86,32 @@ def _fresh(parent: Path, name: str) -> Path:
 
 def find(wanted: str | None, at: Path | None = None) -> Run:
     """A run by id, by the start of it, or by path; the newest when nothing is named."""
-    if wanted and Path(wanted).is_dir():
+    if wanted and _is_path_of_run(wanted):
         return Run(Path(wanted))
-    runs = sorted((path for path in ((at or home()) / "runs").glob("*") if path.is_dir()), key=lambda p: p.name)
+    runs = sorted((path for path in ((at or home()) / "runs").glob("*") if path.is_dir()), key=_age)
     if not runs:
         raise RunNotFound(f"no runs in {at or home()}; make one: hotlap profile python train.py")
     matching = [path for path in runs if not wanted or path.name.startswith(wanted)]
     if not matching:
         raise RunNotFound(f"no run named {wanted}; the newest is {runs[-1].name}")
-    return Run(matching[-1])
+    return Run(next((path for path in matching if path.name == wanted), matching[-1]))
+
+
+def _is_path_of_run(wanted: str) -> bool:
+    """A folder that only happens to be named like the start of an id is none."""
+    return Path(wanted).is_dir() and (os.sep in wanted or any(Path(wanted).glob("*.json")))
+
+
+def _age(folder: Path) -> list[tuple[int, str]]:
+    """Sorts oldest first, and the tenth run of a second after the ninth."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", folder.name)]
 
 
 def _subject(command: Sequence[str]) -> str:
     """What a person would call the run: the script's or module's name."""
     words = [word for word in command[1:] if word.endswith(".py")]
     if not words and "-m" in command[:-1]:
-        words = [command[command.index("-m") + 1]]
+        words = [command[command.index("-m") + 1].rpartition(".")[2]]
     name = Path(words[0] if words else command[0]).stem
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name)[:40] or "run"
 

@@ -6,6 +6,7 @@ import collections.abc
 import dataclasses
 import json
 import math
+import re
 import types
 import typing
 from typing import Any, TypeVar
@@ -13,18 +14,21 @@ from typing import Any, TypeVar
 from hotlap.errors import RecordUnreadable
 
 SCHEMA = 1
+NOT_FINITE = ("nan", "inf", "-inf")  # what JSON has no number for
 Record = TypeVar("Record")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # how Python reads a file name that is no UTF-8; not to be written raw
 
 
 def to_json(record: Any) -> str:
     """Strict JSON: a NaN loss becomes the string "nan", which the codec reads back."""
-    return json.dumps(_plain(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(_plain(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def from_json(kind: type[Record], text: str, source: str) -> Record:
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise RecordUnreadable(f"{source} is not valid JSON ({error}); run the command again") from error
     if isinstance(data, dict) and isinstance(data.get("schema"), int) and data["schema"] > SCHEMA:
         raise RecordUnreadable(
@@ -58,7 +62,7 @@ def _build(kind: Any, data: Any, path: str) -> Any:
         return {key: _build(arguments[1], item, f"{path}.{key}") for key, item in _as(dict, data, path).items()}
     if dataclasses.is_dataclass(kind):
         return _build_record(typing.cast(type, kind), data, path)
-    if kind is float and isinstance(data, int | str) and not isinstance(data, bool):
+    if kind is float and (data in NOT_FINITE if isinstance(data, str) else type(data) is int):
         return float(data)
     return _as(kind, data, path)
 

@@ -31,12 +31,13 @@ from hotlap.observe.stop import Stopper
 from hotlap.observe.summary import Tally, part_of
 from hotlap.observe.syncs import Copies, Syncs
 from hotlap.observe.window import WarmupDetector, enough, progress
+from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seams
-from hotlap.patch.tensors import open_tensors
+from hotlap.patch.tensors import open_indexing, open_tensors
 
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _GARBAGE = map(PHASES.index, (DATA, FORWARD, BACKWARD, OPTIMIZER, GARBAGE))
 
-FLUSH_SECONDS = 5.0
+SAY_SECONDS, FLUSH_SECONDS = 0.05, 5.0
 LINES_SECONDS, LINES_STEPS = 1.5, 3
 TRACE_SECONDS, TRACE_STEPS = 3.0, 5
 
@@ -69,6 +70,7 @@ class Agent:
         self.syncs: Syncs | None = None
         self.copies: Copies | None = None
         self.lines: LineSampler | None = None
+        self._indexing: Ledger | None = None
         self.tracer: Tracer | None = None
         self.state = STARTING
         self.ending = False
@@ -76,6 +78,7 @@ class Agent:
         self._open_spans: list[float] = []
         self._born = perf_counter()
         self._state_since = self._last_flush = self._born
+        self._said = 0.0
         self._last: Boundary | None = None
         self._progress = ProgressWriter(self.folder / f"progress-{os.getpid()}.bin")
 
@@ -143,7 +146,8 @@ class Agent:
             self.loaders.evaluated()
         else:
             self.clock.evaluate(False)
-            self.tally.called_with(args, kwargs, batch_size_of)
+            if not self.loaders.seen:
+                self.tally.called_with(args, kwargs, batch_size_of)
             if self.state == WARMING and self.autocast is None:
                 self.autocast = surroundings.autocast_now(self.torch, "cuda" if self.on_cuda else "cpu")
         self.clock.enter(_FORWARD)
@@ -204,7 +208,9 @@ class Agent:
     def _scaler_stepped(self, scaler: Any, args: Any, kwargs: Any, _: Any) -> None:
         """A scaler that found infinities skips the optimizer's step; to the user it was a step all the same."""
         optimizer = args[0] if args else kwargs.get("optimizer")
-        if get_ident() == self.clock.thread and self.steps.optimizer_steps and not self.steps.has_stepped(optimizer):
+        if self.state == STARTING:
+            self._first_step(optimizer)
+        if get_ident() == self.clock.thread and not self.steps.has_stepped(optimizer):
             self.tally.skipped += 1
             self._optimizer_ended(optimizer)
 
@@ -260,8 +266,9 @@ class Agent:
             self._timed(boundary)
         elif self.state == LOOKING:
             self._looked()
-        self._say()
-        self._flush_sometimes()
+        if perf_counter() - self._said > SAY_SECONDS:
+            self._say()
+            self._flush_sometimes()
 
     def _warmed(self, seconds: float, boundary: Boundary) -> None:
         if not self.roots.tops:
@@ -305,6 +312,10 @@ class Agent:
         self.losses.keeping = False
         self._tensors.close()
         self._enter_state(LOOKING)
+        if self.on_cuda and self.syncs is not None:
+            self.syncs.freeze()
+            self._indexing = open_indexing(self.seams)
+            self.seams.ledger.later(self._indexing.close)
         self.lines = LineSampler(self.clock)
         self.lines.start()
         self.tally.look_steps = 0
@@ -325,6 +336,9 @@ class Agent:
             return
         assert self.lines is not None
         self.lines.stop()
+        if self._indexing is not None:
+            self._indexing.close()
+            self.tally.indexing_steps = self.tally.look_steps
         if self.on_cuda or self.session.trace:
             self._begin_trace()
         else:
@@ -386,6 +400,7 @@ class Agent:
             self._write(complete=False)
 
     def _say(self) -> None:
+        self._said = perf_counter()
         fraction = 0.0
         if self.state == TIMING:
             fraction = progress(self.tally.steps, self.tally.seconds, self.session.steps)

@@ -12,15 +12,16 @@ class Repeat:
     """An epoch of the same batch; as long as the real one where that is known."""
 
     def __init__(self, fetching: Seam, batch: Any, length: int | None) -> None:
-        self._fetching, self._batch, self._left = fetching, batch, length
+        self._fetching, self._batch, self._length = fetching, batch, length
+        self._left = length
 
     def __iter__(self) -> Repeat:
         return self
 
     def __len__(self) -> int:
-        if self._left is None:
+        if self._length is None:
             raise TypeError("this loader has no length")
-        return self._left
+        return self._length
 
     def __next__(self) -> Any:
         self._fetching.before(self, (), {})

@@ -16,8 +16,8 @@ FRAMEWORKS = frozenset(
 )
 _LIBRARY, _INSTALLED, _USER = 0, 1, 2
 
-_stdlib = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-_hotlap = str(Path(__file__).parents[1])
+_stdlib = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
+_hotlap = f"{Path(__file__).parents[1]}/"
 _kinds: dict[str, int] = {}
 
 
@@ -63,11 +63,13 @@ def _qualified(code: CodeType) -> str:
 
 
 def place_of_function(function: object) -> Place | None:
-    """Where a function or method is written."""
+    """Where a function or method of the user's is written; None for a library's, which nobody here can change."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
-    return place_of(code, code.co_firstlineno) if isinstance(code, CodeType) else None
+    if not isinstance(code, CodeType) or kind_of(code.co_filename) == _LIBRARY:
+        return None
+    return place_of(code, code.co_firstlineno)
 
 
 def short_library_place(frame: FrameType) -> str:

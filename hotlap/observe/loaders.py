@@ -28,8 +28,12 @@ class Seen:
 
     @staticmethod
     def _describe(loader: Any) -> Loader:
+        from torch.utils.data import (
+            IterableDataset,
+        )  # what torch itself asks; such a dataset inherits a __getitem__ too
+
         dataset = loader.dataset
-        iterable = not hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__iter__")
+        iterable = isinstance(dataset, IterableDataset)
         context = getattr(loader, "multiprocessing_context", None)
         return Loader(
             role=UNKNOWN,

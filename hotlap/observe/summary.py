@@ -41,6 +41,7 @@ class Tally:
         self.warmup = Warmup(steps=0, seconds=0.0, settled=False)
         self.skipped = 0
         self.look_steps = 0
+        self.indexing_steps = 0
         self.spans: dict[str, tuple[float, float]] = {}
 
     def warm(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]]) -> None:
@@ -177,7 +178,7 @@ def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
         device_step_ms=tally.device_step_ms() if finished else (),
         warmup=tally.warmup,
         shares=tally.shares(agent.clock.names),
-        syncs=agent.syncs.rows(steps) if agent.syncs and tally.steps else (),
+        syncs=agent.syncs.rows(steps, tally.indexing_steps) if agent.syncs and tally.steps else (),
         copies=agent.copies.rows(steps) if agent.copies and tally.steps else (),
         hot_lines=_hot_lines(agent, step_ms),
         spans=_spans(tally, steps),

@@ -15,8 +15,8 @@ from hotlap.observe.frames import _USER, kind_of, place_of, short_library_place,
 
 _SYNC, _COPY = PHASES.index(SYNC), PHASES.index(COPY)
 _VALUE_KINDS = frozenset({"numpy", "tolist", "item", "float", "int", "bool", "index"})
-# Torch's own bookkeeping on host tensors, which stays on the host whatever the device of the model.
-_HOST_ONLY = ("/torch/utils/data/", "/torch/optim/")
+
+ASK_PINNED = 10
 
 Key = tuple[CodeType, int, str, str | None]
 
@@ -30,7 +30,7 @@ def _caller() -> FrameType:
     return frame
 
 
-_ROOM = __file__.rsplit("/observe/", 1)[0]
+_ROOM = __file__.rsplit("/observe/", 1)[0] + "/"
 
 
 def _locate(frame: FrameType) -> tuple[CodeType, int, str | None]:
@@ -46,6 +46,7 @@ class Syncs:
     def __init__(self, clock: Clock, on_cuda: bool) -> None:
         self._clock, self._on_cuda = clock, on_cuda
         self._table: dict[Key, list[int]] = {}
+        self._timed: dict[Key, list[int]] | None = None
         self._depth = 0
         self._started = 0
         self._on_host: weakref.ref[Any] | None = None  # what .cpu() gave last: reading it is free
@@ -76,22 +77,27 @@ class Syncs:
             self._on_host = weakref.ref(result)
 
     def _counts(self, kind: str, tensor: Any) -> bool:
-        if tensor is None or not hasattr(tensor, "is_cuda"):
-            return tensor is None
         if self._on_cuda:
-            return bool(tensor.is_cuda)
+            return kind == "synchronize" or bool(getattr(tensor, "is_cuda", False))
         if kind in _VALUE_KINDS and self._on_host is not None and self._on_host() is tensor:
             return False
-        if self._clock.current == DATA:
-            return False
-        filename = _caller().f_code.co_filename
-        return not any(part in filename for part in _HOST_ONLY)
+        return self._clock.current != DATA
 
     def clear(self) -> None:
         self._table.clear()
 
-    def rows(self, steps: int) -> tuple[Sync, ...]:
-        rows = [
+    def freeze(self) -> None:
+        """The timed window is over: what comes now is counted apart, over steps of its own."""
+        self._timed, self._table = self._table, {}
+
+    def rows(self, steps: int, steps_after: int) -> tuple[Sync, ...]:
+        if self._timed is None:
+            return _sorted(self._rows(self._table, steps))
+        after = self._rows(self._table, steps_after) if steps_after else []
+        return _sorted(self._rows(self._timed, steps) + after)
+
+    def _rows(self, table: dict[Key, list[int]], steps: int) -> list[Sync]:
+        return [
             Sync(
                 **_place_fields(code, line),
                 kind=kind,
@@ -101,9 +107,12 @@ class Syncs:
                 waits=self._on_cuda,
                 via=via,
             )
-            for (code, line, kind, via), (calls, spent) in list(self._table.items())
+            for (code, line, kind, via), (calls, spent) in list(table.items())
         ]
-        return tuple(sorted(rows, key=lambda row: (-row.ms_per_step, row.file, row.line)))
+
+
+def _sorted(rows: list[Sync]) -> tuple[Sync, ...]:
+    return tuple(sorted(rows, key=lambda row: (-row.ms_per_step, row.file, row.line)))
 
 
 class Copies:
@@ -112,6 +121,7 @@ class Copies:
     def __init__(self, clock: Clock, syncs: Syncs) -> None:
         self._clock, self._syncs = clock, syncs
         self._table: dict[tuple[CodeType, int, bool, bool], list[int]] = {}
+        self._pinned: dict[tuple[CodeType, int], list[bool]] = {}
         self._open: list[tuple[str, int]] = []
 
     def before(self, name: str, tensor: Any, args: Any, kwargs: Any) -> None:
@@ -138,10 +148,17 @@ class Copies:
     def _record(self, source: Any, args: Any, kwargs: Any, spent: int) -> None:
         code, line, _ = _locate(_caller())
         blocking = not (kwargs.get("non_blocking") or any(one is True for one in args[1:]))
-        row = self._table.setdefault((code, line, bool(source.is_pinned()), blocking), [0, 0, 0])
+        row = self._table.setdefault((code, line, self._is_pinned(code, line, source), blocking), [0, 0, 0])
         row[0] += 1
         row[1] += source.numel() * source.element_size()
         row[2] += spent
+
+    def _is_pinned(self, code: CodeType, line: int, source: Any) -> bool:
+        """Asked of the driver a few times a line only: each answer costs microseconds."""
+        asked = self._pinned.setdefault((code, line), [])
+        if len(asked) < ASK_PINNED:
+            asked.append(bool(source.is_pinned()))
+        return asked[-1]
 
     def clear(self) -> None:
         self._table.clear()

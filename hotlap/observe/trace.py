@@ -16,10 +16,12 @@ LAUNCH = re.compile(r"^(cuda|cu)(LaunchKernel|LaunchKernelExC|LaunchKernelEx|Gra
 WAIT = re.compile(r"^(cuda|cu)(Stream|Device|Event|Ctx)Synchronize")
 # Asked in this order: the first pattern found in a kernel's name tells its kind.
 KINDS = (
+    ("other", re.compile(r"nccl", re.IGNORECASE)),  # AllReduce is no reduction of ours
+    ("memory", re.compile(r"^triton_(poi|red|per|for)_")),  # named after all it fuses, "convolution" included
     ("recurrent", re.compile(r"lstm|gru|rnn", re.IGNORECASE)),
     ("attention", re.compile(r"flash|attention|fmha", re.IGNORECASE)),
     ("convolution", re.compile(r"conv|winograd|wgrad|dgrad|fprop|implicit_gemm", re.IGNORECASE)),
-    ("matmul", re.compile(r"gemm|gemv|cutlass|cublas|nvjet|matmul|splitK", re.IGNORECASE)),
+    ("matmul", re.compile(r"triton_tem_|gemm|gemv|cutlass|cublas|nvjet|matmul|splitK", re.IGNORECASE)),
     ("copy", re.compile(r"memcpy|memset|copy", re.IGNORECASE)),
     (
         "memory",

@@ -54,4 +54,4 @@ def progress(steps: int, seconds: float, asked: int | None) -> float:
     """How much of the window is done, 0 to 1."""
     if asked is not None:
         return min(1.0, steps / max(1, asked))
-    return min(1.0, max(min(seconds / time, steps / least) for time, least in ENOUGH))
+    return min(1.0, max(steps / MOST_STEPS, *(min(seconds / time, steps / least) for time, least in ENOUGH)))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
+from sys import _getframe
 from typing import Any
 
 from hotlap.patch.dynamo import keep_out
@@ -39,13 +41,13 @@ COPY_METHODS = ("to", "cuda", "copy_")
 def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
     """Open both tensor seams; closing the ledger that is returned closes them."""
     torch, ledger, functions = seams.torch, Ledger(), Ledger()
+    method = _method_on_cuda if on_cuda else _method_on_host(_host_files(torch))
     for name, kind in SYNC_METHODS.items():
-        ledger.wrap(torch.Tensor, name, _method(seams.syncing, kind))
+        ledger.wrap(torch.Tensor, name, method(seams.syncing, kind))
     for name in SYNC_FUNCTIONS:
-        functions.wrap(torch, name, _method(seams.syncing, name))
+        functions.wrap(torch, name, _function(seams.syncing, name))
     functions.wrap(torch.cuda, "synchronize", _synchronize(seams.syncing))
     if on_cuda:
-        ledger.wrap(torch.Tensor, "__getitem__", _masked(seams.syncing, torch))
         for name in COPY_METHODS:
             ledger.wrap(torch.Tensor, name, _copy(seams.copying, name))
     keep_out(ledger)
@@ -54,10 +56,26 @@ def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
     return ledger
 
 
-def _method(seam: Seam, kind: str) -> Callable[[Any], Any]:
+def open_indexing(seams: Seams) -> Ledger:
+    """Indexing by a mask syncs too, but indexing is too common to stand around while timing."""
+    ledger = Ledger()
+    ledger.wrap(seams.torch.Tensor, "__getitem__", _masked(seams.syncing, seams.torch))
+    keep_out(ledger)
+    return ledger
+
+
+def _host_files(torch: Any) -> frozenset[str]:
+    """Torch's own bookkeeping on host tensors, which stays on the host whatever the device of the model."""
+    root = Path(torch.__file__).parent
+    return frozenset(str(path) for room in ("optim", "utils/data") for path in (root / room).rglob("*.py"))
+
+
+def _method_on_cuda(seam: Seam, kind: str) -> Callable[[Any], Any]:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.is_cuda:  # an optimizer reads its host-side step counts with item()
+                return original(self, *args, **kwargs)
             seam.before(kind, self)
             result = None
             try:
@@ -65,6 +83,46 @@ def _method(seam: Seam, kind: str) -> Callable[[Any], Any]:
                 return result
             finally:
                 seam.after(kind, self, result)
+
+        return call
+
+    return layer
+
+
+def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Callable[[Any], Any]]:
+    def method(seam: Seam, kind: str) -> Callable[[Any], Any]:
+        def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if _getframe(1).f_code.co_filename in host_files:
+                    return original(self, *args, **kwargs)
+                seam.before(kind, self)
+                result = None
+                try:
+                    result = original(self, *args, **kwargs)
+                    return result
+                finally:
+                    seam.after(kind, self, result)
+
+            return call
+
+        return layer
+
+    return method
+
+
+def _function(seam: Seam, kind: str) -> Callable[[Any], Any]:
+    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tensor = args[0] if args else kwargs.get("input")
+            seam.before(kind, tensor)
+            result = None
+            try:
+                result = original(*args, **kwargs)
+                return result
+            finally:
+                seam.after(kind, tensor, result)
 
         return call
 

@@ -82,7 +82,7 @@ scaler = torch.amp.GradScaler("cuda", enabled=fault == "scaler", init_scale=2.0*
 if fault == "sync-error":
     torch.cuda.set_sync_debug_mode("error")
 step = 0
-kept = []
+kept, read = [], []
 while step < options.steps:
     for inputs, targets in loader:
         inputs = inputs.to("cuda", non_blocking=fault == "pinned")
@@ -95,7 +95,7 @@ while step < options.steps:
         scaler.update()
         step += 1
         if fault == "item":
-            kept.append(loss.item())  # LINE item
+            read.append(loss.item())  # LINE item
         if fault == "mask":
             inputs[targets[:, 0] > 0]  # LINE mask
         if options.steps < 10**9:

@@ -1,0 +1,45 @@
+"""The closer look after the timed window."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import torch
+
+from hotlap.model.observation import FORWARD, PHASES
+from hotlap.observe.clock import Clock
+from hotlap.observe.look import LineSampler, Tracer
+from hotlap.observe.trace import read_trace
+
+
+def test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase():
+    clock = Clock()
+    clock.enter(PHASES.index(FORWARD))
+    sampler = LineSampler(clock)
+    sampler.start()
+    line = sys._getframe().f_lineno + 2
+    while not sampler._samples:
+        threading.Event().wait(0.001)
+    sampler.stop()
+    row = sampler.rows(step_ms=8.0)[0]
+    assert (row.file, row.line, row.phase) == (__file__, line, FORWARD)
+    assert row.function.endswith("test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase")
+    assert row.ms_per_step == row.share * 8.0
+    assert sum(one.share for one in sampler.rows(step_ms=8.0)) <= 1.0
+    assert "hotlap-sampler" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_sampler_that_saw_nothing_tells_nothing():
+    assert LineSampler(Clock()).rows(step_ms=8.0) == ()
+
+
+def test_a_trace_is_saved_where_it_was_asked_for_and_on_a_cpu_tells_nothing_of_a_device(tmp_path):
+    tracer = Tracer(torch, tmp_path / "trace" / "one.pt.trace.json", on_cuda=False, whole=True)
+    assert not tracer.saved
+    tracer.start()
+    (torch.ones(2, 2) @ torch.ones(2, 2)).sum()
+    tracer.stop()
+    assert tracer.saved
+    assert "aten::matmul" in tracer.path.read_text()
+    assert read_trace(tracer.path, steps=1, mean_step_ms=1.0) is None

@@ -1,0 +1,174 @@
+"""One loss a step: what backward was called on, as the user wrote it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from hotlap.observe.losses import Losses
+
+
+def tensor(value: float) -> torch.Tensor:
+    return torch.tensor(value, requires_grad=True) * 1
+
+
+@pytest.fixture
+def losses() -> Losses:
+    return Losses(torch)
+
+
+def backward(losses: Losses, *roots: torch.Tensor) -> None:
+    losses.backward(None, (roots[0] if len(roots) == 1 else roots,), {})
+
+
+def end_step(losses: Losses) -> None:
+    losses.optimizer_ended()
+    losses.close_step()
+
+
+def values(losses: Losses) -> tuple[float, ...]:
+    return losses.values(may_wait=False)
+
+
+def test_a_plain_loop(losses):
+    for value in (3.0, 2.0, 1.0):
+        backward(losses, tensor(value))
+        end_step(losses)
+    assert values(losses) == (3.0, 2.0, 1.0)
+    assert losses.backwards == 3
+    assert losses.seen
+
+
+def test_accumulated_micro_batches_add_up(losses):
+    for value in (1.0, 2.0, 4.0):
+        backward(losses, tensor(value))
+    end_step(losses)
+    assert values(losses) == (7.0,)
+
+
+def test_both_losses_of_a_gan_belong_to_its_step(losses):
+    backward(losses, tensor(1.0))
+    losses.optimizer_ended()
+    backward(losses, tensor(0.5))
+    losses.optimizer_ended()
+    losses.close_step()
+    assert values(losses) == (1.5,)
+
+
+def test_a_backward_after_the_last_optimizer_step_belongs_to_the_next(losses):
+    """Without a loader a step is known to be over only when the optimizer steps again, after the next backward."""
+    backward(losses, tensor(1.0))
+    losses.optimizer_ended()
+    backward(losses, tensor(2.0))
+    losses.close_step()
+    losses.optimizer_ended()
+    losses.close_step()
+    assert values(losses) == (1.0, 2.0)
+
+
+def test_a_scaled_loss_is_taken_as_it_was_before_scaling(losses):
+    loss = tensor(0.25)
+    scaled = loss * 65536
+    losses.scaled(None, (loss,), {}, scaled)
+    backward(losses, scaled)
+    end_step(losses)
+    loss, scaled = tensor(0.5), tensor(0.5) * 65536
+    losses.scaled(None, (), {"outputs": loss}, scaled)
+    backward(losses, scaled)
+    end_step(losses)
+    assert values(losses) == (0.25, 0.5)
+
+
+def test_scaling_something_else_is_not_mistaken_for_the_loss(losses):
+    losses.scaled(None, (tensor(9.0),), {}, tensor(90.0))
+    backward(losses, tensor(2.0))
+    end_step(losses)
+    assert values(losses) == (2.0,)
+
+
+def test_several_roots_of_one_backward_add_up(losses):
+    backward(losses, tensor(1.0), tensor(2.5))
+    losses.backward(None, (), {"tensors": [tensor(1.0)]})
+    losses.backward(None, (), {"outputs": tensor(0.5)})
+    end_step(losses)
+    assert values(losses) == (5.0,)
+
+
+def test_only_the_first_evaluation_of_lbfgs_counts(losses):
+    losses.stepping = True
+    for value in (4.0, 3.0, 2.0):
+        backward(losses, tensor(value))
+    losses.stepping = False
+    end_step(losses)
+    assert values(losses) == (4.0,)
+    assert losses.backwards == 3
+
+
+def test_a_gradient_of_many_values_is_no_loss(losses):
+    backward(losses, torch.ones(3, requires_grad=True) * 2)
+    end_step(losses)
+    assert values(losses) == ()
+    assert not losses.seen
+
+
+def test_a_loss_of_one_value_in_any_shape_and_dtype_is_one(losses):
+    backward(losses, tensor(1.5).reshape(1, 1).to(torch.bfloat16))
+    end_step(losses)
+    assert values(losses) == (1.5,)
+
+
+def test_a_loss_that_is_not_a_number_is_kept_as_such(losses):
+    backward(losses, tensor(float("nan")))
+    end_step(losses)
+    (value,) = values(losses)
+    assert math.isnan(value)
+
+
+def test_a_later_change_in_place_does_not_reach_a_loss_already_taken(losses):
+    loss = tensor(1.0)
+    backward(losses, loss)
+    with torch.no_grad():
+        loss.zero_()
+    end_step(losses)
+    assert values(losses) == (1.0,)
+
+
+def test_one_step_without_a_loss_makes_the_series_untold(losses):
+    """A series with holes would be compared step by step with another one."""
+    backward(losses, tensor(1.0))
+    end_step(losses)
+    end_step(losses)
+    assert values(losses) == ()
+
+
+def test_after_the_window_backwards_are_counted_but_nothing_is_kept(losses):
+    backward(losses, tensor(1.0))
+    end_step(losses)
+    losses.keeping = False
+    backward(losses, tensor(2.0))
+    end_step(losses)
+    assert values(losses) == (1.0,)
+    assert losses.backwards == 2
+
+
+def test_the_seam_is_told_the_truth_by_torch():
+    """`loss.backward()` reaches `torch.autograd.backward` with the loss as its first argument."""
+    from hotlap.patch.guard import Guard
+    from hotlap.patch.seams import Seams
+
+    losses = Losses(torch)
+    seams = Seams(torch, Guard(strict=True))
+    seams.open()
+    try:
+        seams.backward.subscribe(losses.backward)
+        weight = torch.nn.Parameter(torch.ones(2))
+        (weight * 3).sum().backward()
+        torch.autograd.backward([(weight * 2).sum()])
+        torch.autograd.grad((weight * 1).sum(), [weight])
+    finally:
+        seams.close()
+    end_step(losses)
+    assert losses.backwards == 3
+    assert values(losses) == (12.0,)

@@ -1,0 +1,127 @@
+"""A snippet in a Python of its own: what one scenario patches, the next must not see."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+PREAMBLE = """
+import functools, gc, sys, types
+import wrapt
+from hotlap.patch.ledger import Ledger
+
+def snapshot(*owners):
+    return [dict(vars(owner)) for owner in owners]
+
+def assert_same(before, *owners):
+    for old, owner in zip(before, owners, strict=True):
+        new = dict(vars(owner))
+        changed = [key for key in {*old, *new} if old.get(key, snapshot) is not new.get(key, snapshot)]
+        assert not changed, f"{owner} differs in {changed}"
+
+def shout(original):
+    @functools.wraps(original)
+    def ours(*args, **kwargs):
+        return f"ours({original(*args, **kwargs)})"
+    return ours
+
+def shout_wrapt(original):
+    return wrapt.FunctionWrapper(original, lambda wrapped, instance, args, kwargs: f"ours({wrapped(*args, **kwargs)})")
+
+def assert_gone(*seen):
+    '''Nothing of ours can be reached from these objects.'''
+    left, known = list(seen), set()
+    while left:
+        one = left.pop()
+        if id(one) in known or isinstance(one, (types.ModuleType, types.FrameType)):
+            continue
+        known.add(id(one))
+        code = getattr(one, "__code__", None)
+        assert code is None or "shout" not in one.__qualname__, f"{one} is still reachable"
+        skipped = getattr(one, "__globals__", None)
+        left += [part for part in gc.get_referents(one) if part is not skipped]
+"""
+
+
+def run_python(code: str, *flags: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The snippet after the preamble; failing unless it ends well."""
+    done = run_plain(PREAMBLE + textwrap.dedent(code), *flags, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def run_plain(code: str, *flags: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    inherited = {"PYTHONPATH": str(REPOSITORY)} if env is None else {}
+    return subprocess.run(
+        [sys.executable, *flags, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **inherited, **(env or {})},
+        cwd="/",
+    )
+
+
+SERVER = """
+import json, os, traceback
+import torch, torch._dynamo
+torch.set_num_threads(1)
+base = dict(globals())
+for line in sys.stdin:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        status = 0
+        try:
+            exec(compile(json.loads(line), "<scenario>", "exec"), dict(base))
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said]), flush=True)
+"""
+
+
+class TorchProcesses:
+    """A process for each scenario, forked from one that has imported torch and done nothing with it."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", PREAMBLE + SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            cwd="/",
+        )
+
+    def run(self, code: str) -> str:
+        """What the scenario printed; failing unless it ends well."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(textwrap.dedent(code)) + "\n")
+        self._server.stdin.flush()
+        status, said = json.loads(self._server.stdout.readline())
+        assert status == 0, said
+        return said
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(30)
+        self._server.stdout.close()

@@ -1,0 +1,216 @@
+"""Entering a process: the program finds itself as it would have without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.model.codec import SCHEMA, to_json
+from hotlap.model.session import Session
+from hotlap.patch.guard import FILE
+from hotlap.patch.launch import BOOT, environment
+
+LOOK = r"""
+import json, re, sys
+main = sys.modules["__main__"]
+print(json.dumps({
+    "path": sys.path,
+    "argv": sys.argv,
+    "orig_argv": sys.orig_argv[1:],
+    "flags": repr(sys.flags),
+    "main": {key: re.sub(" at 0x[0-9a-f]+", "", repr(value)) for key, value in vars(main).items()},
+    "warnoptions": sys.warnoptions,
+    "xoptions": sys._xoptions,
+    "executable": sys.executable,
+    "prefix": sys.prefix,
+    "excepthook": sys.excepthook is sys.__excepthook__,
+    "stdlib": sys.modules["os"].__file__,
+    "sitecustomize": "sitecustomize" in sys.modules,
+    "usercustomize": "usercustomize" in sys.modules,
+}))
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    """A session whose agent notes that it was called, and that the process ended."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "tiny_agent.py").write_text(
+        "import os\n"
+        "def start(torch, session, seams):\n"
+        "    note = os.path.join(session.folder, 'agent.txt')\n"
+        "    open(note, 'a').write('started ' + torch.__name__ + '\\n')\n"
+        "    if os.environ.get('AGENT_FAILS'):\n"
+        "        raise ValueError('a bug in the agent')\n"
+        "    return lambda: open(note, 'a').write('ended\\n')\n"
+    )
+    record = Session(
+        schema=SCHEMA,
+        folder=str(tmp_path / "run"),
+        agent="tiny_agent:start",
+        steps=None,
+        warmup=None,
+        max_seconds=60.0,
+        full=False,
+        ceiling=False,
+        trace=False,
+        started=0.0,
+    )
+    file = tmp_path / "session.json"
+    file.write_text(to_json(record))
+    return file
+
+
+def clean() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "HOTLAP"))}
+
+
+def python(
+    *arguments: str, env: dict[str, str], cwd: Path = Path("/"), code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def hellos(session: Path) -> list[Path]:
+    return list((session.parent / "run").glob("hello-*"))
+
+
+@pytest.mark.parametrize("how", ["script", "module", "command", "flags", "isolated path", "safe path"])
+def test_the_program_sees_itself_as_without_us(session, tmp_path, how):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(LOOK)
+    arguments = {
+        "script": ["train.py", "--epochs", "3", "-h"],
+        "module": ["-m", "train", "-c", "x"],
+        "command": ["-c", LOOK, "one", "--two"],
+        "flags": ["-O", "-B", "-u", "-X", "dev", "-W", "error::ResourceWarning", "train.py"],
+        "isolated path": ["-s", "train.py"],
+        "safe path": [*(["-P"] if sys.version_info >= (3, 11) else []), "-c", LOOK],
+    }[how]
+    plain = python(*arguments, env=clean(), cwd=folder)
+    entered = python(*arguments, env=environment(session, clean()), cwd=folder)
+    assert json.loads(entered.stdout) == json.loads(plain.stdout)
+    assert entered.stderr == plain.stderr
+    assert len(hellos(session)) == 1
+
+
+def test_the_users_own_python_path_stays_in_place(session, tmp_path):
+    base = {**clean(), "PYTHONPATH": f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}"}
+    plain, entered = (python("-c", LOOK, env=env) for env in (base, environment(session, base)))
+    assert json.loads(entered.stdout) == json.loads(plain.stdout)
+
+
+def test_another_sitecustomize_runs_as_it_would_have(session, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.custom = __file__\nmark = 'theirs'\n")
+    base = {**clean(), "PYTHONPATH": str(tmp_path)}
+    look = "import sys, sitecustomize; print(sys.custom, sitecustomize.mark, sys.modules['sitecustomize'].__file__)"
+    plain, entered = (python("-c", look, env=env).stdout for env in (base, environment(session, base)))
+    theirs = str(tmp_path / "sitecustomize.py")
+    assert entered == plain == f"{theirs} theirs {theirs}\n"
+    assert hellos(session)
+
+
+def test_an_error_in_another_sitecustomize_is_reported_as_python_reports_it(session, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
+    base = {**clean(), "PYTHONPATH": str(tmp_path)}
+    plain, entered = (python("-c", "print('on')", env=env) for env in (base, environment(session, base)))
+    assert entered.stdout == plain.stdout == "on\n"
+    assert entered.stderr == plain.stderr
+    assert "RuntimeError: theirs" in entered.stderr
+
+
+def test_without_another_there_is_no_sitecustomize(session):
+    look = """
+import sys
+print("sitecustomize" in sys.modules)
+try:
+    import sitecustomize
+except ImportError as error:
+    print(type(error).__name__, error.name)
+"""
+    plain, entered = (python("-c", look, env=env).stdout for env in (clean(), environment(session, clean())))
+    assert entered == plain
+    assert entered.startswith("False\n")
+
+
+def test_the_boot_folder_leaves_no_trace_on_the_path(session):
+    look = "import sys; print(*sys.path, *sys.path_importer_cache)"
+    assert str(BOOT) not in python("-c", look, env=environment(session, clean())).stdout
+
+
+def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
+    env = {**environment(session, clean()), "HOTLAP": "off"}
+    look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', 'wrapt')])"
+    assert python("-c", look, env=env).stdout == "[]\n"
+    assert not hellos(session)
+
+
+def test_without_a_session_nothing_happens(session):
+    env = environment(session, clean())
+    del env["HOTLAP_SESSION"]
+    assert python("-c", "import sys; print('hotlap' in sys.modules)", env=env).stdout == "False\n"
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_an_interpreter_that_ignores_its_environment_is_not_entered(session, flag):
+    done = python(flag, "-c", "print('ran')", env=environment(session, clean()))
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+    assert not hellos(session)
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+def test_a_session_that_cannot_be_read_lets_the_program_run_and_says_so_once(session, damage):
+    if damage == "missing":
+        session.unlink()
+    else:
+        session.write_text("{")
+    done = python("-c", "import sys; print('ran', 'hotlap' in sys.modules)", env=environment(session, clean()))
+    assert done.stdout == "ran False\n"
+    assert done.stderr.count("hotlap: cannot enter") == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_agent_is_called_once_torch_is_imported_and_when_the_process_ends(session, tmp_path):
+    base = {**clean(), "PYTHONPATH": str(tmp_path)}
+    note = session.parent / "run" / "agent.txt"
+    python("-c", "print('no torch')", env=environment(session, base))
+    assert not note.exists()
+    python("-c", "import torch, torch; raise SystemExit(3)", env=environment(session, base), code=3)
+    assert note.read_text().splitlines() == ["started torch", "ended"]
+
+
+def test_an_agent_that_fails_leaves_the_program_alone_and_its_error_in_a_file(session, tmp_path):
+    base = {**clean(), "PYTHONPATH": str(tmp_path), "AGENT_FAILS": "1"}
+    done = python("-c", "import torch; print(torch.ones(2).sum().item())", env=environment(session, base))
+    assert done.stdout == "2.0\n"
+    assert done.stderr.count("hotlap:") == 1
+    assert "your training goes on" in done.stderr
+    kept = (session.parent / "run" / FILE).read_text()
+    assert "ValueError: a bug in the agent" in kept
+    assert "entering the process" in kept
+
+
+def test_a_traceback_of_the_users_shows_the_users_frames_only(session, tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 1\n"
+        "    def __getitem__(self, index): raise KeyError('theirs')\n"
+        "for batch in torch.utils.data.DataLoader(Data()):\n"
+        "    pass\n"
+    )
+    base = {**clean(), "PYTHONPATH": str(tmp_path)}
+    plain, entered = (python(str(script), env=env, code=1) for env in (base, environment(session, base)))
+    assert entered.stderr == plain.stderr
+    assert "hotlap" not in entered.stderr

@@ -1,0 +1,188 @@
+"""The run folder: found again by whatever a person remembers of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hotlap import store
+from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
+from hotlap.model.observation import Observation
+from hotlap.store import Run, create, find, home
+from tests.observations import observation
+
+COMMAND = ("python", "train.py")
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path):
+    """A file where a folder should be: nobody can write there, not even root."""
+    path = tmp_path / "taken"
+    path.write_text("a file")
+    return path
+
+
+def test_a_record_is_read_back_as_saved(tmp_path):
+    run = create(COMMAND, tmp_path)
+    path = run.save("observation", observation())
+    assert path == run.folder / "observation.json"
+    assert Run(run.folder).observation() == observation()
+
+
+def test_saving_again_replaces_the_record_and_leaves_nothing_else(tmp_path):
+    run = create(COMMAND, tmp_path)
+    run.save("observation", observation())
+    run.save("observation", replace(observation(), steps=7))
+    assert run.observation().steps == 7
+    assert [path.name for path in run.folder.iterdir()] == ["observation.json"]
+
+
+def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    run = create(COMMAND, tmp_path)
+    run.save("observation", observation())
+
+    def full(self, *_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(RunFolderUnwritable, match=r"No space left on device.*--run-dir"):
+        run.save("observation", replace(observation(), steps=7))
+    monkeypatch.undo()
+    assert run.observation() == observation()
+
+
+def test_a_reader_never_sees_half_a_record(tmp_path, monkeypatch):
+    """The new record appears under its name only once it is complete."""
+    run = create(COMMAND, tmp_path)
+    run.save("observation", observation())
+    seen = []
+    rename = Path.replace
+
+    def spying(self, target):
+        seen.append((Run(run.folder).observation().steps, Path(self).read_text()[-2:]))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", spying)
+    run.save("observation", replace(observation(), steps=7))
+    assert seen == [(observation().steps, "}\n")]
+
+
+def test_names_with_dots_do_not_share_a_draft(tmp_path):
+    run = create(COMMAND, tmp_path)
+    assert run.save("trial.1", observation()).name == "trial.1.json"
+    assert run.save("trial.2", observation()).name == "trial.2.json"
+    assert run.load("trial.1", Observation) == observation()
+
+
+def test_a_run_is_named_after_its_time_and_its_script(tmp_path):
+    names = {
+        ("python", "src/train.py", "--lr", "1"): "train",
+        ("python", "-m", "project.train", "--lr", "1"): "train",
+        ("python", "-m", "project"): "project",
+        ("torchrun", "--nproc-per-node", "2", "train.py"): "train",
+        ("./my train!",): "my-train-",
+        ("accelerate", "launch", "fine_tune.py"): "fine_tune",
+    }
+    for command, name in names.items():
+        stamp, _, subject = create(command, tmp_path).id.partition("-")
+        assert len(stamp) == 8
+        assert subject.split("-", 1)[1].startswith(name), command
+
+
+def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
+    runs = [create(COMMAND, tmp_path) for _ in range(5)]
+    assert len({run.folder for run in runs}) == 5
+    assert all(run.folder.is_dir() for run in runs)
+
+
+def test_runs_are_kept_out_of_version_control_and_a_users_own_rule_is_respected(tmp_path):
+    create(COMMAND, tmp_path)
+    ignore = tmp_path / ".gitignore"
+    assert ignore.read_text() == "*\n"
+    ignore.write_text("mine\n")
+    create(COMMAND, tmp_path)
+    assert ignore.read_text() == "mine\n"
+
+
+def make(root: Path, *names: str) -> None:
+    for name in names:
+        (root / "runs" / name).mkdir(parents=True)
+
+
+def test_a_run_is_found_by_id_by_its_start_by_path_or_as_the_newest(tmp_path):
+    make(tmp_path, "20260101-120000-train", "20260102-120000-train", "20260103-120000-other")
+    assert find("20260102-120000-train", tmp_path).id == "20260102-120000-train"
+    assert find("20260101", tmp_path).id == "20260101-120000-train"
+    assert find("2026010", tmp_path).id == "20260103-120000-other", "the newest of those that match"
+    assert find(str(tmp_path / "runs" / "20260101-120000-train"), None).id == "20260101-120000-train"
+    assert find(None, tmp_path).id == "20260103-120000-other"
+
+
+def test_an_exact_id_wins_over_longer_ones_that_begin_with_it(tmp_path):
+    make(tmp_path, "20260101-120000-train", "20260101-120000-train-2", "20260101-120000-train-10")
+    assert find("20260101-120000-train", tmp_path).id == "20260101-120000-train"
+
+
+def test_of_many_runs_in_one_second_the_last_is_the_newest(tmp_path):
+    made = [create(COMMAND, tmp_path) for _ in range(12)]
+    same_second = [run for run in made if run.id.startswith(made[-1].id[:15])]
+    assert find(None, tmp_path).id == same_second[-1].id
+
+
+def test_stray_files_are_no_runs(tmp_path):
+    make(tmp_path, "20260101-120000-train")
+    (tmp_path / "runs" / "99999999-note.txt").write_text("x")
+    assert find(None, tmp_path).id == "20260101-120000-train"
+
+
+def test_a_folder_of_the_project_that_is_no_run_is_not_taken_for_one(tmp_path, monkeypatch):
+    """`hotlap show 2026` next to a folder named 2026."""
+    make(tmp_path, "20260101-120000-train")
+    (tmp_path / "2026").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find("2026", tmp_path).id == "20260101-120000-train"
+
+
+def test_no_run_is_said_with_what_to_type(tmp_path):
+    with pytest.raises(RunNotFound, match=r"hotlap profile python train\.py"):
+        find(None, tmp_path)
+    make(tmp_path, "20260101-120000-train")
+    with pytest.raises(RunNotFound, match="no run named 2031; the newest is 20260101-120000-train"):
+        find("2031", tmp_path)
+
+
+def test_a_run_that_kept_no_record_says_so(tmp_path):
+    run = create(COMMAND, tmp_path)
+    with pytest.raises(RunNotFound, match="kept no diagnosis"):
+        run.diagnosis()
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00"])
+def test_a_damaged_record_is_refused_by_name(tmp_path, content):
+    run = create(COMMAND, tmp_path)
+    (run.folder / "observation.json").write_bytes(content)
+    with pytest.raises(RecordUnreadable, match=r"observation\.json"):
+        run.observation()
+
+
+def test_a_place_that_cannot_be_written_is_said_with_the_flag_to_use(unwritable):
+    with pytest.raises(RunFolderUnwritable, match=r"cannot write .*taken.*--run-dir"):
+        create(COMMAND, unwritable)
+
+
+def test_a_run_folder_that_vanished_is_said_too(tmp_path):
+    run = create(COMMAND, tmp_path)
+    run.folder.rmdir()
+    with pytest.raises(RunFolderUnwritable, match="--run-dir"):
+        run.save("observation", observation())
+
+
+def test_runs_live_in_the_project_unless_the_environment_says_otherwise(tmp_path, monkeypatch):
+    monkeypatch.delenv("HOTLAP_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert home() == tmp_path / store.FOLDER
+    monkeypatch.setenv("HOTLAP_DIR", "/elsewhere")
+    assert home() == Path("/elsewhere")
+    assert home(tmp_path) == Path("/elsewhere")
