@@ -15,6 +15,7 @@ import platform
 import statistics
 import tempfile
 import time
+import timeit
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import hotlap
 from hotlap.model.session import Session
 from hotlap.observe import agent as observing
 from hotlap.observe.surroundings import cpu_name, usable_cores
@@ -66,15 +68,17 @@ class Loop:
 
 
 def seconds_per_step(loop: Loop, steps: int) -> float:
-    """Wall-clock over a block. On CUDA the queue is emptied before and after: the benchmark's own sync, not hotlap's."""
+    """The median step of a block. On CUDA the queue is emptied around it: the benchmark's own sync, not hotlap's."""
     for _ in range(WARM):
         loop.step()
     settle(loop.device)
-    began = time.perf_counter()
+    took = []
     for _ in range(steps):
+        began = time.perf_counter()
         loop.step()
+        took.append(time.perf_counter() - began)
     settle(loop.device)
-    return (time.perf_counter() - began) / steps
+    return statistics.median(took)  # each step ends with .item(), so each is whole; a median shrugs off others
 
 
 def settle(device: str) -> None:
@@ -82,18 +86,24 @@ def settle(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def observed(loop: Loop, steps: int, folder: str) -> tuple[float, bool]:
-    """The same block with the agent measuring all of it; and whether it really was measuring."""
+def observed(loop: Loop, steps: int, folder: str) -> tuple[float, float]:
+    """The same block with the agent measuring all of it; and the seconds a step that reading the tape takes later."""
     session = Session(
-        schema=1, folder=folder, agent="", steps=10**9, warmup=2, max_seconds=1e9, full=True, ceiling=False, trace=False,
-        started=time.time(),
+        schema=1, folder=folder, agent="", steps=10**9, warmup=2, max_seconds=1e9, full=True, ceiling=False,
+        trace=False, started=time.time(),
     )  # fmt: skip
     seams = Seams(torch, Guard(strict=True))
     seams.open()
     agent = observing.Agent(torch, session, seams)
     agent.subscribe()
     try:
-        return seconds_per_step(loop, steps), agent.state == observing.TIMING and agent.tally.steps >= steps
+        took = seconds_per_step(loop, steps)
+        began = time.perf_counter()
+        agent._catch_up()
+        reading = (time.perf_counter() - began) / steps
+        assert agent.state == observing.TIMING, "the agent was not measuring"
+        assert agent.tally.steps >= steps, "steps were missed"
+        return took, reading
     finally:
         seams.close()
 
@@ -101,7 +111,7 @@ def observed(loop: Loop, steps: int, folder: str) -> tuple[float, bool]:
 def choose_width(device: str, depth: int) -> int:
     """The width whose step comes closest to the target."""
     best, distance = 0, float("inf")
-    for width in (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096):
+    for width in (16, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096):
         took = 1000 * seconds_per_step(Loop(device, width, depth, sync=True), 20)
         if abs(took - TARGET_MS) < distance:
             best, distance = width, abs(took - TARGET_MS)
@@ -122,33 +132,38 @@ def measure(device: str, depth: int, rounds: int, steps: int) -> dict[str, Any]:
     width = choose_width(device, depth)
     loop = Loop(device, width, depth, sync=True)
     pairs: list[tuple[float, float]] = []
+    readings: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
             first_observed = number % 2 == 0
             times: dict[bool, float] = {}
             for watching in (first_observed, not first_observed):
                 if watching:
-                    times[True], real = observed(loop, steps, folder)
-                    assert real, "the agent was not measuring"
+                    times[True], reading = observed(loop, steps, folder)
+                    readings.append(reading)
                 else:
                     times[False] = seconds_per_step(loop, steps)
             pairs.append((times[False], times[True]))
-    return summary(device, width, depth, steps, pairs)
+    model = f"{depth} × Linear({width}), batch 16, {2 * depth + 1} modules"
+    return summary(device, model, steps, pairs, readings)
 
 
-def summary(device: str, width: int, depth: int, steps: int, pairs: list[tuple[float, float]]) -> dict[str, Any]:
+def summary(
+    device: str, model: str, steps: int, pairs: list[tuple[float, float]], readings: list[float]
+) -> dict[str, Any]:
     differences = [1e6 * (on - off) for off, on in pairs]
     step_us = 1e6 * statistics.median(off for off, _ in pairs)
     low, high = interval(differences)
     median = statistics.median(differences)
     return {
         "device": device,
-        "model": f"{depth} × Linear({width}), batch 16, {2 * depth + 1} modules",
+        "model": model,
         "step_ms": step_us / 1000,
         "overhead_us": median,
         "overhead_us_95": [low, high],
         "overhead_percent": 100 * median / step_us,
         "overhead_percent_95": [100 * low / step_us, 100 * high / step_us],
+        "reading_us_per_step_outside_the_step": 1e6 * statistics.median(readings),
         "steps_per_block": steps,
         "blocks_off_on_seconds_per_step": pairs,
     }
@@ -167,6 +182,27 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
+def span_nanoseconds() -> dict[str, float]:
+    """What hotlap.span costs when hotlap is not running: the best of several tight loops, less an empty one."""
+
+    def nothing() -> None:
+        return None
+
+    decorated = hotlap.span("section")(nothing)
+    loops = {
+        "with": "for _ in range(n):\n with span('section'): pass",
+        "decorated": "for _ in range(n): decorated()",
+        "undecorated": "for _ in range(n): nothing()",
+        "empty": "for _ in range(n): pass",
+    }
+    names = {"span": hotlap.span, "decorated": decorated, "nothing": nothing, "n": 100_000}
+    best = {
+        name: min(timeit.repeat(code, globals=names, number=1, repeat=9)) * 1e9 / 100_000
+        for name, code in loops.items()
+    }
+    return {"with": best["with"] - best["empty"], "decorated": best["decorated"] - best["undecorated"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -179,6 +215,7 @@ def main() -> None:
         "benchmark": "overhead",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(options.device),
+        "span_ns_when_not_running": span_nanoseconds(),
         "result": measure(options.device, options.depth, options.rounds, options.steps),
     }
     text = json.dumps(result, indent=1)
@@ -186,7 +223,7 @@ def main() -> None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(text + "\n", encoding="utf-8")
     shown = {name: value for name, value in result["result"].items() if not name.startswith("blocks")}
-    print(json.dumps(shown, indent=1))
+    print(json.dumps({**shown, "span_ns_when_not_running": result["span_ns_when_not_running"]}, indent=1))
 
 
 if __name__ == "__main__":

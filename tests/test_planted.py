@@ -19,7 +19,7 @@ def line_of(mark):
         ("slow-dataset", "data", "data-wait", "input-bound"),
         ("slow-optimizer", "optimizer", "slow-optimizer", "compute-bound"),
         ("huge-forward", "forward", "slow-forward", "compute-bound"),
-        ("rest", "rest", "rest", "balanced"),
+        ("rest", "rest", "rest", "unknown"),
     ],
 )
 def test_a_slow_place_is_the_first_finding_with_its_line(fault, phase, code, verdict, tmp_path):

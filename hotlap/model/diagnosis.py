@@ -26,7 +26,7 @@ class Finding:
     advice: str  # what to change
     place: Place | None
     ms_per_step: float  # the time at stake
-    at_most: float  # Amdahl bound: step time now / step time if this cost were zero (1.0: no gain in step time)
+    at_most: float  # Amdahl bound: step time now over that without this cost; 1.0: not known, or no gain in step time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,7 +35,7 @@ class Sync:
     kind: str  # "item", "cpu", "tolist", "numpy", "float", "int", "bool", "print", "nonzero", "synchronize", ...
     per_step: float
     ms_per_step: float
-    calls: int
+    calls: int  # counted in all
     waits: bool  # False on CPU, where nothing waits: "would wait on CUDA"
     via: str | None = None  # "library/file.py:12" when a library made the call on behalf of the user's line
 
@@ -244,7 +244,7 @@ class Observation:
     samples_per_second: float | None
     samples_per_step: float | None
     step_ms: tuple[float, ...]
-    device_step_ms: tuple[float, ...]  # by CUDA events; empty on CPU
+    device_step_ms: tuple[float, ...]  # by CUDA events, means over a few steps each; empty on CPU
     warmup: Warmup
     shares: Mapping[str, float]
     syncs: tuple[Sync, ...]

@@ -1,8 +1,9 @@
-"""The observer inside the user's process: subscribes to the seams, keeps time, writes its part, asks for the stop.
+"""The observer inside the user's process: has the seams write a tape, reads it now and then, asks for the stop.
 
     warming up → measuring → looking closer → done
 
-Each change happens at the end of a step. Everything of ours is gone from the process once it is done.
+While measuring, the tape is only written; it is read at the end, or after seconds, and the time of reading is taken out
+of what it tells. Everything of ours is gone from the process once it is done.
 """
 
 from __future__ import annotations
@@ -11,35 +12,37 @@ import gc
 import os
 from pathlib import Path
 from threading import get_ident
-from time import perf_counter, time
+from time import perf_counter, perf_counter_ns, time
 from typing import Any
 
 from hotlap.model.codec import to_json
-from hotlap.model.observation import BACKWARD, DATA, FORWARD, GARBAGE, OPTIMIZER, PHASES, SPAN_PREFIX, Warmup
+from hotlap.model.observation import Warmup
 from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING, Progress, ProgressWriter
 from hotlap.model.session import Session
 from hotlap.observe import span, surroundings
-from hotlap.observe.clock import Clock
+from hotlap.observe import tape as t
 from hotlap.observe.feed import feed_one_batch
-from hotlap.observe.loaders import EVALUATION, TRAIN, Loaders, batch_size_of
+from hotlap.observe.loaders import Loaders, batch_size_of
 from hotlap.observe.look import LineSampler, Tracer
 from hotlap.observe.losses import Losses
 from hotlap.observe.models import Roots, describe_optimizer
 from hotlap.observe.ranks import rank_and_world
-from hotlap.observe.steps import Boundary, StepClock
+from hotlap.observe.steps import Boundary
 from hotlap.observe.stop import Stopper
+from hotlap.observe.story import Story
 from hotlap.observe.summary import Tally, part_of
 from hotlap.observe.syncs import Copies, Syncs
-from hotlap.observe.window import WarmupDetector, enough, progress
+from hotlap.observe.window import ENOUGH, MOST_STEPS, WarmupDetector, enough, progress
 from hotlap.patch.ledger import Ledger
-from hotlap.patch.seams import Seams
+from hotlap.patch.seams import Entry, Seams
 from hotlap.patch.tensors import open_indexing, open_tensors
 
-_DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _GARBAGE = map(PHASES.index, (DATA, FORWARD, BACKWARD, OPTIMIZER, GARBAGE))
-
-SAY_SECONDS, FLUSH_SECONDS = 0.05, 5.0
+SAY_SECONDS, FLUSH_SECONDS = 0.2, 10.0
 LINES_SECONDS, LINES_STEPS = 1.5, 3
 TRACE_SECONDS, TRACE_STEPS = 3.0, 5
+EVENT_EVERY = 4  # optimizer steps: recording a CUDA event costs the host some 14 µs
+LONGEST_TAPE = 200_000  # entries, then it is read in between
+READ_EVERY = 1.0  # seconds
 
 
 def start(torch: Any, session: Session, seams: Seams) -> Any:
@@ -53,47 +56,49 @@ class Agent:
     def __init__(self, torch: Any, session: Session, seams: Seams) -> None:
         self.torch, self.session, self.seams = torch, session, seams
         self.folder = Path(session.folder)
-        self.clock = Clock()
-        self.steps = StepClock(self.clock, self._step_closed)
         self.losses = Losses(torch)
         self.loaders = Loaders()
+        self.tally = Tally()
+        self.story = Story(perf_counter_ns(), get_ident(), self.loaders, self.losses, self.tally)
+        self.story.on_step = self._step_closed
+        self.story.on_error = seams.guard.failed
+        self.entries: list[Entry] = []
         self.roots = Roots(seams)
         self.rank, self.world_size = 0, 1
         self.stopper: Stopper | None = None
         self.warmup = WarmupDetector(session.warmup)
-        self.tally = Tally()
-        self.optimizers: list[Any] = []
+        self.optimizers: dict[int, Any] = {}
         self.optimizers_made = 0
         self.on_cuda = False
         self.autocast: str | None = None
         self.grad_scaler = False
-        self.syncs: Syncs | None = None
-        self.copies: Copies | None = None
         self.lines: LineSampler | None = None
-        self._indexing: Ledger | None = None
         self.tracer: Tracer | None = None
         self.state = STARTING
         self.ending = False
-        self.spans: dict[str, list[float]] = {}
-        self._open_spans: list[float] = []
+        self._tensors: Ledger | None = None
         self._born = perf_counter()
         self._state_since = self._last_flush = self._born
         self._said = 0.0
         self._last: Boundary | None = None
+        self._longest_tape = 0
         self._progress = ProgressWriter(self.folder / f"progress-{os.getpid()}.bin")
 
     def subscribe(self) -> None:
-        seams = self.seams
+        seams, tape = self.seams, self.entries.append
         seams.loader_made.subscribe(after=self._loader_made)
-        seams.iterating.subscribe(self._iterating, self._iterated)
-        seams.fetching.subscribe(self._fetching, self._fetched)
         seams.optimizer_made.subscribe(after=self._optimizer_made)
-        seams.clearing.subscribe(self._enter_optimizer, self._leave_optimizer)
-        seams.stepping.subscribe(self._stepping, self._stepped)
-        seams.backward.subscribe(self._backward, self._backward_done)
         seams.scaling.subscribe(after=self._scaled)
+        seams.calling.subscribe(before=self._first_calls)
+        seams.iterating.write_to(tape, t.ITERATE, t.ITERATED, self._iterating, None)
+        seams.iterating.subscribe(after=self._iterated)
+        seams.fetching.write_to(tape, t.FETCH, t.FETCHED, None, self._fetched)
+        seams.backward.write_to(tape, t.DIFFERENTIATE, t.DIFFERENTIATED, self.losses.note)
+        seams.calling.write_to(tape, t.CALL, t.CALLED, self._calling)
+        seams.stepping.write_to(tape, t.STEP, t.STEPPED)
+        seams.stepping.follow_up = self._after_step
+        seams.stepping.subscribe(before=self._stepping)
         seams.scaled_step.subscribe(after=self._scaler_stepped)
-        seams.calling.subscribe(self._calling, self._called)
         if self.session.ceiling:
             feed_one_batch(seams)
         gc.callbacks.append(self._collecting)
@@ -101,163 +106,123 @@ class Agent:
         span.record_to(self)
         seams.ledger.later(lambda: span.record_to(None))
 
-    # Loading
+    # What the tape needs to know of a call. These run in the user's step: each does as little as it can.
+
+    def _iterating(self, loader: Any, args: Any, kwargs: Any) -> str:
+        return self.loaders.of_loader(loader).role
+
+    def _iterated(self, loader: Any, args: Any, kwargs: Any, iterator: Any) -> None:
+        self.entries.append(
+            (t.ITERATED, perf_counter_ns(), get_ident(), (self.loaders.of_loader(loader), id(iterator)))
+        )
+
+    def _fetched(self, iterator: Any, batch: Any) -> tuple[int, int | None]:
+        if len(self.entries) > self._longest_tape and get_ident() == self.story.thread:
+            self._catch_up()  # before the first step, or in a long evaluation
+        return id(iterator), None if batch is None else batch_size_of(batch)
+
+    def _calling(self, module: Any, args: Any, kwargs: Any) -> tuple[bool, int]:
+        if not module.training and not self.torch.is_grad_enabled():
+            return True, 0
+        return False, 0 if self.loaders.seen else batch_size_of([*args, *kwargs.values()])
+
+    def _stepped(self, optimizer: Any, now: int) -> tuple[int, Any]:
+        if self.seams.stepping.countdown % EVENT_EVERY or self.torch.cuda.is_current_stream_capturing():
+            return id(optimizer), None
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return id(optimizer), event
+
+    def _after_step(self) -> None:
+        """An optimizer step after which the tape is to be read."""
+        if get_ident() != self.story.thread:
+            return
+        now = perf_counter_ns()
+        self._catch_up()
+        if self.state == TIMING:
+            self._read_later(READ_EVERY)
+        self.entries.append((t.PAUSE, now, 0, perf_counter_ns() - now))
+
+    def _read_later(self, seconds: float) -> None:
+        """About so much later, in steps: a step counts down, it does not look at the clock."""
+        steps = int(seconds / max(1e-5, self.warmup.typical))
+        if self.session.steps:
+            steps = min(steps, self.session.steps - self.tally.steps + 1)
+        self.seams.stepping.countdown = max(1, min(steps, MOST_STEPS))
+
+    def _catch_up(self) -> None:
+        """Read what is on the tape. Other threads may write meanwhile: what they add stays for the next time."""
+        entries = self.entries[:]
+        del self.entries[: len(entries)]
+        self.story.read(entries)
+        if self.state == STARTING or perf_counter() - self._said > SAY_SECONDS:
+            self._say()
+            self._flush_sometimes()
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 0:  # many and short
+            return
+        kind = t.COLLECT if phase == "start" else t.COLLECTED
+        self.entries.append((kind, perf_counter_ns(), get_ident(), None))
+
+    def enter_span(self, name: str) -> None:
+        self.entries.append((t.SPAN, perf_counter_ns(), get_ident(), name))
+
+    def leave_span(self, name: str) -> None:
+        self.entries.append((t.SPANNED, perf_counter_ns(), get_ident(), name))
+
+    # Rarer moments
 
     def _loader_made(self, *_: Any) -> None:
         self.loaders.made += 1
         self._say()
 
-    def _iterating(self, loader: Any, *_: Any) -> None:
-        if self.loaders.role_of_loader(loader) == EVALUATION:
-            self.clock.evaluate(True)
-        self.clock.enter(_DATA)
-
-    def _iterated(self, loader: Any, args: Any, kwargs: Any, iterator: Any) -> None:
-        self.clock.leave(_DATA)
-        self.loaders.iterated(loader, iterator)
-
-    def _fetching(self, iterator: Any, *_: Any) -> None:
-        if get_ident() == self.clock.thread:
-            self.steps.close()
-        seen = self.loaders.of(iterator)
-        if seen is not None:
-            self._set_evaluating(seen.role)
-        self.clock.enter(_DATA)
-
-    def _fetched(self, iterator: Any, args: Any, kwargs: Any, batch: Any) -> None:
-        self.clock.leave(_DATA)
-        self.loaders.fetched(iterator, batch)
-        if self.state == STARTING:
-            self._say()
-
-    def _set_evaluating(self, role: str) -> None:
-        if role == EVALUATION:
-            self.clock.evaluate(True)
-        elif role == TRAIN:
-            self.clock.evaluate(False)
-
-    # The model
-
-    def _calling(self, module: Any, args: Any, kwargs: Any) -> None:
-        if get_ident() != self.clock.thread or not self.roots.is_root(module):
-            return
-        if not self.torch.is_grad_enabled() and not module.training:
-            self.clock.evaluate(True)
-            self.loaders.evaluated()
-        else:
-            self.clock.evaluate(False)
-            if not self.loaders.seen:
-                self.tally.called_with(args, kwargs, batch_size_of)
-            if self.state == WARMING and self.autocast is None:
-                self.autocast = surroundings.autocast_now(self.torch, "cuda" if self.on_cuda else "cpu")
-        self.clock.enter(_FORWARD)
-
-    def _called(self, module: Any, *_: Any) -> None:
-        if self.roots.is_root(module):
-            self.clock.leave(_FORWARD)
-
-    def _backward(self, instance: Any, args: Any, kwargs: Any) -> None:
-        if get_ident() == self.clock.thread:
-            self.losses.backward(instance, args, kwargs)
-        self.clock.enter(_BACKWARD)
-
-    def _backward_done(self, *_: Any) -> None:
-        self.clock.leave(_BACKWARD)
+    def _optimizer_made(self, *_: Any) -> None:
+        self.optimizers_made += 1
+        self._say()
 
     def _scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
         if scaler.is_enabled():
             self.grad_scaler = True
             self.losses.scaled(scaler, args, kwargs, result)
 
-    # The optimizer
+    def _scaler_stepped(self, scaler: Any, args: Any, kwargs: Any, _: Any) -> None:
+        optimizer = args[0] if args else kwargs.get("optimizer")
+        self._know(optimizer)
+        self.entries.append((t.SCALER_STEPPED, perf_counter_ns(), get_ident(), id(optimizer)))
 
-    def _optimizer_made(self, *_: Any) -> None:
-        self.optimizers_made += 1
-        self._say()
-
-    def _enter_optimizer(self, *_: Any) -> None:
-        self.clock.enter(_OPTIMIZER)
-
-    def _leave_optimizer(self, *_: Any) -> None:
-        self.clock.leave(_OPTIMIZER)
+    def _first_calls(self, module: Any, args: Any, kwargs: Any) -> None:
+        """While warming up: which roots are called, and under which autocast."""
+        self.roots.called(module)
+        if self.autocast is None:
+            self.autocast = surroundings.autocast_now(self.torch, "cuda" if self.on_cuda else "cpu")
 
     def _stepping(self, optimizer: Any) -> None:
+        """While warming up: which optimizers there are."""
+        self._know(optimizer)
+
+    def _know(self, optimizer: Any) -> None:
+        self.optimizers[id(optimizer)] = optimizer
         if self.state == STARTING:
             self._first_step(optimizer)
-        if get_ident() != self.clock.thread:
-            return
-        self.steps.optimizer_begins(optimizer)
-        if not any(one is optimizer for one in self.optimizers):
-            self.optimizers.append(optimizer)
-        self.losses.stepping = True
-        self.clock.enter(_OPTIMIZER)
-
-    def _stepped(self, optimizer: Any, _: Any) -> None:
-        if get_ident() != self.clock.thread:
-            return
-        self.losses.stepping = False
-        self.clock.leave(_OPTIMIZER)
-        self._optimizer_ended(optimizer)
-
-    def _optimizer_ended(self, optimizer: Any) -> None:
-        self.loaders.stepped()
-        self.losses.optimizer_ended()
-        self.tally.optimizer_ended()
-        self.steps.optimizer_ended(optimizer, self.losses.backwards, self._event())
-
-    def _scaler_stepped(self, scaler: Any, args: Any, kwargs: Any, _: Any) -> None:
-        """A scaler that found infinities skips the optimizer's step; to the user it was a step all the same."""
-        optimizer = args[0] if args else kwargs.get("optimizer")
-        if self.state == STARTING:
-            self._first_step(optimizer)
-        if get_ident() == self.clock.thread and not self.steps.has_stepped(optimizer):
-            self.tally.skipped += 1
-            self._optimizer_ended(optimizer)
-
-    def _event(self) -> Any:
-        if not self.on_cuda or self.state != TIMING or self.torch.cuda.is_current_stream_capturing():
-            return None
-        event = self.torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
 
     def _first_step(self, optimizer: Any) -> None:
         """Now it is known which thread trains and on which device."""
         self.state = WARMING
-        if get_ident() != self.clock.thread:
-            self.clock.move_to(get_ident())
+        self._longest_tape = LONGEST_TAPE
+        if get_ident() != self.story.thread:
+            self.story.thread = get_ident()
+            self.story.clock.reset(perf_counter_ns())
         self.on_cuda = any(one.is_cuda for group in optimizer.param_groups for one in group["params"])
+        self.losses.on_host = not self.on_cuda
         self.rank, self.world_size = rank_and_world(self.torch)
         if not self.session.full:
             self.stopper = Stopper(self.folder, self.rank, self.world_size, self.process_ends)
             self.stopper.install()
 
-    # Collecting garbage, and the user's own sections
-
-    def _collecting(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            self.clock.enter(_GARBAGE)
-        else:
-            self.clock.leave(_GARBAGE)
-
-    def enter_span(self, name: str) -> None:
-        if get_ident() == self.clock.thread:
-            self._open_spans.append(perf_counter())
-            self.clock.enter(self.clock.phase(SPAN_PREFIX + name))
-
-    def leave_span(self, name: str) -> None:
-        if get_ident() != self.clock.thread or not self._open_spans:
-            return
-        self.clock.leave(self.clock.phase(SPAN_PREFIX + name))
-        row = self.spans.setdefault(name, [0, 0.0])
-        row[0] += 1
-        row[1] += perf_counter() - self._open_spans.pop()
-
     # The end of a step
 
     def _step_closed(self, boundary: Boundary) -> None:
-        self.losses.close_step()
-        self.tally.close_step()
         last, self._last = self._last, boundary
         seconds = (boundary.at - last.at) / 1e9 if last else perf_counter() - self._born
         if self.state == WARMING:
@@ -266,39 +231,60 @@ class Agent:
             self._timed(boundary)
         elif self.state == LOOKING:
             self._looked()
-        if perf_counter() - self._said > SAY_SECONDS:
-            self._say()
-            self._flush_sometimes()
 
     def _warmed(self, seconds: float, boundary: Boundary) -> None:
         if not self.roots.tops:
-            self.roots.search(p for one in self.optimizers for group in one.param_groups for p in group["params"])
+            self.roots.search(
+                p for one in self.optimizers.values() for group in one.param_groups for p in group["params"]
+            )
         else:
             self.roots.settle()
-        if self.syncs is None:
-            self._open_tensors()
+        if self.story.syncs is None:
+            self._prepare_tensors()
         self.tally.warm(boundary, self.loaders.counts())
         over = self.warmup.over(seconds)
         searching = self.session.warmup is None and not self.roots.settled and self.warmup.steps < 12
         if over and not searching:
             self._begin_timing(boundary)
 
-    def _open_tensors(self) -> None:
-        self.syncs = Syncs(self.clock, self.on_cuda)
-        self.copies = Copies(self.clock, self.syncs)
-        self.seams.syncing.subscribe(self.syncs.before, self.syncs.after)
-        self.seams.copying.subscribe(self.copies.before, self.copies.after)
-        self._tensors = open_tensors(self.seams, self.on_cuda)
-        self.seams.ledger.later(self._tensors.close)
+    def _watch_tensors(self, opened: Ledger) -> Ledger:
+        """From here on syncs are counted, until _unwatch_tensors."""
+        self.seams.ledger.later(opened.close)
+        self.entries.append((t.WATCH, perf_counter_ns(), self.story.thread, True))
+        return opened
+
+    def _unwatch_tensors(self) -> None:
+        if self._tensors is not None:
+            self._tensors.close()
+            self._tensors = None
+            self.entries.append((t.WATCH, perf_counter_ns(), self.story.thread, False))
+
+    def _prepare_tensors(self) -> None:
+        syncs, copies, tape = Syncs(self.on_cuda), Copies(), self.entries.append
+        self.story.syncs, self.story.copies = syncs, copies
+        self.seams.syncing.write_to(tape, t.SYNC_BEGINS, t.SYNC_ENDS, result=syncs.note)
+        self.seams.copying.write_to(tape, t.COPY_BEGINS, t.COPY_ENDS, result=copies.note)
+        self._tensors = self._watch_tensors(open_tensors(self.seams, self.on_cuda))
+
+    def _time_tensors(self, timing: bool) -> None:
+        if self.story.syncs is not None and self.story.copies is not None:
+            self.story.syncs.timing = self.story.copies.timing = timing
 
     def _begin_timing(self, boundary: Boundary) -> None:
         self._enter_state(TIMING)
         warmup = Warmup(steps=self.warmup.steps, seconds=perf_counter() - self._born, settled=self.warmup.settled)
         self.tally.begin(boundary, self.loaders.counts(), warmup)
-        self.spans.clear()
-        if self.syncs is not None and self.copies is not None:
-            self.syncs.clear()
-            self.copies.clear()
+        self.story.spans.clear()
+        self._time_tensors(True)
+        if not self.on_cuda:
+            self._unwatch_tensors()
+        if self.roots.settled and self.loaders.seen:
+            self.seams.calling.unsubscribe(self._first_calls)  # which opens the short way for calls
+        self.seams.stepping.unsubscribe(self._stepping)
+        if self.loaders.predictable():
+            self.seams.fetching.result = None
+        self.seams.stepping.result = self._stepped if self.on_cuda else None
+        self._read_later(ENOUGH[0][0])
 
     def _timed(self, boundary: Boundary) -> None:
         if not self.roots.settled:
@@ -308,15 +294,16 @@ class Agent:
             self._end_timing()
 
     def _end_timing(self) -> None:
-        self.tally.end(self.loaders.counts(), self.spans)
+        self.tally.end(self.loaders.counts(), self.story.spans)
         self.losses.keeping = False
-        self._tensors.close()
+        self._time_tensors(False)
+        self._unwatch_tensors()
         self._enter_state(LOOKING)
-        if self.on_cuda and self.syncs is not None:
-            self.syncs.freeze()
-            self._indexing = open_indexing(self.seams)
-            self.seams.ledger.later(self._indexing.close)
-        self.lines = LineSampler(self.clock)
+        self.seams.stepping.result = None
+        self.seams.stepping.subscribe(before=self._stepping)
+        opened = open_indexing(self.seams) if self.on_cuda else open_tensors(self.seams, False)
+        self._tensors = self._watch_tensors(opened)
+        self.lines = LineSampler(self.story.thread, lambda: self.story.phase_now(self.entries[:]))
         self.lines.start()
         self.tally.look_steps = 0
 
@@ -336,9 +323,7 @@ class Agent:
             return
         assert self.lines is not None
         self.lines.stop()
-        if self._indexing is not None:
-            self._indexing.close()
-            self.tally.indexing_steps = self.tally.look_steps
+        self._unwatch_tensors()
         if self.on_cuda or self.session.trace:
             self._begin_trace()
         else:
@@ -371,7 +356,8 @@ class Agent:
         if self.state == DONE:
             return
         self.ending = True
-        self.steps.close()
+        self._catch_up()
+        self.story.close_step()
         if self.state == DONE:  # that was the last step it needed
             return
         if self.lines is not None:
@@ -381,7 +367,7 @@ class Agent:
         if self.state == WARMING:
             self.tally.make_do_with_warmup()
         if self.state in (WARMING, TIMING):
-            self.tally.end(self.loaders.counts(), self.spans)
+            self.tally.end(self.loaders.counts(), self.story.spans)
         self._write(complete=False)
         self.state = DONE
         self.seams.close()
@@ -412,7 +398,7 @@ class Agent:
                 self.state,
                 self.rank,
                 fraction,
-                self.steps.optimizer_steps,
+                self.story.steps.optimizer_steps,
                 batches,
                 self.losses.backwards,
                 self.optimizers_made,
@@ -421,11 +407,12 @@ class Agent:
         )
 
     def optimizer_records(self) -> tuple[Any, ...]:
-        return tuple(describe_optimizer(one) for one in self.optimizers)
+        return tuple(describe_optimizer(one) for one in self.optimizers.values())
 
     def _enter_state(self, state: int) -> None:
         self.state = state
         self._state_since = perf_counter()
+        self._say()
 
     def _in_state(self, seconds: float) -> bool:
         return perf_counter() - self._state_since >= seconds

@@ -24,17 +24,14 @@ class Repeat:
         return self._length
 
     def __next__(self) -> Any:
-        self._fetching.before(self, (), {})
-        batch = None
-        try:
-            if self._left == 0:
-                raise StopIteration
-            if self._left is not None:
-                self._left -= 1
-            batch = self._batch
-            return batch
-        finally:
-            self._fetching.after(self, (), {}, batch)
+        return self._fetching.around(self._next, self, (), {})
+
+    def _next(self) -> Any:
+        if self._left == 0:
+            raise StopIteration
+        if self._left is not None:
+            self._left -= 1
+        return self._batch
 
 
 def feed_one_batch(seams: Seams) -> None:
@@ -49,7 +46,7 @@ def feed_one_batch(seams: Seams) -> None:
                 kept[loader] = (None, 0)
         return Repeat(seams.fetching, *kept[loader])
 
-    seams.iterating.instead = instead
+    seams.iterating.stand_in(instead)
 
 
 def _length(loader: Any) -> int | None:

@@ -18,8 +18,20 @@ class Seen:
         self.role = UNKNOWN
         self.batches = 0
         self.samples = 0
+        self.in_epoch = 0  # batches since the loader was last iterated
+        self.predictable = _samples_per_epoch(loader) is not None
+        self._per_epoch = _samples_per_epoch(loader) or 0
         self._loader = weakref.ref(loader)
         self._record = self._describe(loader)
+
+    def foretold(self) -> int:
+        """The size of the next batch by batch size and length of the sampler; 0 after the last."""
+        size = self._record.batch_size or 0
+        left = self._per_epoch - self.in_epoch * size
+        return 0 if self._record.drop_last and left < size else max(0, min(size, left))
+
+    def check(self, size: int) -> None:
+        self.predictable = self.predictable and size == self.foretold()
 
     def record(self) -> Loader:
         from dataclasses import replace
@@ -54,36 +66,59 @@ class Seen:
 
 
 class Loaders:
+    """Iterators are known by id: holding one would keep its workers alive."""
+
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self._by_loader: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
-        self._by_iterator: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
+        self._by_iterator: dict[int, Seen] = {}
         self._since_step: set[Seen] = set()
+        self._asked = 0
         self.last: Seen | None = None
         self.made = 0
 
-    def iterated(self, loader: Any, iterator: Any) -> None:
+    def of_loader(self, loader: Any) -> Seen:
         if loader not in self._by_loader:
             self._by_loader[loader] = Seen(loader)
             self.seen.append(self._by_loader[loader])
-        if iterator is not None:
-            self._by_iterator[iterator] = self._by_loader[loader]
+        return self._by_loader[loader]
 
-    def of(self, iterator: Any) -> Seen | None:
-        return self._by_iterator.get(iterator)
+    def iterated(self, seen: Seen, iterator: int) -> None:
+        self._by_iterator[iterator] = seen
+        seen.in_epoch = 0
 
-    def role_of_loader(self, loader: Any) -> str:
-        seen = self._by_loader.get(loader)
+    def role_of(self, iterator: int) -> str:
+        seen = self._by_iterator.get(iterator)
         return seen.role if seen else UNKNOWN
 
-    def fetched(self, iterator: Any, batch: Any) -> None:
-        seen = self.of(iterator)
-        if seen is None or batch is None:
+    def asked(self, iterator: int) -> None:
+        self._asked = iterator
+
+    def fetched(self, iterator: int, size: int | None) -> None:
+        """A batch of so many samples, or None at the end of an epoch."""
+        seen = self._by_iterator.get(iterator)
+        if seen is None or size is None:
             return
+        seen.check(size)
+        self._count(seen, size)
+
+    def fetched_as_foretold(self) -> None:
+        """Nobody looked at the batch: its loader always yields what its sampler says."""
+        seen = self._by_iterator.get(self._asked)
+        size = seen.foretold() if seen else None
+        if seen is not None and size:
+            self._count(seen, size)
+
+    def _count(self, seen: Seen, size: int) -> None:
         seen.batches += 1
-        seen.samples += batch_size_of(batch)
+        seen.samples += size
+        seen.in_epoch += 1
         self.last = seen
         self._since_step.add(seen)
+
+    def predictable(self) -> bool:
+        """Whether all loaders so far yielded what their samplers say, so that batches need not be looked at."""
+        return bool(self.seen) and all(seen.predictable for seen in self.seen)
 
     def stepped(self) -> None:
         """An optimizer stepped: what was fetched since the last step feeds the training."""
@@ -105,6 +140,10 @@ class Loaders:
 
 def batch_size_of(batch: Any) -> int:
     """How many samples a batch holds: the commonest leading dimension of its tensors."""
+    if type(batch) in (list, tuple) and batch:
+        first, last = getattr(batch[0], "shape", None), getattr(batch[-1], "shape", None)
+        if first and last and first[0] == last[0]:  # as in nearly all batches
+            return int(first[0])
     sizes: dict[int, int] = {}
     _leading(batch, sizes, 0)
     if not sizes:
@@ -133,6 +172,13 @@ def _dataset_place(dataset: Any, iterable: bool) -> Any:
     while not iterable and hasattr(inner, "dataset") and type(inner).__module__.startswith("torch.utils.data"):
         inner = inner.dataset  # a Subset is not what is slow
     return place_of_function(getattr(type(inner), "__iter__" if iterable else "__getitem__", None))
+
+
+def _samples_per_epoch(loader: Any) -> int | None:
+    """Known for a plain batch size over a sampler with a length; then batches hold what they should."""
+    if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
+        return None
+    return _length(loader.sampler)
 
 
 def _length(dataset: Any) -> int | None:

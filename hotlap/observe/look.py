@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from hotlap.model.observation import HotLine
-from hotlap.observe.clock import Clock
 from hotlap.observe.frames import place_of, user_frame
 
 INTERVAL = 0.004
@@ -20,8 +20,8 @@ KEEP = 20
 class LineSampler:
     """Finds the training thread's line of user code every few milliseconds, from a thread of its own."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, thread: int, phase: Callable[[], str]) -> None:
+        self._watched, self._phase = thread, phase
         self._stop = threading.Event()
         self._samples: Counter[tuple[CodeType, int, str]] = Counter()
         self._thread = threading.Thread(target=self._run, name="hotlap-sampler", daemon=True)
@@ -35,8 +35,8 @@ class LineSampler:
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):
-            phase = self._clock.current
-            frame = user_frame(sys._current_frames().get(self._clock.thread))
+            phase = self._phase()
+            frame = user_frame(sys._current_frames().get(self._watched))
             if frame is not None:
                 self._samples[(frame.f_code, frame.f_lineno, phase)] += 1
 

@@ -14,6 +14,7 @@ class Losses:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._tensor = torch.Tensor
         self._item = torch._C.TensorBase.item  # never the patched one
         self._now: list[Any] = []
         self._ended: list[Any] = []  # before an optimizer step that may be the last of its step
@@ -22,6 +23,7 @@ class Losses:
         self.backwards = 0
         self.stepping = False
         self.keeping = True
+        self.on_host = False  # known to be, once the device of the training is
         self.seen = False
 
     def scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -29,29 +31,47 @@ class Losses:
         loss = args[0] if args else kwargs.get("outputs")
         self._unscaled = (result, loss)
 
-    def backward(self, instance: Any, args: Any, kwargs: Any) -> None:
+    def note(self, instance: Any, args: Any, kwargs: Any) -> Any:
+        """What backward is about to be called on: a number, a tensor, or a list of them. Runs in the user's step."""
+        root = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+        if not self.keeping or root is None:
+            return None
+        if type(root) is not self._tensor:
+            # A subclass of Tensor may have no length, and an iterator is the user's to read.
+            return [self._take(one) for one in root] if isinstance(root, list | tuple) else None
+        if self.on_host and self._unscaled is None:
+            try:
+                return self._item(root)  # refuses more than one element, cheaper than asking first
+            except RuntimeError:
+                return None
+        return self._take(root)
+
+    def add(self, loss: Any) -> None:
+        """A backward call, as read from the tape."""
         self.backwards += 1
-        if not self.keeping or (self.stepping and self._now):
-            return
-        roots = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
-        for root in roots if isinstance(roots, list | tuple) else (roots,):
-            self._take(self._without_scale(root))
+        losses = [one for one in (loss if type(loss) is list else [loss]) if one is not None]
+        if losses and not (self.stepping and self._now):
+            self.seen = True
+            self._now += losses
 
     def _without_scale(self, root: Any) -> Any:
-        if self._unscaled is not None and self._unscaled[0] is root:
-            loss = self._unscaled[1]
-            self._unscaled = None
-            return loss
-        return root
+        assert self._unscaled is not None
+        scaled, loss = self._unscaled
+        if scaled is not root:
+            return root
+        self._unscaled = None
+        return loss
 
-    def _take(self, loss: Any) -> None:
-        if type(loss) is not self._torch.Tensor or loss.numel() != 1:
-            return
-        self.seen = True
+    def _take(self, loss: Any) -> Any:
+        if self._unscaled is not None:
+            loss = self._without_scale(loss)
+        if type(loss) is not self._tensor or loss.numel() != 1:
+            return None
         if not loss.is_cuda:
-            self._now.append(self._item(loss))
-        elif not self._torch.cuda.is_current_stream_capturing():
-            self._now.append(loss.detach().clone())  # a launch, no sync; later in-place changes cannot reach it
+            return self._item(loss)
+        if self._torch.cuda.is_current_stream_capturing():
+            return None
+        return loss.detach().clone()  # a launch, no sync; later in-place changes cannot reach it
 
     def optimizer_ended(self) -> None:
         self._ended += self._now

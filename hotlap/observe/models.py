@@ -39,12 +39,8 @@ class Roots:
         for top in self.tops:
             self._watch(top)
 
-    def is_root(self, module: Any) -> bool:
-        """Called for every instance of a watched class, so it must cost a look-up."""
-        if id(module) not in self._watched:
-            return False
+    def called(self, module: Any) -> None:
         self._called.add(id(module))
-        return True
 
     def settle(self) -> None:
         """After a step: keep the owners that were called, go one level down from those that were not."""
@@ -61,14 +57,12 @@ class Roots:
         if not owners or is_compiled(module):
             return
         del self._watched[id(module)]
-        if not any(type(other) is type(module) for other in self._watched.values()):
-            self._seams.unwatch_calls_of(module)
+        self._seams.unwatch_calls_of(module)
         for child in owners:
             self._watch(child)
 
     def _watch(self, module: Any) -> None:
-        if not any(type(other) is type(module) for other in self._watched.values()):
-            self._seams.watch_calls_of(module)
+        self._seams.watch_calls_of(module)
         self._watched[id(module)] = module
 
     def _owns(self, module: Any) -> bool:

@@ -7,7 +7,6 @@ DataLoader works too. Whether an optimizer step was the last one shows only late
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,34 +17,34 @@ from hotlap.observe.clock import Clock
 class Boundary:
     """The state of everything at the end of a step."""
 
-    at: int  # perf_counter_ns
+    at: int  # nanoseconds on the tape's clock
     totals: list[int]  # by phase, as in Clock.totals
     backwards: int
     event: Any  # a CUDA event, or None
 
 
 class StepClock:
-    def __init__(self, clock: Clock, on_step: Callable[[Boundary], None]) -> None:
-        self._clock, self._on_step = clock, on_step
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._stepped: set[int] = set()
         self._pending: Boundary | None = None
         self.optimizer_steps = 0
+        self.closed = 0
 
-    def optimizer_begins(self, optimizer: Any) -> None:
-        if id(optimizer) in self._stepped:
-            self.close()
-
-    def optimizer_ended(self, optimizer: Any, backwards: int, event: Any) -> None:
+    def optimizer_ended(self, at: int, optimizer: int, backwards: int, event: Any) -> None:
         self.optimizer_steps += 1
-        self._stepped.add(id(optimizer))
-        self._pending = Boundary(self._clock.lap(), list(self._clock.totals), backwards, event)
+        self._stepped.add(optimizer)
+        self._clock.lap(at)
+        self._pending = Boundary(at, list(self._clock.totals), backwards, event)
 
-    def has_stepped(self, optimizer: Any) -> bool:
-        return id(optimizer) in self._stepped
+    def has_stepped(self, optimizer: int) -> bool:
+        """Since the last step was closed."""
+        return optimizer in self._stepped
 
-    def close(self) -> None:
+    def close(self) -> Boundary | None:
         """The pending step, if any, is over."""
         boundary, self._pending = self._pending, None
         if boundary is not None:
+            self.closed += 1
             self._stepped.clear()
-            self._on_step(boundary)
+        return boundary

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING
 
 from hotlap.model.caution import Caution
 from hotlap.model.codec import SCHEMA
-from hotlap.model.observation import EVALUATION, PHASES, HotLine, Observation, Span, Warmup
+from hotlap.model.observation import EVALUATION, PHASES, HotLine, Observation, Span, Sync, Warmup
 from hotlap.model.part import Counts, Part
 from hotlap.model.progress import LOOKING
 from hotlap.observe import surroundings
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hotlap.observe.agent import Agent
 
 _EVALUATION = PHASES.index(EVALUATION)
+POLL_SECONDS = 5.0
 
 
 class Tally:
@@ -41,7 +42,6 @@ class Tally:
         self.warmup = Warmup(steps=0, seconds=0.0, settled=False)
         self.skipped = 0
         self.look_steps = 0
-        self.indexing_steps = 0
         self.spans: dict[str, tuple[float, float]] = {}
 
     def warm(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]]) -> None:
@@ -66,10 +66,10 @@ class Tally:
     def add(self, boundary: Boundary) -> None:
         self._boundaries.append(boundary)
 
-    def called_with(self, args: Any, kwargs: Any, size_of: Callable[[Any], int]) -> None:
+    def called_with(self, size: int) -> None:
         """The root module was called for training; the first call of a step tells its batch size."""
         if self._call_size is None:
-            self._call_size = size_of([*args, *kwargs.values()])
+            self._call_size = size
 
     def optimizer_ended(self) -> None:
         self._ended_size = self._ended_size or self._call_size
@@ -93,11 +93,14 @@ class Tally:
         return tuple((end.at - start.at) / 1e6 for start, end in pairwise([self._first, *self._boundaries]))
 
     def device_step_ms(self) -> tuple[float, ...]:
-        """By CUDA events, as far as they have completed: asking is free, waiting is not ours to do."""
-        events = [boundary.event for boundary in self._boundaries]
-        if len(events) < 2 or any(event is None or not event.query() for event in events):
-            return ()
-        return tuple(start.elapsed_time(end) for start, end in pairwise(events))
+        """By CUDA events at some steps: the mean step from each to the next. Waits by polling, without a sync."""
+        events = [(number, one.event) for number, one in enumerate(self._boundaries) if one.event is not None]
+        patience = perf_counter() + POLL_SECONDS
+        while events and not events[-1][1].query():
+            if perf_counter() > patience:
+                return ()
+            sleep(0.001)
+        return tuple(start.elapsed_time(end) / (j - i) for (i, start), (j, end) in pairwise(events))
 
     def shares(self, names: list[str]) -> dict[str, float]:
         if self._first is None or not self._boundaries:
@@ -144,7 +147,7 @@ def part_of(agent: Agent, complete: bool) -> Part:
         complete=complete,
         counts=Counts(
             optimizers_made=agent.optimizers_made,
-            optimizer_steps=agent.steps.optimizer_steps,
+            optimizer_steps=agent.story.steps.optimizer_steps,
             loaders_made=agent.loaders.made,
             batches=sum(seen.batches for seen in agent.loaders.seen),
             backwards=agent.losses.backwards,
@@ -177,9 +180,9 @@ def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
         step_ms=step_ms,
         device_step_ms=tally.device_step_ms() if finished else (),
         warmup=tally.warmup,
-        shares=tally.shares(agent.clock.names),
-        syncs=agent.syncs.rows(steps, tally.indexing_steps) if agent.syncs and tally.steps else (),
-        copies=agent.copies.rows(steps) if agent.copies and tally.steps else (),
+        shares=tally.shares(agent.story.clock.names),
+        syncs=_syncs(agent, tally),
+        copies=agent.story.copies.rows(steps) if agent.story.copies and tally.steps else (),
         hot_lines=_hot_lines(agent, step_ms),
         spans=_spans(tally, steps),
         losses=agent.losses.values(may_wait=finished),
@@ -196,6 +199,13 @@ def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
         trace=None,
         cautions=tuple(caution.name for caution in _cautions(agent, tally, step_ms)),
     )
+
+
+def _syncs(agent: Agent, tally: Tally) -> tuple[Sync, ...]:
+    if agent.story.syncs is None:
+        return ()
+    closed = agent.story.steps.closed or 1
+    return agent.story.syncs.rows(tally.steps, agent.story.steps.optimizer_steps / closed)
 
 
 def _hot_lines(agent: Agent, step_ms: tuple[float, ...]) -> tuple[HotLine, ...]:
@@ -219,7 +229,7 @@ def _cautions(agent: Agent, tally: Tally, step_ms: tuple[float, ...]) -> list[Ca
         found.append(Caution.FEW_STEPS)
     if _noisy(step_ms):
         found.append(Caution.NOISY)
-    if tally.shares(agent.clock.names).get(EVALUATION, 0.0) > 0:
+    if tally.shares(agent.story.clock.names).get(EVALUATION, 0.0) > 0:
         found.append(Caution.EVALUATION_INSIDE)
     if step_ms and not agent.losses.seen:
         found.append(Caution.LOSS_UNSEEN)

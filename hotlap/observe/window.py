@@ -27,6 +27,11 @@ class WarmupDetector:
     def steps(self) -> int:
         return len(self._seconds)
 
+    @property
+    def typical(self) -> float:
+        """Seconds of a recent step."""
+        return median(self._seconds[-STEADY_OVER:]) if self._seconds else 0.0
+
     def over(self, seconds: float) -> bool:
         """One more step took so long: has warming up ended with it?"""
         self._seconds.append(seconds)

@@ -86,6 +86,9 @@ class Ledger:
         """Remember how to take back a change that is not an attribute (a hook, a callback)."""
         self._undo.append(undo)
 
+    def holds(self, owner: Any, name: str) -> bool:
+        return any(site.owner is owner and site.name == name for site in self._mine)
+
     def release(self, owner: Any, name: str) -> None:
         """Take back one attribute now."""
         site = _sites.get((id(owner), name))

@@ -1,7 +1,9 @@
 """The moments of a training program that others subscribe to. Only this room patches torch; entries never do.
 
 A seam is a pair of subscriber lists around a call. Subscribers are guarded: one that fails is dropped, the call goes
-on. What a seam costs when it has no subscriber is one Python call.
+on. Besides, a seam can write each call on a *tape*: two entries of (kind, time, thread, note), read later. In a step of
+some milliseconds every Python function we call is cold and costs microseconds, whatever it costs in a tight loop; an
+entry on the tape calls none.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
@@ -19,12 +23,28 @@ from hotlap.patch.guard import Guard
 from hotlap.patch.ledger import Ledger
 
 Subscriber = Callable[..., None]
+Entry = tuple[int, int, int, Any]  # kind, perf_counter_ns, thread, note
+Append = Callable[[Entry], None]
 
 
 class Seam:
     """before(*what) and after(*what, outcome) of one kind of call. The outcome of a failed call is None."""
 
-    __slots__ = ("_after", "_before", "_guard", "instead", "name")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_guard",
+        "attended",
+        "countdown",
+        "enter",
+        "follow_up",
+        "instead",
+        "leave",
+        "name",
+        "note",
+        "result",
+        "tape",
+    )
 
     def __init__(self, name: str, guard: Guard) -> None:
         self.name = name
@@ -32,12 +52,75 @@ class Seam:
         self._guard = guard
         self._before: list[Subscriber] = []
         self._after: list[Subscriber] = []
+        self.attended = False  # has subscribers or a stand-in, so the short way will not do
+        self.tape: Append | None = None
+        self.enter = self.leave = 0
+        self.note: Callable[..., Any] | None = None  # of what is about to happen, for the tape
+        self.result: Callable[..., Any] | None = None  # of what came out of it
+        self.follow_up: Callable[[], None] | None = None  # once an optimizer's step is on the tape …
+        self.countdown = 0  # … and this many more before it
+
+    def write_to(
+        self,
+        tape: Append | None,
+        enter: int,
+        leave: int,
+        note: Callable[..., Any] | None = None,
+        result: Callable[..., Any] | None = None,
+    ) -> None:
+        """Write each call on a tape, with note(instance, args, kwargs) and result(instance, outcome).
+
+        Without a note function the way in carries the instance's id.
+        """
+        self.tape, self.enter, self.leave, self.note, self.result = tape, enter, leave, note, result
 
     def subscribe(self, before: Subscriber | None = None, after: Subscriber | None = None) -> None:
+        self.attended = True
         if before is not None:
             self._before.append(before)
         if after is not None:
             self._after.append(after)
+
+    def unsubscribe(self, *subscribers: Subscriber) -> None:
+        self._before = [one for one in self._before if one not in subscribers]
+        self._after = [one for one in self._after if one not in subscribers]
+        self.attended = bool(self._before or self._after or self.instead)
+
+    def stand_in(self, instead: Callable[..., Any]) -> None:
+        """instead(wrapped, instance, args, kwargs) is called in place of the call itself."""
+        self.instead, self.attended = instead, True
+
+    def around(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call with all that is asked for around it. Kept in one function: see the cost of a call above."""
+        if self.attended:
+            self.before(instance, args, kwargs)
+        if self.tape is not None:
+            try:
+                note = id(instance) if self.note is None else self.note(instance, args, kwargs)
+                self.tape((self.enter, perf_counter_ns(), get_ident(), note))
+            except Exception as error:  # noqa: BLE001 whatever our own code raises
+                self.stop_writing(error)
+        outcome = None
+        try:
+            if self.instead is None:
+                outcome = wrapped(*args, **kwargs)
+            else:
+                outcome = self.instead(wrapped, instance, args, kwargs)
+            return outcome
+        finally:
+            if self.tape is not None:
+                now = perf_counter_ns()
+                try:
+                    note = None if self.result is None else self.result(instance, outcome)
+                    self.tape((self.leave, now, get_ident(), note))
+                except Exception as error:  # noqa: BLE001 whatever our own code raises
+                    self.stop_writing(error)
+            if self.attended:
+                self.after(instance, args, kwargs, outcome)
+
+    def stop_writing(self, error: Exception) -> None:
+        self.tape = None
+        self._guard.failed(f"the tape of the seam '{self.name}'", error)
 
     def before(self, *what: Any) -> None:
         for subscriber in self._before:
@@ -70,7 +153,6 @@ class Seams:
         self.iterating = Seam("DataLoader iterated", guard)
         self.fetching = Seam("batch fetched", guard)
         self.optimizer_made = Seam("optimizer made", guard)
-        self.clearing = Seam("gradients cleared", guard)
         self.stepping = Seam("optimizer stepped", guard)
         self.calling = Seam("root module called", guard)
         self.backward = Seam("backward called", guard)
@@ -78,6 +160,7 @@ class Seams:
         self.scaled_step = Seam("scaler stepped", guard)
         self.copying = Seam("tensor copied", guard)
         self.syncing = Seam("host waits for device", guard)
+        self.roots: set[int] = set()  # ids of the modules whose calls count
 
     def open(self) -> None:
         """The seams that cost a call per step. The others open when someone needs them."""
@@ -85,10 +168,9 @@ class Seams:
         loader = torch.utils.data.DataLoader
         self._around(loader, "__init__", self.loader_made)
         self._around(loader, "__iter__", self.iterating)
-        self._around(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self.fetching)
+        self._around_each_step(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self.fetching)
         self._around(torch.optim.Optimizer, "__init__", self.optimizer_made)
-        self._around(torch.optim.Optimizer, "zero_grad", self.clearing)
-        self._around(torch.autograd, "backward", self.backward)
+        self._around_each_step(torch.autograd, "backward", self.backward)
         self._around(torch.autograd, "grad", self.backward)
         self._around(torch.amp.grad_scaler.GradScaler, "scale", self.scaling)
         self._around(torch.amp.grad_scaler.GradScaler, "step", self.scaled_step)
@@ -99,26 +181,31 @@ class Seams:
         self.ledger.close()
 
     def watch_calls_of(self, module: Any) -> None:
-        """Open the seam 'root module called' on a module's class; subscribers tell instances apart."""
-        seam = self.calling
+        """Open the seam 'root module called' on a module. The patch is on its class: instances get copied and saved."""
+        roots, seam = self.roots, self.calling
 
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 it stands in for one
-                seam.before(self, args, kwargs)
-                result = None
+                if id(self) not in roots:
+                    return original(self, *args, **kwargs)
+                tape = seam.tape
+                if tape is None or seam.attended or not self.training:
+                    return seam.around(original.__get__(self), self, args, kwargs)
+                tape((seam.enter, perf_counter_ns(), get_ident(), None))  # the short way of a training step
                 try:
-                    result = original(self, *args, **kwargs)
-                    return result
+                    return original(self, *args, **kwargs)
                 finally:
-                    seam.after(self, args, kwargs, result)
+                    tape((seam.leave, perf_counter_ns(), get_ident(), None))
 
             return __call__
 
-        self.ledger.wrap(type(module), "__call__", layer)
+        roots.add(id(module))
+        if not self.ledger.holds(type(module), "__call__"):
+            self.ledger.wrap(type(module), "__call__", layer)
 
     def unwatch_calls_of(self, module: Any) -> None:
-        self.ledger.release(type(module), "__call__")
+        self.roots.discard(id(module))
 
     def _open_steps(self) -> None:
         hooks = StepHooks(self.torch, self.stepping, self.guard)
@@ -126,19 +213,37 @@ class Seams:
         self.ledger.later(hooks.close)
 
     def _around(self, owner: Any, name: str, seam: Seam) -> None:
-        def wrapper(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            seam.before(instance, args, kwargs)
-            result = None
-            try:
-                if seam.instead is None:
-                    result = wrapped(*args, **kwargs)
-                else:
-                    result = seam.instead(wrapped, instance, args, kwargs)
-                return result
-            finally:
-                seam.after(instance, args, kwargs, result)
+        self.ledger.wrap(owner, name, lambda original: wrapt.FunctionWrapper(original, seam.around))
 
-        self.ledger.wrap(owner, name, lambda original: wrapt.FunctionWrapper(original, wrapper))
+    def _around_each_step(self, owner: Any, name: str, seam: Seam) -> None:
+        """As _around, for what every step calls: a plain function with a short way to the tape."""
+
+        def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                tape = seam.tape
+                if tape is None or seam.attended:
+                    return seam.around(original, args[0] if args else None, args, kwargs)
+                try:
+                    note = id(args[0]) if seam.note is None else seam.note(None, args, kwargs)
+                    tape((seam.enter, perf_counter_ns(), get_ident(), note))
+                except Exception as error:  # noqa: BLE001 whatever our own code raises
+                    seam.stop_writing(error)
+                outcome = None
+                try:
+                    outcome = original(*args, **kwargs)
+                    return outcome
+                finally:
+                    now = perf_counter_ns()
+                    try:
+                        note = None if seam.result is None else seam.result(args[0], outcome)
+                        tape((seam.leave, now, get_ident(), note))
+                    except Exception as error:  # noqa: BLE001 whatever our own code raises
+                        seam.stop_writing(error)
+
+            return call
+
+        self.ledger.wrap(owner, name, layer)
 
 
 class StepHooks:
@@ -146,6 +251,8 @@ class StepHooks:
 
     So a step under way keeps ours, inert: the next pre-hook moves our post-hook to the end, where it may remove both.
     """
+
+    __slots__ = ("__weakref__", "_around_step", "_closed", "_guard", "_handles", "_seam")
 
     def __init__(self, torch: Any, seam: Seam, guard: Guard) -> None:
         self._seam, self._guard = seam, guard
@@ -166,13 +273,29 @@ class StepHooks:
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._closed:
-            self._seam.before(optimizer)
+            seam = self._seam
+            if seam.attended:
+                seam.before(optimizer)
+            if seam.tape is not None:
+                seam.tape((seam.enter, perf_counter_ns(), get_ident(), id(optimizer)))
         if self._closed:
             self._guard.run("leaving the optimizer's hooks", self._make_last)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._closed:
-            self._seam.after(optimizer, None)
+            seam = self._seam
+            if seam.tape is not None:
+                now = perf_counter_ns()
+                try:
+                    note = id(optimizer) if seam.result is None else seam.result(optimizer, now)
+                    seam.tape((seam.leave, now, get_ident(), note))
+                    seam.countdown -= 1
+                    if seam.countdown <= 0 and seam.follow_up is not None:
+                        seam.follow_up()
+                except Exception as error:  # noqa: BLE001 whatever our own code raises
+                    seam.stop_writing(error)
+            if seam.attended:
+                seam.after(optimizer, None)
         if self._closed:
             self._guard.run("leaving the optimizer's hooks", self._remove_if_last)
 

@@ -1,18 +1,23 @@
 """The seams on tensors: host-to-device copies and host syncs. They cost a call per use, so they open for a window only.
 
 Plain functions, not wrapt objects: a tensor's methods are called far more often than anything else we stand around.
+Entries on the tape carry what seam.result(kind, frame, tensor, args, kwargs, outcome) makes of the call.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from sys import _getframe
+from threading import get_ident
+from time import perf_counter_ns
+from types import FrameType
 from typing import Any
 
 from hotlap.patch.dynamo import keep_out
-from hotlap.patch.ledger import Ledger
+from hotlap.patch.ledger import Layer, Ledger
 from hotlap.patch.seams import Seam, Seams
 
 # Tensor method → the kind a user would recognise.
@@ -36,6 +41,7 @@ SYNC_METHODS = {
 }
 SYNC_FUNCTIONS = ("nonzero", "masked_select", "unique", "equal", "allclose")
 COPY_METHODS = ("to", "cuda", "copy_")
+IN, OUT = "in", "out"  # host to device, device to host
 
 
 def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
@@ -46,14 +52,31 @@ def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
         ledger.wrap(torch.Tensor, name, method(seams.syncing, kind))
     for name in SYNC_FUNCTIONS:
         functions.wrap(torch, name, _function(seams.syncing, name))
-    functions.wrap(torch.cuda, "synchronize", _synchronize(seams.syncing))
+    functions.wrap(torch.cuda, "synchronize", _function(seams.syncing, "synchronize"))
     if on_cuda:
         for name in COPY_METHODS:
-            ledger.wrap(torch.Tensor, name, _copy(seams.copying, name))
+            ledger.wrap(torch.Tensor, name, _copy(seams, name))
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("torch.optim.") and "_get_value" in vars(module):
+            functions.wrap(module, "_get_value", _reading_host_counts(torch))
     keep_out(ledger)
     keep_out(functions, for_good=True)
     ledger.later(functions.close)
     return ledger
+
+
+def _reading_host_counts(torch: Any) -> Layer:
+    """An optimizer reads a host-side step count per parameter tensor; that many calls of our item() would show."""
+    tensor, item = torch.Tensor, torch._C.TensorBase.item
+
+    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _get_value(value: Any) -> Any:
+            return item(value) if type(value) is tensor and not value.is_cuda else original(value)
+
+        return _get_value
+
+    return layer
 
 
 def open_indexing(seams: Seams) -> Ledger:
@@ -70,39 +93,53 @@ def _host_files(torch: Any) -> frozenset[str]:
     return frozenset(str(path) for room in ("optim", "utils/data") for path in (root / room).rglob("*.py"))
 
 
-def _method_on_cuda(seam: Seam, kind: str) -> Callable[[Any], Any]:
+def _through(
+    seam: Seam, kind: str, frame: FrameType, tensor: Any, original: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    """The call itself, with what is asked for around it."""
+    if seam.attended:
+        seam.before(kind, tensor)
+    tape = seam.tape
+    if tape is not None:
+        tape((seam.enter, perf_counter_ns(), get_ident(), None))
+    outcome = None
+    try:
+        outcome = original(*args, **kwargs)
+        return outcome
+    finally:
+        if tape is not None:
+            now = perf_counter_ns()
+            try:
+                note = seam.result(kind, frame, tensor, args, kwargs, outcome) if seam.result else None
+                tape((seam.leave, now, get_ident(), note))
+            except Exception as error:  # noqa: BLE001 whatever our own code raises
+                seam.stop_writing(error)
+        if seam.attended:
+            seam.after(kind, tensor, outcome)
+
+
+def _method_on_cuda(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.is_cuda:  # an optimizer reads its host-side step counts with item()
                 return original(self, *args, **kwargs)
-            seam.before(kind, self)
-            result = None
-            try:
-                result = original(self, *args, **kwargs)
-                return result
-            finally:
-                seam.after(kind, self, result)
+            return _through(seam, kind, _getframe(1), self, original, (self, *args), kwargs)
 
         return call
 
     return layer
 
 
-def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Callable[[Any], Any]]:
-    def method(seam: Seam, kind: str) -> Callable[[Any], Any]:
+def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Layer]:
+    def method(seam: Seam, kind: str) -> Layer:
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if _getframe(1).f_code.co_filename in host_files:
+                frame = _getframe(1)
+                if frame.f_code.co_filename in host_files:
                     return original(self, *args, **kwargs)
-                seam.before(kind, self)
-                result = None
-                try:
-                    result = original(self, *args, **kwargs)
-                    return result
-                finally:
-                    seam.after(kind, self, result)
+                return _through(seam, kind, frame, self, original, (self, *args), kwargs)
 
             return call
 
@@ -111,71 +148,71 @@ def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Callabl
     return method
 
 
-def _function(seam: Seam, kind: str) -> Callable[[Any], Any]:
+def _function(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             tensor = args[0] if args else kwargs.get("input")
-            seam.before(kind, tensor)
-            result = None
-            try:
-                result = original(*args, **kwargs)
-                return result
-            finally:
-                seam.after(kind, tensor, result)
+            return _through(seam, kind, _getframe(1), tensor, original, args, kwargs)
 
         return call
 
     return layer
 
 
-def _synchronize(seam: Seam) -> Callable[[Any], Any]:
-    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def synchronize(*args: Any, **kwargs: Any) -> Any:
-            seam.before("synchronize", None)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                seam.after("synchronize", None, None)
-
-        return synchronize
-
-    return layer
-
-
-def _masked(seam: Seam, torch: Any) -> Callable[[Any], Any]:
+def _masked(seam: Seam, torch: Any) -> Layer:
     """Indexing by a boolean mask must learn its count from the device."""
     tensor, boolean = torch.Tensor, torch.bool
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807 it stands in for one
-            if type(index) is not tensor or index.dtype is not boolean:
+            if type(index) is not tensor or index.dtype is not boolean or not self.is_cuda:
                 return original(self, index)
-            seam.before("mask", self)
-            try:
-                return original(self, index)
-            finally:
-                seam.after("mask", self, None)
+            return _through(seam, "mask", _getframe(1), self, original, (self, index), {})
 
         return __getitem__
 
     return layer
 
 
-def _copy(seam: Seam, name: str) -> Callable[[Any], Any]:
+def _copy(seams: Seams, name: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            seam.before(name, self, args, kwargs)
-            result = None
-            try:
-                result = original(self, *args, **kwargs)
-                return result
-            finally:
-                seam.after(name, self, args, kwargs, result)
+            direction = direction_of(name, self, args, kwargs)
+            if direction is None:
+                return original(self, *args, **kwargs)
+            source = (args[0] if args else kwargs.get("src")) if name == "copy_" else self
+            seam, kind = (seams.copying, name) if direction == IN else (seams.syncing, "cpu")
+            return _through(seam, kind, _getframe(1), source, original, (self, *args), kwargs)
 
         return copy
 
     return layer
+
+
+def direction_of(name: str, tensor: Any, args: Any, kwargs: Any) -> str | None:
+    """Where Tensor.to, .cuda or .copy_ copies; None when it stays on its side."""
+    if name == "copy_":
+        source = args[0] if args else kwargs.get("src")
+        there, here = tensor.is_cuda, getattr(source, "is_cuda", None)
+    else:
+        there, here = _target_is_cuda(name, args, kwargs), tensor.is_cuda
+    if there is None or here is None or there == here:
+        return None
+    return IN if there else OUT
+
+
+def _target_is_cuda(name: str, args: Any, kwargs: Any) -> bool | None:
+    if name == "cuda":
+        return True
+    target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+    if isinstance(target, str):
+        return target.startswith("cuda")
+    if isinstance(target, int):
+        return True
+    if hasattr(target, "is_cuda"):
+        return bool(target.is_cuda)
+    kind = getattr(target, "type", None)
+    return kind == "cuda" if isinstance(kind, str) else None

@@ -68,13 +68,43 @@ class Stream(IterableDataset):
         return iter(range(5))
 
 
+def numbers(count: int, **options) -> DataLoader:
+    return DataLoader(TensorDataset(torch.arange(float(count))), **{"batch_size": 2, **options})
+
+
+class Reading:
+    """A loader being read, as the tape tells of it."""
+
+    def __init__(self, loaders: Loaders, loader: DataLoader) -> None:
+        self._loaders, self._loader = loaders, loader
+        self.seen = loaders.of_loader(loader)
+        self.begin()
+
+    def begin(self) -> None:
+        self._iterator = iter(self._loader)
+        self._loaders.iterated(self.seen, id(self._iterator))
+
+    def fetch(self, batches: int = 1) -> None:
+        for _ in range(batches):
+            self._loaders.fetched(id(self._iterator), batch_size_of(next(self._iterator)))
+
+    def fetch_unseen(self) -> None:
+        """A batch nobody looks at, or the end."""
+        self._loaders.asked(id(self._iterator))
+        next(self._iterator, None)
+        self._loaders.fetched_as_foretold()
+
+    def epoch(self) -> None:
+        self.begin()
+        for batch in self._iterator:
+            self._loaders.fetched(id(self._iterator), batch_size_of(batch))
+        self._loaders.fetched(id(self._iterator), None)  # the end of an epoch yields nothing
+
+
 def seen(loader, fetch: int = 0):
-    loaders = Loaders()
-    iterator = iter(loader)
-    loaders.iterated(loader, iterator)
-    for _ in range(fetch):
-        loaders.fetched(iterator, next(iterator))
-    return loaders.seen[0]
+    reading = Reading(Loaders(), loader)
+    reading.fetch(fetch)
+    return reading.seen
 
 
 def test_a_loader_is_described_as_it_was_made():
@@ -109,51 +139,39 @@ def test_batches_of_a_batch_sampler_have_its_size():
 
 def test_what_was_fetched_before_an_optimizer_step_feeds_the_training():
     loaders = Loaders()
-    train, other = (DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2) for _ in range(2))
-    first, second = iter(train), iter(other)
-    loaders.iterated(train, first)
-    loaders.iterated(other, second)
-    loaders.fetched(first, next(first))
+    train, other = Reading(loaders, numbers(4)), Reading(loaders, numbers(4))
+    train.fetch()
     loaders.stepped()
-    assert loaders.role_of_loader(train) == TRAIN
-    assert loaders.role_of_loader(other) == UNKNOWN
+    assert train.seen.role == TRAIN
+    assert other.seen.role == UNKNOWN
 
 
 def test_what_was_fetched_for_a_model_in_evaluation_does_not():
     loaders = Loaders()
-    train, check = (DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2) for _ in range(2))
-    first, second = iter(train), iter(check)
-    loaders.iterated(train, first)
-    loaders.iterated(check, second)
-    loaders.fetched(second, next(second))
+    train, check = Reading(loaders, numbers(4)), Reading(loaders, numbers(4))
+    check.fetch()
     loaders.evaluated()
-    loaders.fetched(first, next(first))
+    train.fetch()
     loaders.stepped()
-    assert loaders.role_of_loader(check) == EVALUATION
-    assert loaders.role_of_loader(train) == TRAIN
+    assert check.seen.role == EVALUATION
+    assert train.seen.role == TRAIN
 
 
 def test_a_training_loader_used_for_evaluation_as_well_stays_one():
     loaders = Loaders()
-    train = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
-    iterator = iter(train)
-    loaders.iterated(train, iterator)
-    loaders.fetched(iterator, next(iterator))
+    train = Reading(loaders, numbers(4))
+    train.fetch()
     loaders.stepped()
-    loaders.fetched(iterator, next(iterator))
+    train.fetch()
     loaders.evaluated()
-    assert loaders.role_of_loader(train) == TRAIN
+    assert train.seen.role == TRAIN
 
 
 def test_each_epoch_of_a_loader_counts_on_the_same_one():
     loaders = Loaders()
-    train = DataLoader(TensorDataset(torch.arange(5.0)), batch_size=2)
+    reading = Reading(loaders, numbers(5))
     for _ in range(3):
-        iterator = iter(train)
-        loaders.iterated(train, iterator)
-        for batch in iterator:
-            loaders.fetched(iterator, batch)
-        loaders.fetched(iterator, None)  # the end of an epoch yields nothing
+        reading.epoch()
     (one,) = loaders.seen
     assert (one.batches, one.samples) == (9, 15)
     assert loaders.counts() == {one: (9, 15)}
@@ -161,6 +179,41 @@ def test_each_epoch_of_a_loader_counts_on_the_same_one():
 
 def test_an_iterator_nobody_announced_is_not_counted():
     loaders = Loaders()
-    iterator = iter(DataLoader(Numbers()))
-    loaders.fetched(iterator, next(iterator))
+    loaders.fetched(12345, 4)
+    loaders.asked(12345)
+    loaders.fetched_as_foretold()
     assert loaders.seen == []
+    assert loaders.role_of(12345) == UNKNOWN
+
+
+@pytest.mark.parametrize(("drop_last", "batches", "samples"), [(False, 3, 5), (True, 2, 4)])
+def test_batches_nobody_looks_at_are_counted_as_the_sampler_foretells(drop_last, batches, samples):
+    loaders = Loaders()
+    reading = Reading(loaders, numbers(5, drop_last=drop_last))
+    for epoch in (1, 2):
+        for _ in range(batches + 1):  # one more: the end of the epoch
+            reading.fetch_unseen()
+        assert (reading.seen.batches, reading.seen.samples) == (epoch * batches, epoch * samples)
+        reading.begin()
+
+
+def test_loaders_are_predictable_as_long_as_they_yield_what_their_samplers_say():
+    loaders = Loaders()
+    assert not loaders.predictable(), "none was seen"
+    Reading(loaders, numbers(5)).epoch()
+    assert loaders.predictable()
+    Reading(loaders, numbers(5, collate_fn=lambda batch: torch.zeros(1))).fetch()
+    assert not loaders.predictable()
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Stream(), batch_size=2),
+        DataLoader(Numbers(), batch_size=None),
+        DataLoader(Numbers(), batch_sampler=[[0, 1, 2], [3]]),
+    ],
+    ids=["stream", "no batches", "batches of any size"],
+)
+def test_where_no_sampler_tells_a_size_nothing_is_foretold(loader):
+    assert not seen(loader).predictable

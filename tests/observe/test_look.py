@@ -7,16 +7,13 @@ import threading
 
 import torch
 
-from hotlap.model.observation import FORWARD, PHASES
-from hotlap.observe.clock import Clock
+from hotlap.model.observation import FORWARD
 from hotlap.observe.look import LineSampler, Tracer
 from hotlap.observe.trace import read_trace
 
 
 def test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase():
-    clock = Clock()
-    clock.enter(PHASES.index(FORWARD))
-    sampler = LineSampler(clock)
+    sampler = LineSampler(threading.get_ident(), lambda: FORWARD)
     sampler.start()
     line = sys._getframe().f_lineno + 2
     while not sampler._samples:
@@ -31,7 +28,7 @@ def test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase():
 
 
 def test_a_sampler_that_saw_nothing_tells_nothing():
-    assert LineSampler(Clock()).rows(step_ms=8.0) == ()
+    assert LineSampler(threading.get_ident(), lambda: FORWARD).rows(step_ms=8.0) == ()
 
 
 def test_a_trace_is_saved_where_it_was_asked_for_and_on_a_cpu_tells_nothing_of_a_device(tmp_path):

@@ -8,19 +8,22 @@ import pytest
 import torch
 
 from hotlap.observe.losses import Losses
+from hotlap.observe.tape import DIFFERENTIATE, DIFFERENTIATED
 
 
 def tensor(value: float) -> torch.Tensor:
     return torch.tensor(value, requires_grad=True) * 1
 
 
-@pytest.fixture
-def losses() -> Losses:
-    return Losses(torch)
+@pytest.fixture(params=["device unknown", "on the host"])
+def losses(request) -> Losses:
+    losses = Losses(torch)
+    losses.on_host = request.param == "on the host"
+    return losses
 
 
 def backward(losses: Losses, *roots: torch.Tensor) -> None:
-    losses.backward(None, (roots[0] if len(roots) == 1 else roots,), {})
+    losses.add(losses.note(None, (roots[0] if len(roots) == 1 else roots,), {}))
 
 
 def end_step(losses: Losses) -> None:
@@ -90,8 +93,8 @@ def test_scaling_something_else_is_not_mistaken_for_the_loss(losses):
 
 def test_several_roots_of_one_backward_add_up(losses):
     backward(losses, tensor(1.0), tensor(2.5))
-    losses.backward(None, (), {"tensors": [tensor(1.0)]})
-    losses.backward(None, (), {"outputs": tensor(0.5)})
+    losses.add(losses.note(None, (), {"tensors": [tensor(1.0)]}))
+    losses.add(losses.note(None, (), {"outputs": tensor(0.5)}))
     end_step(losses)
     assert values(losses) == (5.0,)
 
@@ -153,22 +156,36 @@ def test_after_the_window_backwards_are_counted_but_nothing_is_kept(losses):
     assert losses.backwards == 2
 
 
+def test_roots_that_are_not_ours_to_read_are_left_alone(losses):
+    """An iterator would be empty when torch comes to it; a subclass may do anything when asked for its value."""
+    roots = iter([tensor(1.0)])
+    losses.add(losses.note(None, (roots,), {}))
+    assert next(roots).item() == 1.0
+    losses.add(losses.note(None, (torch.nn.Parameter(torch.ones(())),), {}))
+    end_step(losses)
+    assert values(losses) == ()
+    assert losses.backwards == 2
+
+
 def test_the_seam_is_told_the_truth_by_torch():
     """`loss.backward()` reaches `torch.autograd.backward` with the loss as its first argument."""
     from hotlap.patch.guard import Guard
     from hotlap.patch.seams import Seams
 
-    losses = Losses(torch)
+    losses, tape = Losses(torch), []
     seams = Seams(torch, Guard(strict=True))
     seams.open()
     try:
-        seams.backward.subscribe(losses.backward)
+        seams.backward.write_to(tape.append, DIFFERENTIATE, DIFFERENTIATED, losses.note)
         weight = torch.nn.Parameter(torch.ones(2))
         (weight * 3).sum().backward()
         torch.autograd.backward([(weight * 2).sum()])
         torch.autograd.grad((weight * 1).sum(), [weight])
     finally:
         seams.close()
+    assert [entry[0] for entry in tape] == [DIFFERENTIATE, DIFFERENTIATED] * 3
+    for _, _, _, loss in tape[::2]:
+        losses.add(loss)
     end_step(losses)
     assert losses.backwards == 3
     assert values(losses) == (12.0,)

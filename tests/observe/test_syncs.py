@@ -9,49 +9,64 @@ from collections import Counter
 import pytest
 import torch
 
-from hotlap.model.observation import DATA, PHASES
-from hotlap.observe.clock import Clock
-from hotlap.observe.syncs import Syncs, _direction
+from hotlap.model.observation import Sync
+from hotlap.observe.loaders import Loaders
+from hotlap.observe.losses import Losses
+from hotlap.observe.story import Story
+from hotlap.observe.summary import Tally
+from hotlap.observe.syncs import MASK, Copies, Syncs
+from hotlap.observe.tape import SYNC_BEGINS, SYNC_ENDS
 from hotlap.patch.guard import Guard
-from hotlap.patch.seams import Seams
-from hotlap.patch.tensors import open_tensors
+from hotlap.patch.seams import Entry, Seams
+from hotlap.patch.tensors import direction_of, open_tensors
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def syncs(clock):
+class Watched:
     """As on CPU, where nothing waits but everything is told that would wait on CUDA."""
-    seams, syncs = Seams(torch, Guard(strict=True)), Syncs(clock, on_cuda=False)
-    seams.syncing.subscribe(syncs.before, syncs.after)
-    ledger = open_tensors(seams, on_cuda=False)
-    yield syncs
+
+    def __init__(self) -> None:
+        self.syncs, self.tape = Syncs(on_cuda=False), list[Entry]()
+        self.story = Story(0, threading.get_ident(), Loaders(), Losses(torch), Tally())
+        self.story.syncs = self.syncs
+        self.syncs.watching = True
+        self.seams = Seams(torch, Guard(strict=True))
+        self.seams.syncing.write_to(self.tape.append, SYNC_BEGINS, SYNC_ENDS, result=self.syncs.note)
+
+    def rows(self, steps: int = 1) -> tuple[Sync, ...]:
+        self.story.read(self.tape)
+        for _ in range(steps):
+            self.syncs.optimizer_stepped()
+        return self.syncs.rows(steps=0, optimizer_steps_a_step=1.0)
+
+
+@pytest.fixture
+def watched():
+    watched = Watched()
+    ledger = open_tensors(watched.seams, on_cuda=False)
+    yield watched
     ledger.close()
 
 
-def kinds(syncs: Syncs) -> dict[str, int]:
+def kinds(watched: Watched) -> dict[str, int]:
     calls: Counter[str] = Counter()
-    for row in syncs.rows(steps=1, steps_after=0):
+    for row in watched.rows():
         calls[row.kind] += row.calls
     return dict(calls)
 
 
-def test_a_sync_is_told_with_the_users_line(syncs):
+def test_a_sync_is_told_with_the_users_line(watched):
     value = torch.ones(())
     for _ in range(3):
         line = sys._getframe().f_lineno + 1
         value.item()
-    (row,) = syncs.rows(steps=3, steps_after=0)
+    (row,) = watched.rows(steps=3)
     assert (row.file, row.line, row.kind, row.calls, row.per_step) == (__file__, line, "item", 3, 1.0)
     assert row.function.endswith("test_a_sync_is_told_with_the_users_line")
     assert not row.waits
     assert row.via is None
 
 
-def test_each_way_of_asking_for_a_value_is_named_as_the_user_wrote_it(syncs):
+def test_each_way_of_asking_for_a_value_is_named_as_the_user_wrote_it(watched):
     value = torch.ones(1)
     assert bool(value)
     assert float(value) == int(value) == 1
@@ -61,7 +76,7 @@ def test_each_way_of_asking_for_a_value_is_named_as_the_user_wrote_it(syncs):
     str(value)
     if value > 0:
         pass
-    assert kinds(syncs) == {
+    assert kinds(watched) == {
         "bool": 2,
         "float": 1,
         "int": 1,
@@ -73,71 +88,113 @@ def test_each_way_of_asking_for_a_value_is_named_as_the_user_wrote_it(syncs):
     }
 
 
-def test_printing_a_tensor_is_one_sync_whatever_it_calls_inside(syncs):
+def test_printing_a_tensor_is_one_sync_whatever_it_calls_inside(watched):
     repr(torch.arange(10.0))
-    assert kinds(syncs) == {"print": 1}
+    assert kinds(watched) == {"print": 1}
 
 
-def test_reading_what_was_just_brought_to_the_host_is_free(syncs):
+def test_reading_what_was_just_brought_to_the_host_is_free(watched):
     host = torch.ones(3).cpu()
     host.numpy()
     host.tolist()
-    assert kinds(syncs) == {"cpu": 1}
+    assert kinds(watched) == {"cpu": 1}
 
 
-def test_reading_while_loading_data_is_no_sync(syncs, clock):
-    data = PHASES.index(DATA)
-    clock.enter(data)
-    torch.ones(()).item()
-    clock.leave(data)
-    assert kinds(syncs) == {}
-
-
-def test_torchs_own_bookkeeping_on_the_host_is_no_sync(syncs):
+def test_torchs_own_bookkeeping_on_the_host_is_no_sync(watched):
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([weight])
     weight.sum().backward()
     optimizer.step()
-    assert not [row for row in syncs.rows(steps=1, steps_after=0) if "torch/optim" in (row.via or row.file)]
+    assert not [row for row in watched.rows() if "torch/optim" in (row.via or row.file)]
 
 
-def test_a_library_that_syncs_for_the_user_is_named_beside_the_users_line(syncs):
+def test_a_library_that_syncs_for_the_user_is_named_beside_the_users_line(watched):
     torch.testing.assert_close(torch.ones(2), torch.ones(2))
-    rows = syncs.rows(steps=1, steps_after=0)
+    rows = watched.rows()
     assert rows
     assert all(row.file == __file__ for row in rows)
     assert all(row.via is not None and row.via.startswith("torch/testing/") for row in rows)
 
 
-def test_other_threads_are_not_counted(syncs):
+def test_other_threads_are_not_counted(watched):
     thread = threading.Thread(target=lambda: torch.ones(()).item())
     thread.start()
     thread.join()
-    assert kinds(syncs) == {}
+    assert kinds(watched) == {}
 
 
-def test_a_sync_that_fails_is_closed_all_the_same(syncs, clock):
+def test_a_sync_that_fails_is_closed_all_the_same(watched):
     with pytest.raises(RuntimeError):
         torch.ones(2).item()
-    assert clock.current == "rest"
     torch.ones(()).item()
-    assert kinds(syncs) == {"item": 2}
+    assert kinds(watched) == {"item": 2}
+    assert watched.story.clock.current == "rest"
 
 
-def test_clearing_forgets_the_warm_up(syncs):
-    torch.ones(()).item()
-    syncs.clear()
-    assert syncs.rows(steps=1, steps_after=0) == ()
+def noted(syncs: Syncs, kind: str, cuda: bool = True):
+    return syncs.note(kind, sys._getframe(), On(cuda), (), {}, None)
 
 
-def test_what_is_counted_after_the_window_is_spread_over_steps_of_its_own(syncs):
-    value = torch.ones(())
-    value.item()
-    syncs.freeze()
+def test_on_cuda_only_masks_are_told_from_outside_the_timed_window():
+    syncs = Syncs(on_cuda=True)
+    syncs.watching = True
+    syncs.count(noted(syncs, "item"), 5)
+    syncs.count(noted(syncs, MASK), 5)
+    syncs.optimizer_stepped()
+    assert [row.kind for row in syncs.rows(steps=1, optimizer_steps_a_step=1.0)] == [MASK]
+
+
+def test_what_is_counted_outside_the_window_is_spread_over_steps_of_its_own():
+    syncs = Syncs(on_cuda=True)
+    syncs.timing = True
+    syncs.count(noted(syncs, "item"), 4_000_000)
+    syncs.optimizer_stepped()
+    syncs.timing, syncs.watching = False, True
     for _ in range(6):
-        value.tolist()
-    rows = {row.kind: row.per_step for row in syncs.rows(steps=2, steps_after=3)}
-    assert rows == {"item": 0.5, "tolist": 2.0}
+        syncs.count(noted(syncs, MASK), 0)
+        syncs.optimizer_stepped()
+    rows = syncs.rows(steps=2, optimizer_steps_a_step=2.0)
+    assert {row.kind: (row.per_step, row.ms_per_step) for row in rows} == {"item": (0.5, 2.0), MASK: (2.0, 0.0)}
+    assert all(row.waits for row in rows)
+
+
+def test_on_cpu_nothing_is_counted_in_the_timed_window():
+    """Not even what was on the tape already when the window began: it would be told as a rare sync of its own."""
+    syncs = Syncs(on_cuda=False)
+    syncs.timing = syncs.watching = True
+    syncs.count(noted(syncs, "item", cuda=False), 5)
+    assert syncs.rows(steps=10, optimizer_steps_a_step=1.0) == ()
+
+
+def test_when_nobody_watches_nothing_is_counted():
+    syncs = Syncs(on_cuda=False)
+    syncs.count(noted(syncs, "item", cuda=False), 5)
+    syncs.optimizer_stepped()
+    assert syncs.rows(steps=1, optimizer_steps_a_step=1.0) == ()
+
+
+def test_on_cuda_a_tensor_on_the_host_waits_for_nobody():
+    syncs = Syncs(on_cuda=True)
+    assert noted(syncs, "item", cuda=False) is None
+    assert noted(syncs, "synchronize", cuda=False) is not None
+
+
+def test_a_copy_is_told_with_its_line_its_bytes_and_how_it_was_made():
+    copies, source = Copies(), torch.zeros(4)
+
+    def copy(**how) -> None:
+        copies.count(*copies.note("to", sys._getframe(), source, (source, "cuda"), how, None), 3_000_000)
+
+    copy()
+    assert copies.rows(steps=1) == (), "only the timed window counts"
+    copies.timing = True
+    copy()
+    copy()
+    copy(non_blocking=True)
+    blocking, other = copies.rows(steps=2)
+    assert (blocking.file, blocking.per_step, blocking.bytes_per_step) == (__file__, 1.0, 16.0)
+    assert (blocking.ms_per_step, blocking.blocking, blocking.pinned) == (3.0, True, False)
+    assert (other.per_step, other.blocking) == (0.5, False)
 
 
 class On:
@@ -167,16 +224,16 @@ CPU, CUDA = On(False), On(True)
         ("to", CUDA, (CPU,), {}, "out"),
         ("copy_", CPU, (CUDA,), {}, "out"),
         ("copy_", CPU, (), {"src": CUDA}, "out"),
-        ("to", CUDA, ("cuda",), {}, ""),
-        ("to", CPU, (torch.float16,), {}, ""),
-        ("to", CUDA, (torch.float16,), {}, ""),
-        ("to", CUDA, (), {"dtype": torch.float16}, ""),
-        ("to", CPU, ("cpu",), {}, ""),
-        ("to", CPU, (torch.device("meta"),), {}, ""),
-        ("cuda", CUDA, (), {}, ""),
-        ("copy_", CUDA, (CUDA,), {}, ""),
-        ("copy_", CUDA, (1.0,), {}, ""),
+        ("to", CUDA, ("cuda",), {}, None),
+        ("to", CPU, (torch.float16,), {}, None),
+        ("to", CUDA, (torch.float16,), {}, None),
+        ("to", CUDA, (), {"dtype": torch.float16}, None),
+        ("to", CPU, ("cpu",), {}, None),
+        ("to", CPU, (torch.device("meta"),), {}, None),
+        ("cuda", CUDA, (), {}, None),
+        ("copy_", CUDA, (CUDA,), {}, None),
+        ("copy_", CUDA, (1.0,), {}, None),
     ],
 )
 def test_which_way_a_copy_goes(name, tensor, args, kwargs, direction):
-    assert _direction(name, tensor, args, kwargs) == direction
+    assert direction_of(name, tensor, args, kwargs) == direction

@@ -194,7 +194,9 @@ seams = open_all()
 heard = []
 seams.syncing.subscribe(lambda kind, tensor: heard.append(kind))
 seams.calling.subscribe(lambda module, *_: heard.append("call"))
-losses = trained(made(Net, in_place), steps=3)
+model = made(Net, in_place)
+seams.watch_calls_of(model)
+trained(model, steps=3)
 assert heard.count("call") == 3
 assert heard.count("item") == 3
 """

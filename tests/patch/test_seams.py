@@ -151,7 +151,7 @@ def test_each_seam_is_heard_in_order(run_torch):
         TORCH
         + """
 seams, heard = open_seams(), []
-for name in "loader_made iterating fetching optimizer_made clearing stepping calling backward".split():
+for name in "loader_made iterating fetching optimizer_made stepping calling backward".split():
     getattr(seams, name).subscribe(
         lambda *_, name=name: heard.append(f"{name} <"), lambda *_, name=name: heard.append(f"{name} >")
     )
@@ -160,7 +160,7 @@ seams.watch_calls_of(model)
 assert heard == ["optimizer_made <", "optimizer_made >", "loader_made <", "loader_made >"]
 heard.clear()
 step()
-one = "fetching clearing calling backward stepping".split()
+one = "fetching calling backward stepping".split()
 expected = ["iterating", *one, *one, "fetching"]
 assert heard == [f"{name} {side}" for name in expected for side in "<>"], heard
 """

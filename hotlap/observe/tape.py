@@ -1,0 +1,24 @@
+"""The tape: what happened when, written by the seams at the cost of one tuple, read later by the Story."""
+
+from __future__ import annotations
+
+from hotlap.model.observation import BACKWARD, COPY, DATA, FORWARD, GARBAGE, OPTIMIZER, PHASES, SYNC
+
+# Kinds of entries come in pairs: the way in is even, the way out is the odd number after it.
+ITERATE, ITERATED, FETCH, FETCHED, STEP, STEPPED, CALL, CALLED = range(8)
+DIFFERENTIATE, DIFFERENTIATED, SYNC_BEGINS, SYNC_ENDS, COPY_BEGINS, COPY_ENDS, COLLECT, COLLECTED = range(8, 16)
+SPAN, SPANNED, SCALER_STEPS, SCALER_STEPPED, PAUSE, WATCH = range(16, 22)
+
+PHASE_OF = {
+    kind: PHASES.index(phase)
+    for kind, phase in (
+        (ITERATE, DATA),
+        (FETCH, DATA),
+        (STEP, OPTIMIZER),
+        (CALL, FORWARD),
+        (DIFFERENTIATE, BACKWARD),
+        (SYNC_BEGINS, SYNC),
+        (COPY_BEGINS, COPY),
+        (COLLECT, GARBAGE),
+    )
+}
