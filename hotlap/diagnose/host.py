@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hotlap.diagnose.step import NOTICEABLE, Step
-from hotlap.diagnose.wording import listed, number, part, percent
+from hotlap.diagnose.wording import listed, part, percent
 from hotlap.model.diagnosis import Finding
+from hotlap.model.figures import number
 from hotlap.model.observation import EVALUATION, GARBAGE, REST, SPAN_PREFIX, Place, Sync
 
 REST_SHARE = 0.05  # of a step; every loop has a little

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hotlap.diagnose.step import Step
-from hotlap.diagnose.wording import number, percent
+from hotlap.diagnose.wording import percent
 from hotlap.model.diagnosis import Finding
+from hotlap.model.figures import number
 from hotlap.model.observation import BACKWARD, Rank
 
 UNEVEN = 1.05  # times the work of the other ranks

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hotlap.diagnose.step import Step
-from hotlap.diagnose.wording import listed, number, part, percent, times
+from hotlap.diagnose.wording import listed, part, percent
+from hotlap.model.figures import number, times
 from hotlap.model.observation import (
     BACKWARD,
     COPY,

@@ -15,9 +15,8 @@ from threading import get_ident
 from time import perf_counter, perf_counter_ns, time
 from typing import Any
 
-from hotlap.model.codec import to_json
 from hotlap.model.observation import Warmup
-from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING, Progress, ProgressWriter
+from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING
 from hotlap.model.session import Session
 from hotlap.observe import span, surroundings
 from hotlap.observe import tape as t
@@ -30,14 +29,14 @@ from hotlap.observe.ranks import rank_and_world
 from hotlap.observe.steps import Boundary
 from hotlap.observe.stop import Stopper
 from hotlap.observe.story import Story
-from hotlap.observe.summary import Tally, part_of
+from hotlap.observe.summary import Tally
 from hotlap.observe.syncs import Copies, Syncs
-from hotlap.observe.window import ENOUGH, MOST_STEPS, WarmupDetector, enough, progress
+from hotlap.observe.telling import Telling
+from hotlap.observe.window import ENOUGH, MOST_STEPS, WarmupDetector, enough
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Entry, Seams
 from hotlap.patch.tensors import open_indexing, open_tensors
 
-SAY_SECONDS, FLUSH_SECONDS = 0.2, 10.0
 LINES_SECONDS, LINES_STEPS = 1.5, 3
 TRACE_SECONDS, TRACE_STEPS = 3.0, 5
 EVENT_EVERY = 4  # optimizer steps: recording a CUDA event costs the host some 14 µs
@@ -78,11 +77,10 @@ class Agent:
         self.ending = False
         self._tensors: Ledger | None = None
         self._born = perf_counter()
-        self._state_since = self._last_flush = self._born
-        self._said = 0.0
+        self._state_since = self._born
         self._last: Boundary | None = None
         self._longest_tape = 0
-        self._progress = ProgressWriter(self.folder / f"progress-{os.getpid()}.bin")
+        self.telling = Telling(self)
 
     def subscribe(self) -> None:
         seams, tape = self.seams, self.entries.append
@@ -155,9 +153,7 @@ class Agent:
         entries = self.entries[:]
         del self.entries[: len(entries)]
         self.story.read(entries)
-        if self.state == STARTING or perf_counter() - self._said > SAY_SECONDS:
-            self._say()
-            self._flush_sometimes()
+        self.telling.sometimes()
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] == 0:  # many and short
@@ -175,11 +171,11 @@ class Agent:
 
     def _loader_made(self, *_: Any) -> None:
         self.loaders.made += 1
-        self._say()
+        self.telling.say()
 
     def _optimizer_made(self, *_: Any) -> None:
         self.optimizers_made += 1
-        self._say()
+        self.telling.say()
 
     def _scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
         if scaler.is_enabled():
@@ -344,7 +340,7 @@ class Agent:
 
     def _done(self) -> None:
         self._enter_state(DONE)
-        self._write(complete=True)
+        self.telling.write(complete=True)
         self.seams.close()
         if self.stopper is not None:
             self.stopper.decide()
@@ -368,43 +364,9 @@ class Agent:
             self.tally.make_do_with_warmup()
         if self.state in (WARMING, TIMING):
             self.tally.end(self.loaders.counts(), self.story.spans)
-        self._write(complete=False)
+        self.telling.write(complete=False)
         self.state = DONE
         self.seams.close()
-
-    def _write(self, complete: bool) -> None:
-        part = part_of(self, complete)
-        final = self.folder / f"part-{os.getpid()}.json"
-        draft = final.with_suffix(".tmp")
-        draft.write_text(to_json(part), encoding="utf-8")
-        draft.replace(final)
-        self._last_flush = perf_counter()
-
-    def _flush_sometimes(self) -> None:
-        """A killed process leaves at least this."""
-        if self.state in (WARMING, TIMING) and perf_counter() - self._last_flush > FLUSH_SECONDS:
-            self._write(complete=False)
-
-    def _say(self) -> None:
-        self._said = perf_counter()
-        fraction = 0.0
-        if self.state == TIMING:
-            fraction = progress(self.tally.steps, self.tally.seconds, self.session.steps)
-        elif self.state in (LOOKING, DONE):
-            fraction = 1.0
-        batches = sum(seen.batches for seen in self.loaders.seen)
-        self._progress.write(
-            Progress(
-                self.state,
-                self.rank,
-                fraction,
-                self.story.steps.optimizer_steps,
-                batches,
-                self.losses.backwards,
-                self.optimizers_made,
-                self.loaders.made,
-            )
-        )
 
     def optimizer_records(self) -> tuple[Any, ...]:
         return tuple(describe_optimizer(one) for one in self.optimizers.values())
@@ -412,7 +374,7 @@ class Agent:
     def _enter_state(self, state: int) -> None:
         self.state = state
         self._state_since = perf_counter()
-        self._say()
+        self.telling.say()
 
     def _in_state(self, seconds: float) -> bool:
         return perf_counter() - self._state_since >= seconds

@@ -6,8 +6,9 @@ import math
 import shlex
 from collections.abc import Iterator
 
+from hotlap.model.figures import number, times
 from hotlap.model.observation import EVALUATION, Loader, Machine, Observation
-from hotlap.report.figures import count, megabytes, number, percent, quantile, times
+from hotlap.report.figures import count, megabytes, percent, quantile
 
 
 def figures(seen: Observation) -> Iterator[str]:

@@ -5,26 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from hotlap.model.figures import NONE
 from hotlap.model.observation import PHASES
 
-NONE = "–"
-
-
-def number(value: float | None) -> str:
-    if value is None or not math.isfinite(value):
-        return NONE if value is None else str(value)
-    size = abs(value)
-    if size >= 99.95:
-        return f"{value:,.0f}"
-    if size >= 0.995 or size == 0:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.0095 else f"{value:.2g}"
-
-
-def times(ratio: float) -> str:
-    if not math.isfinite(ratio):
-        return NONE
-    return f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.1f}×" if ratio >= 1.095 else f"{ratio:.2f}×"
+SHOWN = 5e-5  # of the window: less is the edge of it, not a phase
 
 
 def percent(share: float) -> str:
@@ -69,9 +53,9 @@ def parts_of(total: int, weights: Sequence[float]) -> list[int]:
 
 
 def ordered_shares(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Phases in the order of a step, then the user's sections; those that took no time left out."""
+    """Phases in the order of a step, then the user's sections; those that took next to no time left out."""
     names = [name for name in PHASES if name in shares] + sorted(name for name in shares if name not in PHASES)
-    return [(name, shares[name]) for name in names if math.isfinite(shares[name]) and shares[name] > 0]
+    return [(name, shares[name]) for name in names if math.isfinite(shares[name]) and shares[name] >= SHOWN]
 
 
 def short_path(file: str, directory: str) -> str:

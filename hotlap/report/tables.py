@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotlap.model.diagnosis import Diagnosis
+from hotlap.model.figures import NONE, number, times
 from hotlap.model.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
-from hotlap.report.figures import NONE, number, percent, short_path, times
+from hotlap.report.figures import percent, short_path
 
 MOST_SYNCS, MOST_LINES, MOST_KERNELS, MOST_FINDINGS, MOST_COPIES = 8, 6, 6, 8, 4
 

@@ -8,7 +8,8 @@ import rich.table
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from hotlap.report.figures import number, parts_of
+from hotlap.model.figures import number
+from hotlap.report.figures import parts_of
 from hotlap.report.page import Page, Segment
 from hotlap.report.tables import Table
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hotlap.report.figures import count, megabytes, number, parts_of, quantile, short_path, times
+from hotlap.model.figures import number, times
+from hotlap.report.figures import count, megabytes, parts_of, quantile, short_path
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""What the agent tells the process that watches: a few numbers often, all it knows at the end and now and then."""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from hotlap.model.codec import to_json
+from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING, Progress, ProgressWriter
+from hotlap.observe.summary import part_of
+from hotlap.observe.window import progress
+
+if TYPE_CHECKING:
+    from hotlap.observe.agent import Agent
+
+SAY_SECONDS, FLUSH_SECONDS = 0.2, 10.0
+
+
+class Telling:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._progress = ProgressWriter(agent.folder / f"progress-{os.getpid()}.bin")
+        self._said = 0.0
+        self._flushed = perf_counter()
+
+    def sometimes(self) -> None:
+        """Called after the tape was read. A killed process leaves at least what was flushed."""
+        agent, now = self._agent, perf_counter()
+        if agent.state == STARTING or now - self._said > SAY_SECONDS:
+            self.say()
+        if agent.state in (WARMING, TIMING) and now - self._flushed > FLUSH_SECONDS:
+            self.write(complete=False)
+
+    def write(self, complete: bool) -> None:
+        final = self._agent.folder / f"part-{os.getpid()}.json"
+        draft = final.with_suffix(".tmp")
+        draft.write_text(to_json(part_of(self._agent, complete)), encoding="utf-8")
+        draft.replace(final)
+        self._flushed = perf_counter()
+
+    def say(self) -> None:
+        agent = self._agent
+        self._said = perf_counter()
+        self._progress.write(
+            Progress(
+                state=agent.state,
+                rank=agent.rank,
+                fraction=self._fraction(),
+                steps=agent.story.steps.optimizer_steps,
+                batches=sum(seen.batches for seen in agent.loaders.seen),
+                backwards=agent.losses.backwards,
+                optimizers=agent.optimizers_made,
+                loaders=agent.loaders.made,
+            )
+        )
+
+    def _fraction(self) -> float:
+        agent = self._agent
+        if agent.state == TIMING:
+            return progress(agent.tally.steps, agent.tally.seconds, agent.session.steps)
+        return 1.0 if agent.state in (LOOKING, DONE) else 0.0
