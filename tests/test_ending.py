@@ -101,7 +101,14 @@ def test_an_exception_is_shown_as_without_us(tmp_path):
 
 def interrupted(tmp_path, number):
     command = [*HOTLAP, "profile", "--run-dir", str(tmp_path / "kept"), "--steps", "100000", *python("endless.py")]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not steps_seen(tmp_path):
         time.sleep(0.1)

@@ -240,8 +240,16 @@ class Agent:
         self.tally.warm(boundary, self.loaders.counts())
         over = self.warmup.over(seconds)
         searching = self.session.warmup is None and not self.roots.settled and self.warmup.steps < 12
-        if over and not searching:
+        if self._out_of_time():
+            self._make_do()
+            self._done()
+        elif over and not searching:
             self._begin_timing(boundary)
+
+    def _make_do(self) -> None:
+        """Warming up has to do for a window."""
+        self.tally.make_do_with_warmup()
+        self.tally.end(self.loaders.counts(), self.story.spans)
 
     def _watch_tensors(self, opened: Ledger) -> Ledger:
         """From here on syncs are counted, until _unwatch_tensors."""
@@ -274,17 +282,22 @@ class Agent:
         self._time_tensors(True)
         if not self.on_cuda:
             self._unwatch_tensors()
-        if self.roots.settled and self.loaders.seen:
-            self.seams.calling.unsubscribe(self._first_calls)  # which opens the short way for calls
+        self._shorten_calls()
         self.seams.stepping.unsubscribe(self._stepping)
         if self.loaders.predictable():
             self.seams.fetching.result = None
         self.seams.stepping.result = self._stepped if self.on_cuda else None
         self._read_later(ENOUGH[0][0])
 
+    def _shorten_calls(self) -> None:
+        """Nobody attends to calls of the root any more, which opens the short way to the tape."""
+        if self.roots.settled and self.loaders.seen:
+            self.seams.calling.unsubscribe(self._first_calls)
+
     def _timed(self, boundary: Boundary) -> None:
         if not self.roots.settled:
             self.roots.settle()
+            self._shorten_calls()
         self.tally.add(boundary)
         if enough(self.tally.steps, self.tally.seconds, self.session.steps) or self._out_of_time():
             self._end_timing()
@@ -341,7 +354,7 @@ class Agent:
     def _done(self) -> None:
         self._enter_state(DONE)
         self.telling.write(complete=True)
-        self.seams.close()
+        self._leave()
         if self.stopper is not None:
             self.stopper.decide()
 
@@ -361,12 +374,18 @@ class Agent:
         if self.tracer is not None:
             self.seams.guard.run("tracing", self.tracer.stop)
         if self.state == WARMING:
-            self.tally.make_do_with_warmup()
-        if self.state in (WARMING, TIMING):
+            self._make_do()
+        elif self.state == TIMING:
             self.tally.end(self.loaders.counts(), self.story.spans)
         self.telling.write(complete=False)
         self.state = DONE
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close, and hold on to nothing of the user's: a model kept alive is memory taken."""
         self.seams.close()
+        self.optimizers.clear()
+        self.roots.forget()
 
     def optimizer_records(self) -> tuple[Any, ...]:
         return tuple(describe_optimizer(one) for one in self.optimizers.values())

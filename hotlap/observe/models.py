@@ -68,6 +68,10 @@ class Roots:
     def _owns(self, module: Any) -> bool:
         return any(id(parameter) in self._owned for parameter in module.parameters())
 
+    def forget(self) -> None:
+        self.tops.clear()
+        self._watched.clear()
+
     @property
     def seen(self) -> bool:
         return bool(self._called)

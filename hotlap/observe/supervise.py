@@ -24,6 +24,7 @@ POLL = 0.1
 GRACE = float(os.environ.get("HOTLAP_GRACE", "30"))  # for the program to clean up once it was asked to stop
 OVERTIME = 10.0  # beyond --max-seconds for a step that is still under way
 PATIENCE = 5.0  # between SIGTERM and SIGKILL
+INSIST = 3  # times Ctrl-C is passed on as it is to a command that may ignore it
 
 OnProgress = Callable[[Progress | None, float], None]
 
@@ -130,7 +131,7 @@ class _Attendant:
         if number == signal.SIGINT and self._signals == 1 and _in_terminal_foreground():
             return
         with suppress(ProcessLookupError):
-            self._child.send_signal(number)
+            self._child.send_signal(number if self._signals < INSIST else signal.SIGTERM)
 
     def ending(self) -> Ending:
         code = self._child.returncode

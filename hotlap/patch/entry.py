@@ -178,7 +178,7 @@ def _restore_excepthook(ours: Any, before: Any) -> None:
 
 
 def without_our_frames(trace: Any) -> Any:
-    room = str(Path(__file__).parent)
+    room = f"{Path(__file__).parent}/"
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(room):
         trace = trace.tb_next
     link = trace
