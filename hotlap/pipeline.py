@@ -179,6 +179,11 @@ def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
             f"no training step within {options.max_seconds:g} s; {_saw(ending)}; wait longer with --max-seconds "
             f"{2 * options.max_seconds:g}"
         )
+    if ending.progress is not None and ending.progress.steps:
+        return RunFolderUnwritable(
+            f"{ending.progress.steps} training step(s) were seen but could not be kept (exit code {ending.exit_code}); "
+            "is the disk full, or was the process killed? choose another place: --run-dir DIR"
+        )
     if all(hello.endswith("False") for hello in ending.hellos):
         interpreter = ending.hellos[0].split("\t")[0]
         return TorchUnusable(

@@ -91,7 +91,8 @@ def find(wanted: str | None, at: Path | None = None) -> Run:
     runs = sorted((path for path in ((at or home()) / "runs").glob("*") if path.is_dir()), key=_age)
     if not runs:
         raise RunNotFound(f"no runs in {at or home()}; make one: hotlap profile python train.py")
-    matching = [path for path in runs if not wanted or path.name.startswith(wanted)]
+    kept = [path for path in runs if (path / "observation.json").exists()]  # a run that never stepped has none
+    matching = [path for path in runs if path.name.startswith(wanted)] if wanted else kept or runs
     if not matching:
         raise RunNotFound(f"no run named {wanted}; the newest is {runs[-1].name}")
     return Run(next((path for path in matching if path.name == wanted), matching[-1]))
