@@ -1,14 +1,17 @@
 """What observing costs a training step. `python benchmarks/overhead.py [--device cuda] [--out FILE]`
 
-Observed and unobserved blocks of steps alternate in one process (A B B A …), so that drift hits both alike. The step is
-made to last about 5 ms and holds what a usual loop does: a DataLoader batch, two copies, forward, loss, backward,
-optimizer step and one `.item()`. Reported: the paired difference per step with a 95 % bootstrap interval, in µs and
-as a share of the step.
+A step's time drifts by more than we look for, over seconds. So one process alternates every few steps, in random order,
+between three arms: hotlap out of the way, hotlap observing without looking into the steps, and hotlap looking into all
+of them. Of steps as short as these only some are looked into (hotlap/observe/rota.py): the overhead is the mean of both
+kinds, weighted by how often each occurs. The step is made to last about 5 ms and holds what a usual loop does: a
+DataLoader batch, two copies, forward, loss, backward, optimizer step and one `.item()`. Reported: the median of the
+paired differences per step with a 95 % bootstrap interval, in µs and as a share of the step.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -16,24 +19,31 @@ import statistics
 import tempfile
 import time
 import timeit
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.model.session import Session
 from hotlap.observe import agent as observing
+from hotlap.observe.rota import share_of_steps
 from hotlap.observe.surroundings import cpu_name, usable_cores
+from hotlap.observe.window import planned_steps
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 
 TARGET_MS = 5.0
-WARM = 8  # steps at the head of each block that are not counted: the agent warms up in them
+WARM = 30  # steps in which the agent warms up
+SKIPPED = 2  # steps after each change of arm
 
 
 class Loop:
@@ -59,60 +69,76 @@ class Loop:
         if self.sync:
             self.total += loss.item()
 
+    def begin_epoch(self) -> None:
+        self._batches = iter(self.loader)
+
     def _next(self) -> Any:
         try:
             return next(self._batches)
         except StopIteration:
-            self._batches = iter(self.loader)
+            self.begin_epoch()
             return next(self._batches)
 
 
-def seconds_per_step(loop: Loop, steps: int) -> float:
-    """The median step of a block. On CUDA the queue is emptied around it: the benchmark's own sync, not hotlap's."""
-    for _ in range(WARM):
-        loop.step()
-    settle(loop.device)
+def seconds_of_steps(loop: Loop, steps: int) -> list[float]:
+    """Each step ends with .item(), so each is whole."""
     took = []
     for _ in range(steps):
         began = time.perf_counter()
         loop.step()
         took.append(time.perf_counter() - began)
-    settle(loop.device)
-    return statistics.median(took)  # each step ends with .item(), so each is whole; a median shrugs off others
+    return took
 
 
-def settle(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+class Observer:
+    """hotlap inside this process, measuring; it can step out of the way and come back."""
 
+    def __init__(self, loop: Loop, folder: str) -> None:
+        session = Session(
+            schema=1, folder=folder, agent="", steps=10**9, warmup=2, max_seconds=1e9, full=True, ceiling=False,
+            trace=False, started=time.time(),
+        )  # fmt: skip
+        self.seams = Seams(torch, Guard(strict=True))
+        self.seams.open()
+        self.agent = observing.Agent(torch, session, self.seams)
+        self.agent.turns.detail = 1.0  # from here on the benchmark decides
+        self.agent.subscribe()
+        loop.begin_epoch()  # a loader iterated before hotlap came would never be known to it
+        for _ in range(WARM):
+            loop.step()
+        assert self.agent.state == observing.TIMING, "the agent is not measuring"
+        assert self.agent.loaders.seen, "the loader is not known"
+        assert not self.seams.calling.attended, "the root is not settled"
 
-def observed(loop: Loop, steps: int, folder: str) -> tuple[float, float]:
-    """The same block with the agent measuring all of it; and the seconds a step that reading the tape takes later."""
-    session = Session(
-        schema=1, folder=folder, agent="", steps=10**9, warmup=2, max_seconds=1e9, full=True, ceiling=False,
-        trace=False, started=time.time(),
-    )  # fmt: skip
-    seams = Seams(torch, Guard(strict=True))
-    seams.open()
-    agent = observing.Agent(torch, session, seams)
-    agent.subscribe()
-    try:
-        took = seconds_per_step(loop, steps)
+    @contextmanager
+    def arm(self, name: str) -> Iterator[None]:
+        if name != "off":
+            self.agent.turns.look_into(name == "detailed")
+            yield
+            return
+        hooks = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
+        kept = [dict(one) for one in hooks]
+        for one in hooks:
+            one.clear()
+        gc.callbacks.remove(self.agent._collecting)
+        with self.seams.ledger.hidden():
+            yield
+        gc.callbacks.append(self.agent._collecting)
+        for one, entries in zip(hooks, kept, strict=True):
+            one.update(entries)
+
+    def read(self) -> float:
+        """Seconds that reading the tape takes, which a run does outside the steps it times."""
         began = time.perf_counter()
-        agent._catch_up()
-        reading = (time.perf_counter() - began) / steps
-        assert agent.state == observing.TIMING, "the agent was not measuring"
-        assert agent.tally.steps >= steps, "steps were missed"
-        return took, reading
-    finally:
-        seams.close()
+        self.agent._catch_up()
+        return time.perf_counter() - began
 
 
 def choose_width(device: str, depth: int) -> int:
     """The width whose step comes closest to the target."""
     best, distance = 0, float("inf")
     for width in (16, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096):
-        took = 1000 * seconds_per_step(Loop(device, width, depth, sync=True), 20)
+        took = 1000 * statistics.median(seconds_of_steps(Loop(device, width, depth, sync=True), 20)[5:])
         if abs(took - TARGET_MS) < distance:
             best, distance = width, abs(took - TARGET_MS)
         if took > 2 * TARGET_MS:
@@ -128,44 +154,61 @@ def interval(differences: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+ARMS = ("off", "brief", "detailed")
+Round = dict[str, float]  # by arm, the median step in µs
+
+
 def measure(device: str, depth: int, rounds: int, steps: int) -> dict[str, Any]:
     width = choose_width(device, depth)
     loop = Loop(device, width, depth, sync=True)
-    pairs: list[tuple[float, float]] = []
-    readings: list[float] = []
+    typical = statistics.median(seconds_of_steps(loop, 60)[20:])
+    share = share_of_steps(typical, planned_steps(typical, None))
+    random = Random(0)
+    taken: list[Round] = []
+    reading = 0.0
     with tempfile.TemporaryDirectory() as folder:
+        observer = Observer(loop, folder)
         for number in range(rounds):
-            first_observed = number % 2 == 0
-            times: dict[bool, float] = {}
-            for watching in (first_observed, not first_observed):
-                if watching:
-                    times[True], reading = observed(loop, steps, folder)
-                    readings.append(reading)
-                else:
-                    times[False] = seconds_per_step(loop, steps)
-            pairs.append((times[False], times[True]))
+            taken.append(one_round(loop, observer, steps, random))
+            if number % 10 == 9:
+                reading += observer.read()
+        observed = observer.agent.tally.steps
+        observer.seams.close()
+    assert observed >= rounds * 2 * steps, f"only {observed} steps were observed"
     model = f"{depth} × Linear({width}), batch 16, {2 * depth + 1} modules"
-    return summary(device, model, steps, pairs, readings)
-
-
-def summary(
-    device: str, model: str, steps: int, pairs: list[tuple[float, float]], readings: list[float]
-) -> dict[str, Any]:
-    differences = [1e6 * (on - off) for off, on in pairs]
-    step_us = 1e6 * statistics.median(off for off, _ in pairs)
-    low, high = interval(differences)
-    median = statistics.median(differences)
+    outside = 1e6 * reading / observed
     return {
-        "device": device,
-        "model": model,
+        "device": device, "model": model, "steps_per_arm_and_round": steps, **summary(share, taken),
+        "reading_us_per_step_outside_the_step": outside, "rounds_median_us_per_step": taken,
+    }  # fmt: skip
+
+
+def one_round(loop: Loop, observer: Observer, steps: int, random: Random) -> Round:
+    """A few steps of each arm, the first of them not counted."""
+    found: Round = {}
+    for arm in random.sample(ARMS, len(ARMS)):
+        with observer.arm(arm):
+            found[arm] = 1e6 * statistics.median(seconds_of_steps(loop, steps + SKIPPED)[SKIPPED:])
+    return found
+
+
+def summary(share: float, taken: list[Round]) -> dict[str, Any]:
+    brief = [one["brief"] - one["off"] for one in taken]
+    detailed = [one["detailed"] - one["off"] for one in taken]
+    weighted = [share * much + (1 - share) * little for much, little in zip(detailed, brief, strict=True)]
+    step_us = statistics.median(one["off"] for one in taken)
+    low, high = interval(weighted)
+    return {
         "step_ms": step_us / 1000,
-        "overhead_us": median,
+        "share_of_steps_looked_into": share,
+        "overhead_us": statistics.median(weighted),
         "overhead_us_95": [low, high],
-        "overhead_percent": 100 * median / step_us,
+        "overhead_percent": 100 * statistics.median(weighted) / step_us,
         "overhead_percent_95": [100 * low / step_us, 100 * high / step_us],
-        "reading_us_per_step_outside_the_step": 1e6 * statistics.median(readings),
-        "steps_per_block": steps,
-        "blocks_off_on_seconds_per_step": pairs,
+        "brief_step_us": statistics.median(brief),
+        "brief_step_us_95": interval(brief),
+        "detailed_step_us": statistics.median(detailed),
+        "detailed_step_us_95": interval(detailed),
     }
 
 
@@ -206,8 +249,8 @@ def span_nanoseconds() -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=6, help="of each arm in a round")
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -222,7 +265,7 @@ def main() -> None:
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(text + "\n", encoding="utf-8")
-    shown = {name: value for name, value in result["result"].items() if not name.startswith("blocks")}
+    shown = {name: value for name, value in result["result"].items() if not name.startswith("rounds")}
     print(json.dumps({**shown, "span_ns_when_not_running": result["span_ns_when_not_running"]}, indent=1))
 
 

@@ -239,6 +239,7 @@ class Observation:
     ended: str  # "window complete", "program ended", "program failed", "interrupted", "time limit"
     exit_code: int | None
     steps: int  # measured, after warming up
+    steps_seen: int | None = None  # of them, those looked into in detail; the others tell time, data wait and loss only
     backwards_per_step: float
     batches_per_step: float
     samples_per_second: float | None

@@ -32,6 +32,7 @@ from hotlap.observe.story import Story
 from hotlap.observe.summary import Tally
 from hotlap.observe.syncs import Copies, Syncs
 from hotlap.observe.telling import Telling
+from hotlap.observe.turns import Turns
 from hotlap.observe.window import ENOUGH, MOST_STEPS, WarmupDetector, enough
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Entry, Seams
@@ -39,7 +40,6 @@ from hotlap.patch.tensors import open_indexing, open_tensors
 
 LINES_SECONDS, LINES_STEPS = 1.5, 3
 TRACE_SECONDS, TRACE_STEPS = 3.0, 5
-EVENT_EVERY = 4  # optimizer steps: recording a CUDA event costs the host some 14 µs
 LONGEST_TAPE = 200_000  # entries, then it is read in between
 READ_EVERY = 1.0  # seconds
 
@@ -80,6 +80,9 @@ class Agent:
         self._state_since = self._born
         self._last: Boundary | None = None
         self._longest_tape = 0
+        self.turns = Turns(self)
+        self._read_in = 1  # optimizer steps until the tape is read
+        self._asked = 1
         self.telling = Telling(self)
 
     def subscribe(self) -> None:
@@ -92,6 +95,7 @@ class Agent:
         seams.iterating.subscribe(after=self._iterated)
         seams.fetching.write_to(tape, t.FETCH, t.FETCHED, None, self._fetched)
         seams.backward.write_to(tape, t.DIFFERENTIATE, t.DIFFERENTIATED, self.losses.note)
+        seams.backward.glance = t.LOSS
         seams.calling.write_to(tape, t.CALL, t.CALLED, self._calling)
         seams.stepping.write_to(tape, t.STEP, t.STEPPED)
         seams.stepping.follow_up = self._after_step
@@ -124,21 +128,24 @@ class Agent:
             return True, 0
         return False, 0 if self.loaders.seen else batch_size_of([*args, *kwargs.values()])
 
-    def _stepped(self, optimizer: Any, now: int) -> tuple[int, Any]:
-        if self.seams.stepping.countdown % EVENT_EVERY or self.torch.cuda.is_current_stream_capturing():
-            return id(optimizer), None
-        event = self.torch.cuda.Event(enable_timing=True)
-        event.record()
-        return id(optimizer), event
-
     def _after_step(self) -> None:
-        """An optimizer step after which the tape is to be read."""
+        """An optimizer step that was waited for: the rota has its turn, or the tape is to be read, or both."""
         if get_ident() != self.story.thread:
             return
-        now = perf_counter_ns()
+        self._read_in -= self._asked
+        self.turns.passed(self._asked)
+        if self._read_in <= 0:
+            self._read_now()
+        self._asked = min(self._read_in, self.turns.due_in or self._read_in)
+        self.seams.stepping.countdown = self._asked
+
+    def _read_now(self) -> None:
+        now = self.turns.reading_since = perf_counter_ns()
+        self._read_in = 1
         self._catch_up()
         if self.state == TIMING:
             self._read_later(READ_EVERY)
+        self.turns.reading_since = None
         self.entries.append((t.PAUSE, now, 0, perf_counter_ns() - now))
 
     def _read_later(self, seconds: float) -> None:
@@ -146,7 +153,7 @@ class Agent:
         steps = int(seconds / max(1e-5, self.warmup.typical))
         if self.session.steps:
             steps = min(steps, self.session.steps - self.tally.steps + 1)
-        self.seams.stepping.countdown = max(1, min(steps, MOST_STEPS))
+        self._read_in = max(1, min(steps, MOST_STEPS))
 
     def _catch_up(self) -> None:
         """Read what is on the tape. Other threads may write meanwhile: what they add stays for the next time."""
@@ -286,13 +293,15 @@ class Agent:
         self.seams.stepping.unsubscribe(self._stepping)
         if self.loaders.predictable():
             self.seams.fetching.result = None
-        self.seams.stepping.result = self._stepped if self.on_cuda else None
+        self.losses.stop_copying()
+        self.turns.begin()
         self._read_later(ENOUGH[0][0])
 
     def _shorten_calls(self) -> None:
         """Nobody attends to calls of the root any more, which opens the short way to the tape."""
-        if self.roots.settled and self.loaders.seen:
+        if self.roots.settled:
             self.seams.calling.unsubscribe(self._first_calls)
+            self.seams.calling.attended = not self.loaders.seen  # then only the call tells the batch size
 
     def _timed(self, boundary: Boundary) -> None:
         if not self.roots.settled:
@@ -308,6 +317,7 @@ class Agent:
         self._time_tensors(False)
         self._unwatch_tensors()
         self._enter_state(LOOKING)
+        self.turns.end()
         self.seams.stepping.result = None
         self.seams.stepping.subscribe(before=self._stepping)
         opened = open_indexing(self.seams) if self.on_cuda else open_tensors(self.seams, False)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from hotlap.model.observation import EVALUATION, PHASES, REST
+from hotlap.model.observation import DATA, EVALUATION, GARBAGE, PHASES, REST
 
-_REST, _EVALUATION = PHASES.index(REST), PHASES.index(EVALUATION)
+_DATA, _REST, _EVALUATION = PHASES.index(DATA), PHASES.index(REST), PHASES.index(EVALUATION)
+_GARBAGE = PHASES.index(GARBAGE)
 
 
 class Clock:
-    """A stack of phases, told the time of each change. Inner phases take their time out of outer ones."""
+    """A stack of phases, told the time of each change. Inner phases take their time out of outer ones.
 
-    __slots__ = ("_current", "_evaluating", "_since", "_stack", "names", "totals")
+    While details are left out, only waits for data, evaluation and garbage collection are told; the rest of that time
+    is *unseen*. `spread` gives it to the phases as they share what was seen, inside the loader and outside it apart.
+    """
+
+    __slots__ = ("_current", "_evaluating", "_since", "_stack", "detailed", "fed", "names", "totals", "unseen")
 
     def __init__(self, now: int) -> None:
         self.names = list(PHASES)
         self.totals = [0] * len(PHASES)
+        self.fed = [0] * len(PHASES)  # that part of the totals which passed inside the loader
+        self.unseen = [0, 0]  # outside and inside the loader
+        self.detailed = True
         self._stack: list[int] = []
         self._current = _REST
         self._evaluating = False
@@ -25,6 +33,7 @@ class Clock:
         if name not in self.names:
             self.names.append(name)
             self.totals.append(0)
+            self.fed.append(0)
         return self.names.index(name)
 
     def enter(self, phase: int, now: int) -> None:
@@ -49,8 +58,20 @@ class Clock:
 
     def lap(self, now: int) -> None:
         """Bring the totals up to now."""
-        self.totals[_EVALUATION if self._evaluating else self._current] += now - self._since
-        self._since = now
+        spent, self._since = now - self._since, now
+        if self._evaluating:
+            self.totals[_EVALUATION] += spent
+        elif not self.detailed and self._current != _GARBAGE:
+            self.unseen[self.inside(_DATA)] += spent
+        else:
+            self.totals[self._current] += spent
+            if self.inside(_DATA):
+                self.fed[self._current] += spent
+
+    def look(self, detailed: bool, now: int) -> None:
+        """From now on details are told, or left out."""
+        self.lap(now)
+        self.detailed = detailed
 
     def reset(self, now: int) -> None:
         """Forget what is open: the training thread turned out to be another one."""
@@ -60,7 +81,8 @@ class Clock:
 
     def copy(self) -> Clock:
         other = Clock(self._since)
-        other.names, other.totals = list(self.names), list(self.totals)
+        other.names, other.totals, other.fed = list(self.names), list(self.totals), list(self.fed)
+        other.unseen, other.detailed = list(self.unseen), self.detailed
         other._stack, other._current, other._evaluating = list(self._stack), self._current, self._evaluating
         return other
 
@@ -70,3 +92,15 @@ class Clock:
     @property
     def current(self) -> str:
         return self.names[_EVALUATION if self._evaluating else self._current]
+
+
+def spread(totals: list[int], fed: list[int], unseen: list[int]) -> list[float]:
+    """The totals with the unseen time given to the phases that were seen, in proportion."""
+    result = [float(total) for total in totals]
+    outside = [total - inside for total, inside in zip(totals, fed, strict=True)]
+    for time, seen, otherwise in zip(unseen, (outside, fed), (_REST, _DATA), strict=True):
+        known = {i: part for i, part in enumerate(seen) if part > 0 and i not in (_EVALUATION, _GARBAGE)}
+        whole = sum(known.values())
+        for i, part in (known if whole else {otherwise: 1}).items():
+            result[i] += time * part / (whole or 1)
+    return result

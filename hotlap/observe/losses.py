@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Kept(NamedTuple):
+    """A loss on the device as it was at its backward, if its version still is."""
+
+    tensor: Any
+    version: int
+
+
+SMALL = 4096  # bytes of memory that keeping a loss may keep
 
 
 class Losses:
     """What backward was called on, un-scaled. A step's loss is the sum over its backward calls.
 
-    Inside an optimizer's own step (LBFGS evaluates several times) only the first counts.
+    Inside an optimizer's own step (LBFGS evaluates several times) only the first counts. On a device a loss is copied
+    while warming up; if nothing wrote to the losses after their backward, from then on the loss itself is kept, which
+    spares the step a launch.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -25,6 +38,11 @@ class Losses:
         self.keeping = True
         self.on_host = False  # known to be, once the device of the training is
         self.seen = False
+        self.copying = True
+        self._written_to = False
+        self._originals: list[tuple[Any, int]] = []  # while copying: what was copied, and its version
+        self._addresses: set[int] = set()  # of losses kept by themselves
+        self._overwritten: set[int] = set()
 
     def scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
         """GradScaler.scale(loss) gave result: remember the loss itself."""
@@ -50,6 +68,9 @@ class Losses:
         """A backward call, as read from the tape."""
         self.backwards += 1
         losses = [one for one in (loss if type(loss) is list else [loss]) if one is not None]
+        if self._originals:
+            self._check_originals()
+        losses = [self._untouched(one) if type(one) is Kept else one for one in losses]
         if losses and not (self.stepping and self._now):
             self.seen = True
             self._now += losses
@@ -71,7 +92,32 @@ class Losses:
             return self._item(loss)
         if self._torch.cuda.is_current_stream_capturing():
             return None
-        return loss.detach().clone()  # a launch, no sync; later in-place changes cannot reach it
+        kept = loss.detach()
+        if not self.copying:
+            return Kept(kept, kept._version)
+        self._originals.append((kept, kept._version))
+        return kept.clone()  # a launch, no sync; later in-place changes cannot reach it
+
+    def stop_copying(self) -> None:
+        """Warmed up: unless a loss was seen to be written to, or is part of something large."""
+        self.copying = self._written_to
+        self._originals.clear()
+
+    def _check_originals(self) -> None:
+        """The memory of a loss that is still kept cannot be another's: the same address is the same buffer."""
+        addresses = {kept.data_ptr() for kept, _ in self._originals}
+        changed = any(kept._version != version for kept, version in self._originals)
+        large = any(kept.untyped_storage().nbytes() > SMALL for kept, _ in self._originals)
+        self._written_to = self._written_to or changed or large or len(addresses) < len(self._originals)
+        del self._originals[:-1]  # the last one's memory stays taken, to be compared with the next step's
+
+    def _untouched(self, loss: Kept) -> Any:
+        address = loss.tensor.data_ptr()
+        if loss.tensor._version != loss.version or address in self._addresses:
+            self.copying = True
+            self._overwritten.add(address)
+        self._addresses.add(address)
+        return loss.tensor
 
     def optimizer_ended(self) -> None:
         self._ended += self._now
@@ -87,7 +133,9 @@ class Losses:
         on_device = [loss for step in self._steps for loss in step if not isinstance(loss, int | float)]
         if on_device and not may_wait:
             return ()
-        read = iter(_read(self._torch, on_device))
+        told = _read(self._torch, on_device)
+        lost = [one.data_ptr() in self._overwritten for one in on_device]
+        read = iter([math.nan if gone else value for value, gone in zip(told, lost, strict=True)])
         sums = []
         for step in self._steps:
             parts = [loss if isinstance(loss, int | float) else next(read) for loss in step]

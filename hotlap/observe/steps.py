@@ -21,6 +21,10 @@ class Boundary:
     totals: list[int]  # by phase, as in Clock.totals
     backwards: int
     event: Any  # a CUDA event, or None
+    fed: list[int]  # as in Clock
+    unseen: list[int]
+    optimizer_steps: int
+    seen: int  # of them, those looked into
 
 
 class StepClock:
@@ -29,13 +33,30 @@ class StepClock:
         self._stepped: set[int] = set()
         self._pending: Boundary | None = None
         self.optimizer_steps = 0
+        self._seen = 0
         self.closed = 0
 
     def optimizer_ended(self, at: int, optimizer: int, backwards: int, event: Any) -> None:
         self.optimizer_steps += 1
         self._stepped.add(optimizer)
         self._clock.lap(at)
-        self._pending = Boundary(at, list(self._clock.totals), backwards, event)
+        clock = self._clock
+        self._seen += clock.detailed
+        self._pending = Boundary(
+            at=at,
+            totals=list(clock.totals),
+            backwards=backwards,
+            event=event,
+            fed=list(clock.fed),
+            unseen=list(clock.unseen),
+            optimizer_steps=self.optimizer_steps,
+            seen=self._seen,
+        )
+
+    def mark(self, event: Any) -> None:
+        """A CUDA event recorded right after the optimizer's last step."""
+        if self._pending is not None:
+            self._pending.event = event
 
     def has_stepped(self, optimizer: int) -> bool:
         """Since the last step was closed."""

@@ -53,6 +53,9 @@ class Story:
             t.SPANNED: self._spanned,
             t.SCALER_STEPPED: self._scaler_stepped,
             t.WATCH: self._watch,
+            t.LOSS: self._loss,
+            t.DETAIL: self._detail,
+            t.MARK: self._mark,
         }
 
     def read(self, entries: Sequence[Entry]) -> None:
@@ -143,6 +146,15 @@ class Story:
     def _differentiate(self, at: int, loss: Any) -> None:
         self.losses.add(loss)
         self.clock.enter(t.PHASE_OF[t.DIFFERENTIATE], at)
+
+    def _loss(self, at: int, loss: Any) -> None:
+        self.losses.add(loss)
+
+    def _detail(self, at: int, detailed: bool) -> None:
+        self.clock.look(detailed, at)
+
+    def _mark(self, at: int, event: Any) -> None:
+        self.steps.mark(event)
 
     def _step(self, at: int, optimizer: int) -> None:
         if self.steps.has_stepped(optimizer):

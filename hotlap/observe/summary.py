@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter, sleep
@@ -17,6 +17,7 @@ from hotlap.model.observation import EVALUATION, PHASES, HotLine, Observation, S
 from hotlap.model.part import Counts, Part
 from hotlap.model.progress import LOOKING
 from hotlap.observe import surroundings
+from hotlap.observe.clock import spread
 from hotlap.observe.loaders import TRAIN, Seen
 from hotlap.observe.steps import Boundary
 
@@ -84,6 +85,14 @@ class Tally:
         return len(self._boundaries)
 
     @property
+    def steps_seen(self) -> float:
+        """The steps looked into: syncs and copies were counted in them alone."""
+        if self._first is None or not self._boundaries:
+            return 0.0
+        first, last = self._first, self._boundaries[-1]
+        return self.steps * (last.seen - first.seen) / max(1, last.optimizer_steps - first.optimizer_steps)
+
+    @property
     def seconds(self) -> float:
         return (self._boundaries[-1].at - self._first.at) / 1e9 if self._first and self._boundaries else 0.0
 
@@ -106,14 +115,13 @@ class Tally:
         if self._first is None or not self._boundaries:
             return {}
         spent = self._spent()
-        total = sum(spent) or 1
+        total = sum(spent) or 1.0
         return {name: time / total for name, time in zip(names, spent, strict=False)}
 
-    def _spent(self) -> list[int]:
+    def _spent(self) -> list[float]:
         assert self._first is not None
-        last = self._boundaries[-1].totals
-        first = self._first.totals + [0] * (len(last) - len(self._first.totals))  # spans that began later
-        return [end - start for start, end in zip(first, last, strict=True)]
+        first, last = self._first, self._boundaries[-1]
+        return spread(_since(first.totals, last.totals), _since(first.fed, last.fed), _since(first.unseen, last.unseen))
 
     def batches_and_samples(self, seen: list[Seen]) -> tuple[int, int]:
         now = self._final_counts or {one: (one.batches, one.samples) for one in seen}
@@ -134,6 +142,11 @@ class Tally:
         if self._first is None or not self._boundaries:
             return 0.0
         return (self._boundaries[-1].backwards - self._first.backwards) / self.steps
+
+
+def _since(first: list[int], last: list[int]) -> list[int]:
+    """What was added; the first may be shorter, for spans that began later."""
+    return [end - start for start, end in zip_longest(first, last, fillvalue=0)]
 
 
 def part_of(agent: Agent, complete: bool) -> Part:
@@ -173,6 +186,7 @@ def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
         ended="window complete" if complete else "program ended",
         exit_code=None,
         steps=tally.steps,
+        steps_seen=round(tally.steps_seen),
         backwards_per_step=tally.backwards_per_step(),
         batches_per_step=batches / steps,
         samples_per_second=samples / seconds if samples and seconds > 0 else None,
@@ -182,7 +196,7 @@ def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
         warmup=tally.warmup,
         shares=tally.shares(agent.story.clock.names),
         syncs=_syncs(agent, tally),
-        copies=agent.story.copies.rows(steps) if agent.story.copies and tally.steps else (),
+        copies=agent.story.copies.rows(tally.steps_seen) if agent.story.copies and tally.steps_seen else (),
         hot_lines=_hot_lines(agent, step_ms),
         spans=_spans(tally, steps),
         losses=agent.losses.values(may_wait=finished),
@@ -205,7 +219,7 @@ def _syncs(agent: Agent, tally: Tally) -> tuple[Sync, ...]:
     if agent.story.syncs is None:
         return ()
     closed = agent.story.steps.closed or 1
-    return agent.story.syncs.rows(tally.steps, agent.story.steps.optimizer_steps / closed)
+    return agent.story.syncs.rows(tally.steps_seen, agent.story.steps.optimizer_steps / closed)
 
 
 def _hot_lines(agent: Agent, step_ms: tuple[float, ...]) -> tuple[HotLine, ...]:

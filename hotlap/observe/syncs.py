@@ -80,7 +80,7 @@ class Syncs:
         if self.watching and not self.timing:
             self._steps_outside += 1
 
-    def rows(self, steps: int, optimizer_steps_a_step: float) -> tuple[Sync, ...]:
+    def rows(self, steps: float, optimizer_steps_a_step: float) -> tuple[Sync, ...]:
         rows = self._rows(self._timed, steps) if steps else []
         outside = {key: row for key, row in self._outside.items() if key.kind == MASK or not self.on_cuda}
         if self._steps_outside:
@@ -132,7 +132,7 @@ class Copies:
         row[1] += size
         row[2] += spent
 
-    def rows(self, steps: int) -> tuple[CopySite, ...]:
+    def rows(self, steps: float) -> tuple[CopySite, ...]:
         rows = [
             CopySite(
                 **_place_fields(key.code, key.line),

@@ -55,6 +55,12 @@ def enough(steps: int, seconds: float, asked: int | None) -> bool:
     return steps >= MOST_STEPS or any(seconds >= time and steps >= least for time, least in ENOUGH)
 
 
+def planned_steps(typical: float, asked: int | None) -> int:
+    """How many steps of so many seconds the window will have, at least."""
+    seconds, least = ENOUGH[0]
+    return asked or min(MOST_STEPS, max(least, int(seconds / max(1e-6, typical))))
+
+
 def progress(steps: int, seconds: float, asked: int | None) -> float:
     """How much of the window is done, 0 to 1."""
     if asked is not None:

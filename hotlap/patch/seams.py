@@ -3,6 +3,7 @@
 A seam is a pair of subscriber lists around a call. Subscribers are guarded: one that fails is dropped, the call goes
 on. Besides, a seam can write each call on a *tape*: two entries of (kind, time, thread, note), read later. In a step of
 some milliseconds what we add costs several times what it costs in a tight loop; an entry on the tape is the least.
+And a seam can be *brief* for some steps, which costs next to nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ class Seam:
         "_before",
         "_guard",
         "attended",
+        "brief",
         "countdown",
         "enter",
         "follow_up",
+        "glance",
         "instead",
         "leave",
         "name",
@@ -54,6 +57,8 @@ class Seam:
         self.attended = False  # has subscribers or a stand-in, so the short way will not do
         self.tape: Append | None = None
         self.enter = self.leave = 0
+        self.brief = False  # for now, details are left out: the call itself and at most one entry …
+        self.glance = 0  # … of this kind, with the note
         self.note: Callable[..., Any] | None = None  # of what is about to happen, for the tape
         self.result: Callable[..., Any] | None = None  # of what came out of it
         self.follow_up: Callable[[], None] | None = None  # once an optimizer's step is on the tape …
@@ -186,7 +191,7 @@ class Seams:
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 it stands in for one
-                if id(self) not in roots:
+                if id(self) not in roots or (seam.brief and self.training and not seam.attended):
                     return original(self, *args, **kwargs)
                 tape = seam.tape
                 if tape is None or seam.attended or not self.training:
@@ -223,11 +228,14 @@ class Seams:
                 tape = seam.tape
                 if tape is None or seam.attended:
                     return seam.around(original, args[0] if args else None, args, kwargs)
+                brief = seam.brief
                 try:
                     note = id(args[0]) if seam.note is None else seam.note(None, args, kwargs)
-                    tape((seam.enter, perf_counter_ns(), get_ident(), note))
+                    tape((seam.glance if brief else seam.enter, perf_counter_ns(), get_ident(), note))
                 except Exception as error:  # noqa: BLE001 whatever our own code raises
                     seam.stop_writing(error)
+                if brief:
+                    return original(*args, **kwargs)
                 outcome = None
                 try:
                     outcome = original(*args, **kwargs)

@@ -122,7 +122,7 @@ def _method_on_cuda(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.is_cuda:  # an optimizer reads its host-side step counts with item()
+            if seam.brief or not self.is_cuda:  # an optimizer reads its host-side step counts with item()
                 return original(self, *args, **kwargs)
             return _through(seam, kind, _getframe(1), self, original, (self, *args), kwargs)
 
@@ -152,6 +152,8 @@ def _function(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if seam.brief:
+                return original(*args, **kwargs)
             tensor = args[0] if args else kwargs.get("input")
             return _through(seam, kind, _getframe(1), tensor, original, args, kwargs)
 
@@ -180,7 +182,7 @@ def _copy(seams: Seams, name: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            direction = direction_of(name, self, args, kwargs)
+            direction = None if seams.copying.brief else direction_of(name, self, args, kwargs)
             if direction is None:
                 return original(self, *args, **kwargs)
             source = (args[0] if args else kwargs.get("src")) if name == "copy_" else self

@@ -49,6 +49,8 @@ def _is_rate(value: float | None) -> bool:
 def background(seen: Observation) -> Iterator[str]:
     if seen.warmup.steps or seen.warmup.seconds:
         yield f"warm-up {seen.warmup.steps} steps, {number(seen.warmup.seconds)} s (not counted)"
+    if seen.steps_seen is not None and seen.steps_seen < seen.steps:
+        yield f"parts of a step from {seen.steps_seen} of {seen.steps} steps"
     yield f"peak memory {megabytes(seen.memory.peak_host_mb)}"
     if seen.memory.peak_device_mb is not None:
         total = f" of {megabytes(seen.memory.total_device_mb)}" if seen.memory.total_device_mb else ""

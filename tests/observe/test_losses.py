@@ -189,3 +189,53 @@ def test_the_seam_is_told_the_truth_by_torch():
     end_step(losses)
     assert losses.backwards == 3
     assert values(losses) == (12.0,)
+
+
+# Losses on a device, kept by themselves once warmed up. Addresses and versions are the same matter on the host.
+
+
+def kept(loss):
+    from hotlap.observe.losses import Kept
+
+    return Kept(loss, loss._version)
+
+
+def warmed(*pairs) -> Losses:
+    """Losses that were copied while warming up; each with what was done to it afterwards."""
+    losses = Losses(torch)
+    for loss, afterwards in pairs:
+        losses._originals.append((loss.detach(), loss._version))
+        afterwards(loss)
+        losses.add(1.0)
+    losses.stop_copying()
+    return losses
+
+
+def untouched(loss) -> None:
+    pass
+
+
+def test_losses_that_nobody_writes_to_need_no_copy():
+    assert not warmed((torch.tensor(1.0), untouched), (torch.tensor(2.0), untouched)).copying
+
+
+def test_a_loss_changed_in_place_after_backward_is_copied_for_good():
+    assert warmed((torch.tensor(1.0), lambda loss: loss.mul_(2)), (torch.tensor(2.0), untouched)).copying
+
+
+def test_a_loss_in_a_buffer_used_again_is_copied_for_good():
+    buffer = torch.tensor(1.0)
+    assert warmed((buffer, untouched), (buffer, untouched)).copying
+
+
+def test_a_loss_that_is_part_of_something_large_is_copied():
+    assert warmed((torch.zeros(10_000)[3], untouched)).copying
+
+
+def test_an_overwritten_loss_makes_it_copy_again():
+    losses = warmed((torch.tensor(1.0), untouched))
+    late = torch.tensor(5.0)
+    entry = kept(late)
+    late.zero_()
+    losses.add(entry)
+    assert losses.copying

@@ -1,0 +1,129 @@
+"""Which steps are looked into, and what becomes of the time of the others."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from hotlap.model.observation import BACKWARD, COPY, DATA, EVALUATION, FORWARD, GARBAGE, PHASES, REST
+from hotlap.observe.clock import Clock, spread
+from hotlap.observe.rota import ALLOWED, FEWEST, SECONDS_OF_DETAIL, Rota, share_of_steps
+
+
+def steps_of(rota: Rota):
+    """Whether each step is looked into, one after the other."""
+    while True:
+        length = rota.run_length()
+        for _ in range(10**6 if length is None else length):
+            yield rota.detailed
+        rota.switch()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
+def test_as_many_steps_are_looked_into_as_asked(share):
+    looked = list(islice(steps_of(Rota(share)), 20_000))
+    assert sum(looked) / len(looked) == pytest.approx(share, rel=0.1)
+
+
+def test_the_choice_has_no_rhythm():
+    """A program that stalls every second batch must not always be looked into when it does not stall."""
+    looked = list(islice(steps_of(Rota(0.3)), 40_000))
+    for period in (2, 3, 4, 8):
+        for phase in range(period):
+            part = looked[phase::period]
+            assert sum(part) / len(part) == pytest.approx(0.3, rel=0.1)
+
+
+def test_all_or_none_never_switches():
+    for share in (0.0, 1.0):
+        rota = Rota(share)
+        assert rota.detailed == bool(share)
+        assert rota.run_length() is None
+
+
+def test_the_programs_random_numbers_are_left_alone():
+    import random
+
+    random.seed(3)
+    expected = random.Random(3).random()
+    list(islice(steps_of(Rota(0.3)), 100))
+    assert random.random() == expected
+
+
+def test_long_steps_are_all_looked_into():
+    assert share_of_steps(1.01 * SECONDS_OF_DETAIL / ALLOWED, planned_steps=10_000) == 1.0
+
+
+def test_a_short_window_is_looked_into_whole():
+    assert share_of_steps(0.001, planned_steps=FEWEST) == 1.0
+    assert share_of_steps(0.001, planned_steps=FEWEST // 2) == 1.0
+
+
+def test_short_steps_cost_no_more_than_allowed():
+    share = share_of_steps(0.005, planned_steps=100_000)
+    assert share * SECONDS_OF_DETAIL <= ALLOWED * 0.005 * 1.0001
+
+
+def index(phase: str) -> int:
+    return PHASES.index(phase)
+
+
+def by_name(values: list[float]) -> dict[str, float]:
+    return {name: value for name, value in zip(PHASES, values, strict=True) if value}
+
+
+def played(detailed: bool, clock: Clock, start: int) -> int:
+    """A step of data 30 (10 of them copying), forward 20, backward 40, rest 10."""
+    clock.look(detailed, start)
+    clock.enter(index(DATA), start)
+    if detailed:
+        clock.enter(index(COPY), start + 5)
+        clock.leave(index(COPY), start + 15)
+    clock.leave(index(DATA), start + 30)
+    if detailed:
+        clock.enter(index(FORWARD), start + 30)
+        clock.leave(index(FORWARD), start + 50)
+        clock.enter(index(BACKWARD), start + 50)
+        clock.leave(index(BACKWARD), start + 90)
+    clock.lap(start + 100)
+    return start + 100
+
+
+def test_steps_not_looked_into_are_taken_to_be_like_the_others():
+    clock = Clock(0)
+    now = 0
+    for detailed in (True, False, False, False):
+        now = played(detailed, clock, now)
+    spent = by_name(spread(clock.totals, clock.fed, clock.unseen))
+    assert spent == pytest.approx({DATA: 80, COPY: 40, FORWARD: 80, BACKWARD: 160, REST: 40})
+
+
+def test_a_long_wait_for_data_counts_in_full_though_nobody_looked():
+    clock = Clock(0)
+    now = played(True, clock, 0)
+    clock.look(False, now)
+    clock.enter(index(DATA), now)
+    clock.leave(index(DATA), now + 900)
+    spent = by_name(spread(clock.totals, clock.fed, clock.unseen))
+    assert spent[DATA] + spent[COPY] == pytest.approx(930)
+    assert spent[FORWARD] == 20
+
+
+def test_evaluation_and_garbage_are_told_whether_looked_into_or_not():
+    clock = Clock(0)
+    now = played(True, clock, 0)
+    clock.look(False, now)
+    clock.enter(index(GARBAGE), now)
+    clock.leave(index(GARBAGE), now + 7)
+    clock.evaluate(True, now + 7)
+    clock.evaluate(False, now + 50)
+    spent = by_name(spread(clock.totals, clock.fed, clock.unseen))
+    assert spent[GARBAGE] == 7
+    assert spent[EVALUATION] == 43
+
+
+def test_time_of_which_nothing_was_seen_is_rest_and_data():
+    clock = Clock(0)
+    played(False, clock, 0)
+    assert by_name(spread(clock.totals, clock.fed, clock.unseen)) == {DATA: 30, REST: 70}
