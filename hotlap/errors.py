@@ -8,8 +8,14 @@ HotlapError                  one clear line for the user, and the exit code that
 ├── NoStep                    66  the command ended before its first training step
 ├── NeverStepped              75  no training step within --max-seconds
 ├── RunFolderUnwritable       73  results cannot be kept
-├── RunNotFound               72  `hotlap show` was asked for a run that is not there
-└── RecordUnreadable          74  a saved record is damaged or from a newer hotlap
+├── RunNotFound               72  a kept run or result that was asked for is not there
+├── RecordUnreadable          74  a saved record is damaged or from a newer hotlap
+├── UnknownName                2  no workload or arm of that name
+├── NoDevice                  67  --device cuda where torch sees no GPU
+├── PackageMissing            68  an optional package is needed; the line says what to install
+├── NotEnoughRoom             71  the disk or the memory is too small for what was asked
+├── DataNotMade               76  the generator of a workload's data failed
+└── ResumeRefused             78  the result to go on with was measured under other conditions
 
 Besides these: 0 done, 1 an error of the command itself or of the system, 2 wrong usage, 70 a bug of ours, 130 Ctrl-C.
 A command that fails by itself keeps its own exit code.
@@ -58,6 +64,30 @@ class RunNotFound(HotlapError):
 
 class RecordUnreadable(HotlapError):
     exit_code = 74
+
+
+class UnknownName(HotlapError):
+    exit_code = 2
+
+
+class NoDevice(HotlapError):
+    exit_code = 67
+
+
+class PackageMissing(HotlapError):
+    exit_code = 68
+
+
+class NotEnoughRoom(HotlapError):
+    exit_code = 71
+
+
+class DataNotMade(HotlapError):
+    exit_code = 76
+
+
+class ResumeRefused(HotlapError):
+    exit_code = 78
 
 
 INTERNAL_ERROR = 70

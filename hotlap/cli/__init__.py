@@ -8,6 +8,7 @@ import traceback
 import click
 
 import hotlap
+from hotlap.cli.bench import bench
 from hotlap.cli.profile import profile
 from hotlap.cli.show import show
 from hotlap.errors import INTERNAL_ERROR, INTERRUPTED, HotlapError
@@ -24,6 +25,7 @@ def cli() -> None:
 
 cli.add_command(profile)
 cli.add_command(show)
+cli.add_command(bench)
 
 
 def main() -> None:

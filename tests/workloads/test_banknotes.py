@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,26 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from workload_modules import WORKLOADS, Outcome, Workload, load_workload, outcome_of, run_in_process, run_script
+from workload_modules import WORKLOADS, Outcome, outcome_of, run_in_process, run_script
 
 NAME = "banknotes"
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def workload() -> Workload:
-    torch.set_num_threads(1)
-    return load_workload(NAME)
-
-
-@pytest.fixture(scope="module")
-def folder(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return workload.data.ensure("tiny", seed=0, root=tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def common(folder: Path, tmp_path: Path) -> list[str]:
-    return ["--size", "tiny", "--device", "cpu", "--data", str(folder), "--out", str(tmp_path / "out")]
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +21,6 @@ def naive_run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[O
     out = tmp_path_factory.mktemp("naive")
     done = run_script(NAME, "naive.py", "--size", "tiny", "--out", str(out), data_root=folder.parents[1])
     return outcome_of(done.stdout), out
-
-
-def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(workload, folder, tmp_path) -> None:
-    checksums = workload.cache.checksums
-    first = checksums(folder)
-    assert first == checksums(workload.data.ensure("tiny", seed=0, root=tmp_path))
-    other = checksums(workload.data.ensure("tiny", seed=1, root=tmp_path))
-    assert first.keys() == other.keys()
-    assert not set(first.values()) & set(other.values())
-
-
-def test_torn_files_are_made_again(workload, tmp_path) -> None:
-    folder = workload.data.ensure("tiny", root=tmp_path)
-    before = workload.cache.checksums(folder)
-    for name in ("train/images/000003.npy", "valid/labels/000002.txt"):
-        os.truncate(folder / name, 5)
-    assert workload.cache.checksums(workload.data.ensure("tiny", root=tmp_path)) == before
 
 
 def test_several_processes_draw_the_same_pictures(workload, folder, tmp_path) -> None:
@@ -258,19 +224,3 @@ def test_limit_evaluates_like_naive(workload, folder, naive_run) -> None:
     assert expected == pytest.approx(naive_run[0].final, abs=1e-3)
     part = limit.load_resident(valid, CPU)
     assert limit.evaluate_resident(model, part, bfloat16=False) == pytest.approx(expected, abs=0.01)
-
-
-def test_an_odd_last_batch_is_trained_too(workload, folder) -> None:
-    """Twenty pictures in batches of eight: two full steps and one of four, all counted in the loss."""
-    naive, limit = workload.naive, workload.limit
-    settings = naive.defaults("tiny")
-    model = naive.build_model(settings)
-    train, _ = naive.build_datasets(folder, settings)
-    train.images = train.images[:20]
-    optimizer = limit.build_optimizer(model, settings, naive.phases(settings)[-1], CPU)
-    part = limit.load_resident(train, CPU)
-    steps = limit.build_steps(model, optimizer, part, 8, bfloat16=False, compiled=False)
-    assert [tuple(progress.order.shape) for progress in steps.progress] == [(2, 8), (1, 4)]
-    loss = limit.train_one_epoch(steps, list(torch.arange(20).split(8)))
-    assert loss == pytest.approx(sum(float(progress.loss_sum) for progress in steps.progress) / 3)
-    assert next(iter(optimizer.state.values()))["step"] == 3

@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
-from workload_modules import Workload, load_workload, outcome_of, run_in_process, run_script
+from torch.utils.data import TensorDataset
+from workload_modules import in_order, outcome_of, run_in_process, run_script, with_dropped_gradients
 
 NAME = "battery_lstm"
 
 
-@pytest.fixture(scope="module")
-def workload() -> Workload:
-    torch.set_num_threads(1)
-    return load_workload(NAME)
-
-
-@pytest.fixture(scope="module")
-def data_root(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data")
-    workload.data.ensure("tiny", seed=0, root=root)
-    return root
-
-
-@pytest.fixture
-def common(workload: Workload, data_root: Path, tmp_path: Path) -> list[str]:
-    """Arguments that keep a run in this process: no workers, the tests' own data, the CPU."""
-    folder = workload.data.default_folder("tiny", root=data_root)
-    return ["--size", "tiny", "--workers", "0", "--device", "cpu", "--data", str(folder), "--out", str(tmp_path)]
-
-
-def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(workload, data_root, tmp_path) -> None:
-    checksums = workload.cache.checksums
-    first = checksums(workload.data.default_folder("tiny", root=data_root))
-    assert first == checksums(workload.data.ensure("tiny", seed=0, root=tmp_path))
-    other = checksums(workload.data.ensure("tiny", seed=1, root=tmp_path))
-    assert first.keys() == other.keys()
-    assert not set(first.values()) & set(other.values())
-
-
-def test_a_torn_file_is_made_again(workload, tmp_path: Path) -> None:
-    folder = workload.data.ensure("tiny", seed=0, root=tmp_path)
-    before = workload.cache.checksums(folder)
-    torn = folder / sorted(before)[0]
-    os.truncate(torn, torn.stat().st_size // 2)
-    assert workload.cache.checksums(workload.data.ensure("tiny", seed=0, root=tmp_path)) == before
-
-
-def test_data_py_prints_the_folder(data_root: Path, workload: Workload) -> None:
-    done = run_script(NAME, "data.py", "--size", "tiny", data_root=data_root)
-    assert done.stdout.strip() == str(workload.data.default_folder("tiny", root=data_root))
-
-
-def test_cycles_look_like_a_battery(workload, data_root: Path) -> None:
-    for frame in workload.naive.load_cycles(workload.data.default_folder("tiny", root=data_root) / "train"):
+def test_cycles_look_like_a_battery(workload, folder: Path) -> None:
+    for frame in workload.naive.load_cycles(folder / "train"):
         assert frame["voltage_v"].between(2.0, 4.5).all()
         assert frame["temperature_c"].between(-5, 60).all()
         assert frame["soc"].iloc[0] > 0.85
@@ -66,9 +23,11 @@ def test_cycles_look_like_a_battery(workload, data_root: Path) -> None:
         assert frame["current_a"].max() > 0.5
 
 
-def test_the_script_as_a_user_runs_it_reaches_the_target(data_root: Path, tmp_path: Path) -> None:
+def test_the_script_as_a_user_runs_it_reaches_the_target(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "new"
-    done = run_script(NAME, "naive.py", "--size", "tiny", "--out", str(out), "--device", "cpu", data_root=data_root)
+    done = run_script(
+        NAME, "naive.py", "--size", "tiny", "--out", str(out), "--device", "cpu", data_root=folder.parents[1]
+    )
     outcome = outcome_of(done.stdout)
     assert outcome.reached
     assert outcome.losses[-1] < outcome.losses[0]
@@ -95,15 +54,7 @@ def test_shuffled_labels_miss_the_target_clearly(workload, common, capsys, monke
 
 
 def test_dropped_gradients_miss_the_target_clearly(workload, common, capsys, monkeypatch) -> None:
-    build = workload.naive.build_model
-
-    def numb(settings):
-        model = build(settings)
-        for parameter in model.parameters():
-            parameter.register_hook(torch.zeros_like)
-        return model
-
-    monkeypatch.setattr(workload.naive, "build_model", numb)
+    with_dropped_gradients(monkeypatch, workload.naive)
     outcome = run_in_process(workload.naive.main, capsys, *common, "--epochs", "2")
     assert outcome.final > 2 * workload.naive.TARGETS["tiny"]
 
@@ -114,16 +65,6 @@ def test_the_limit_reaches_the_target(workload, common, capsys) -> None:
     assert outcome.metrics[-1] == pytest.approx(outcome.final, abs=2e-4)  # its own fast metric is the same one
 
 
-def in_order(monkeypatch, workload: Workload) -> None:
-    """Both scripts take the samples in the order of the file."""
-    monkeypatch.setattr(
-        workload.naive, "DataLoader", lambda *parts, **options: DataLoader(*parts, **{**options, "shuffle": False})
-    )
-    monkeypatch.setattr(
-        workload.limit, "epoch_order", lambda samples, generator, device: torch.arange(samples, device=device)
-    )
-
-
 def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) -> None:
     in_order(monkeypatch, workload)
     naive = run_in_process(workload.naive.main, capsys, *common, "--epochs", "2")
@@ -132,18 +73,9 @@ def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) 
     assert limit.final == pytest.approx(naive.final, abs=2e-3)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_the_graph_trains_as_the_eager_step_does(workload, common, capsys, monkeypatch) -> None:
-    in_order(monkeypatch, workload)
-    eager = run_in_process(workload.limit.main, capsys, *common, "--epochs", "2")
-    graphed = run_in_process(workload.limit.main, capsys, *common, "--epochs", "2", "--device", "cuda")
-    assert graphed.losses == pytest.approx(eager.losses, rel=0.05, abs=1e-4)
-
-
-def test_resident_windows_are_the_windows_of_the_naive_dataset(workload, data_root: Path) -> None:
+def test_resident_windows_are_the_windows_of_the_naive_dataset(workload, folder: Path) -> None:
     settings = workload.naive.defaults("tiny")
-    frames, _ = workload.naive.normalised_cycles(workload.data.default_folder("tiny", root=data_root))
+    frames, _ = workload.naive.normalised_cycles(folder)
     naive = workload.naive.window_dataset(frames, settings.lookback)
     resident = workload.limit.resident_windows(frames, settings.lookback, torch.device("cpu"))
     everything = torch.arange(len(naive))
@@ -151,9 +83,9 @@ def test_resident_windows_are_the_windows_of_the_naive_dataset(workload, data_ro
     assert torch.equal(resident.targets, naive.tensors[1])
 
 
-def test_validation_cycles_are_not_trained_on(workload, data_root: Path) -> None:
+def test_validation_cycles_are_not_trained_on(workload, folder: Path) -> None:
     settings = replace(workload.naive.defaults("tiny"), lookback=5)
-    train, valid = workload.naive.build_datasets(workload.data.default_folder("tiny", root=data_root), settings)
+    train, valid = workload.naive.build_datasets(folder, settings)
     seen = {row.numpy().tobytes() for row in train.tensors[0][:, -1]}
     assert not any(row.numpy().tobytes() in seen for row in valid.tensors[0][:, -1])
 

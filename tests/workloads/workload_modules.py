@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import torch
+from torch.utils.data import DataLoader
+
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
+NAMES = ("battery_lstm", "battery_fnn", "bloom", "banknotes", "leak")
 
 
 @dataclass(frozen=True)
@@ -26,23 +30,27 @@ class Workload:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training run printed."""
+    """What a training run printed; `settings` stands in the output of Lightning and Accelerate only."""
 
+    samples: tuple[int, int]  # trained in an epoch, and validated on
     losses: list[float]
     metrics: list[float]
     final: float
     reached: bool
+    settings: dict[str, str]
 
 
 def load_workload(name: str) -> Workload:
     """Import a workload as its scripts do, by plain names, and leave no such name behind: `data`, `naive`
     and `limit` exist once per workload."""
-    with _fresh_imports(WORKLOADS / name):
+    with fresh_imports(name):
         return Workload(*(importlib.import_module(part) for part in ("data", "naive", "limit", "cache")))
 
 
 @contextlib.contextmanager
-def _fresh_imports(folder: Path) -> Iterator[None]:
+def fresh_imports(name: str) -> Iterator[None]:
+    """Inside, the modules of one workload are imported by plain names; afterwards all is as before."""
+    folder = WORKLOADS / name
     path_before, modules_before = list(sys.path), _workload_modules()
     for name in modules_before:
         del sys.modules[name]
@@ -75,17 +83,57 @@ def run_script(name: str, script: str, *arguments: str, data_root: Path) -> subp
 
 def outcome_of(printed: str) -> Outcome:
     """Reads the lines every training script prints; an unexpected line is an error."""
-    *epochs, last = printed.strip().splitlines()
+    lines = printed.strip().splitlines()
+    settings = re.fullmatch(r"settings (\S+=\S+(?: \S+=\S+)*)", lines[0])
+    samples, *epochs, last = lines[1:] if settings else lines
+    counts = re.fullmatch(r"train (\d+) samples  valid (\d+) samples", samples)
     parsed = [re.fullmatch(r"epoch (\d+)  loss (\S+)  \w+ (\S+)  seconds (\S+)", line) for line in epochs]
     final = re.fullmatch(r"final \w+ (\S+) target \S+ (reached|missed)", last)
+    assert counts is not None, printed
+    assert parsed, printed
     assert all(parsed), printed
     assert final is not None, printed
-    assert [int(line[1]) for line in parsed] == list(range(1, len(parsed) + 1))
-    losses, metrics = [float(line[2]) for line in parsed], [float(line[3]) for line in parsed]
-    return Outcome(losses, metrics, float(final[1]), final[2] == "reached")
+    assert all(float(line[4]) > 0 for line in parsed), printed
+    numbers = [int(line[1]) for line in parsed]
+    assert numbers == list(range(numbers[0], numbers[0] + len(parsed)))
+    return Outcome(
+        samples=(int(counts[1]), int(counts[2])),
+        losses=[float(line[2]) for line in parsed],
+        metrics=[float(line[3]) for line in parsed],
+        final=float(final[1]),
+        reached=final[2] == "reached",
+        settings=dict(pair.split("=", 1) for pair in settings[1].split()) if settings else {},
+    )
 
 
 def run_in_process(main: Callable[[list[str]], int], capsys, *arguments: str) -> Outcome:
     capsys.readouterr()
     assert main(list(arguments)) == 0
     return outcome_of(capsys.readouterr().out)
+
+
+def without_shuffling(monkeypatch, module: ModuleType) -> None:
+    """The module's loaders take the samples in the order of the file."""
+    monkeypatch.setattr(
+        module, "DataLoader", lambda *parts, **options: DataLoader(*parts, **{**options, "shuffle": False})
+    )
+
+
+def in_order(monkeypatch, workload: Workload) -> None:
+    """naive.py and limit.py take the samples in the order of the file."""
+    without_shuffling(monkeypatch, workload.naive)
+    monkeypatch.setattr(
+        workload.limit, "epoch_order", lambda samples, generator, device: torch.arange(samples, device=device)
+    )
+
+
+def with_dropped_gradients(monkeypatch, naive: ModuleType) -> None:
+    build = naive.build_model
+
+    def numb(settings):
+        model = build(settings)
+        for parameter in model.parameters():
+            parameter.register_hook(torch.zeros_like)
+        return model
+
+    monkeypatch.setattr(naive, "build_model", numb)

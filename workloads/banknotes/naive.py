@@ -211,11 +211,12 @@ def train_one_epoch(
 def evaluate(model: nn.Module, valid_dataset: Dataset[Any], device: torch.device, settings: Settings) -> float:
     """Mean average precision at IoU 0.5 over the whole validation part."""
     loader = DataLoader(valid_dataset, settings.batch_size, collate_fn=collate_ragged)
-    return evaluate_loader(model, loader, device)
+    return evaluate_loader(model, loader, device, settings)
 
 
 @torch.no_grad()
-def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.device) -> float:
+def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.device, settings: Settings) -> float:
+    """The same for an arm that loads the validation part its own way."""
     model.eval()
     found: list[metrics.Detections] = []
     truth: list[np.ndarray] = []
@@ -254,14 +255,24 @@ def save_checkpoint(out: Path, epoch: int, model: nn.Module, optimizer: Any, val
 
 
 def report_epoch(epoch: int, loss: float, value: float, seconds: Seconds) -> None:
-    print(f"epoch {epoch}  loss {loss:.5f}  {METRIC} {value:.4f}  seconds {seconds.train:.4f}", flush=True)
+    print(epoch_line(epoch, loss, value, seconds.train), flush=True)
     details = f"eval_seconds {seconds.evaluation:.4f}  checkpoint_seconds {seconds.checkpoint:.4f}"
     print(f"    {details}", file=sys.stderr, flush=True)
 
 
-def report_final(value: float, size: str) -> None:
-    reached = "reached" if value >= TARGETS[size] else "missed"
-    print(f"final {METRIC} {value:.4f} target {TARGETS[size]:.4f} {reached}", flush=True)
+def samples_line(train: int, valid: int) -> str:
+    """How many samples an epoch trains and how many it is scored on."""
+    return f"train {train} samples  valid {valid} samples"
+
+
+def epoch_line(epoch: int, loss: float, metric: float, seconds: float) -> str:
+    return f"epoch {epoch}  loss {loss:.5f}  {METRIC} {metric:.4f}  seconds {seconds:.6g}"
+
+
+def final_line(metric: float, settings: Settings) -> str:
+    target = TARGETS[settings.size]
+    outcome = "reached" if metric >= target else "missed"
+    return f"final {METRIC} {metric:.4f} target {target:.4f} {outcome}"
 
 
 def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> float:
@@ -269,6 +280,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
     train_loader, valid_loader = build_loaders(train_set, valid_set, settings)
     model = build_model(settings).to(device)
     progress = ProgressLog(out / "progress.jsonl", len(train_loader))
+    print(samples_line(len(train_set), len(valid_set)), flush=True)
     value = best = 0.0
     for phase in phases(settings):
         freeze_backbone(model, phase.backbone_frozen)
@@ -279,7 +291,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
             started = time.perf_counter()
             loss = train_one_epoch(model, train_loader, optimizer, device, progress, epoch)
             trained = time.perf_counter()
-            value = evaluate_loader(model, valid_loader, device)
+            value = evaluate_loader(model, valid_loader, device, settings)
             best = max(best, value)
             evaluated = time.perf_counter()
             save_checkpoint(out, epoch, model, optimizer, value, best)
@@ -324,7 +336,7 @@ def main(argv: list[str] | None = None) -> int:
     settings = settings_from(arguments)
     with run_folders(arguments, settings) as (folder, out):
         value = train(settings, folder, out, torch.device(arguments.device))
-    report_final(value, settings.size)
+    print(final_line(value, settings), flush=True)
     return 0
 
 

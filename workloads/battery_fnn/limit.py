@@ -66,11 +66,12 @@ def build_step(
     return whole_step.WholeStep(
         model,
         optimizer,
-        torch.compile(batch_loss, dynamic=False) if compiled else batch_loss,
+        batch_loss,
         len(train),
         settings.batch_size,
         device,
         clip=settings.clip,
+        compiled=compiled,
     )
 
 
@@ -81,13 +82,14 @@ def train(settings: naive.Settings, folder: Path, out: Path, device: torch.devic
     train_data, valid_data = resident_rows(train_rows, device), resident_rows(valid_rows, device)
     model = naive.build_model(settings).to(device)
     step = build_step(model, train_data, settings, device, compiled)
+    print(naive.samples_line(len(train_data), len(valid_data)), flush=True)
     generator = torch.Generator(device).manual_seed(settings.seed)
     for epoch in range(1, settings.epochs + 1):
         started = time.perf_counter()
         loss = step.epoch(epoch_order(len(train_data), generator, device))
         seconds = time.perf_counter() - started
         rmse = rmse_of(model, valid_data)
-        print(f"epoch {epoch}  loss {loss:.5f}  rmse {rmse:.4f}  seconds {seconds:.3f}", flush=True)
+        print(naive.epoch_line(epoch, loss, rmse, seconds), flush=True)
     torch.save(model.state_dict(), out / "model.pth")
     return naive.evaluate(model, valid_rows, device, settings)
 

@@ -55,7 +55,7 @@ def defaults(size: str) -> Settings:
     return {
         "tiny": Settings(size, epochs=12, batch_size=64, hidden=64, learning_rate=0.003),
         "small": Settings(size, epochs=12, batch_size=4096, hidden=64),
-        "report": Settings(size, epochs=30, batch_size=4096, hidden=64),
+        "report": Settings(size, epochs=10, batch_size=4096, hidden=64),
     }[size]
 
 
@@ -190,6 +190,11 @@ def validate(model: nn.Module, loader: DataLoader[Row], device: torch.device, lo
 def evaluate(model: nn.Module, valid_dataset: Dataset[Row], device: torch.device, settings: Settings) -> float:
     """The quality metric of a model, for any arm that trained it."""
     loader = build_loader(valid_dataset, replace(settings, workers=0), device, shuffle=False)
+    return evaluate_loader(model, loader, device, settings)
+
+
+def evaluate_loader(model: nn.Module, loader: DataLoader[Row], device: torch.device, settings: Settings) -> float:
+    """The same for an arm that loads the validation part its own way."""
     return validate(model, loader, device, lambda line: None)
 
 
@@ -202,6 +207,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
     scaler = torch.amp.GradScaler(device.type, enabled=settings.mixed_precision)
     train_loader = build_loader(train_data, settings, device, shuffle=True)
     valid_loader = build_loader(valid_data, settings, device, shuffle=False)
+    print(samples_line(len(train_data), len(valid_data)), flush=True)
     best = rmse = math.inf
     with open(out / "training.log", "a", buffering=1) as log_file:
 
@@ -213,7 +219,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
             loss = train_epoch(model, train_loader, optimizer, scaler, device, settings, log_callback)
             seconds = time.perf_counter() - started
             rmse = validate(model, valid_loader, device, log_callback)
-            print(f"epoch {epoch}  loss {loss:.5f}  rmse {rmse:.4f}  seconds {seconds:.2f}", flush=True)
+            print(epoch_line(epoch, loss, rmse, seconds), flush=True)
             if rmse < best:
                 best = rmse
                 torch.save(model.state_dict(), out / "best_model.pth")
@@ -251,6 +257,15 @@ def output_folder(out: Path | None) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="battery_fnn-") as temporary:
             yield Path(temporary)
+
+
+def samples_line(train: int, valid: int) -> str:
+    """How many samples an epoch trains and how many it is scored on."""
+    return f"train {train} samples  valid {valid} samples"
+
+
+def epoch_line(epoch: int, loss: float, metric: float, seconds: float) -> str:
+    return f"epoch {epoch}  loss {loss:.5f}  {METRIC} {metric:.4f}  seconds {seconds:.6g}"
 
 
 def final_line(metric: float, settings: Settings) -> str:

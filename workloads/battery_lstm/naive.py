@@ -56,7 +56,7 @@ def defaults(size: str) -> Settings:
     return {
         "tiny": Settings(size, epochs=6, batch_size=64, lookback=20, hidden=16, learning_rate=0.005),
         "small": Settings(size, epochs=5, batch_size=64, lookback=60, hidden=32, learning_rate=0.0005),
-        "report": Settings(size, epochs=4, batch_size=200, lookback=400, hidden=64),
+        "report": Settings(size, epochs=3, batch_size=200, lookback=400, hidden=64),
     }[size]
 
 
@@ -226,6 +226,13 @@ def validate(model: SequenceModel, loader: DataLoader[Window], device: torch.dev
 def evaluate(model: SequenceModel, valid_dataset: Dataset[Window], device: torch.device, settings: Settings) -> float:
     """The quality metric of a model, for any arm that trained it."""
     loader = build_loader(valid_dataset, replace(settings, workers=0), device, shuffle=False)
+    return evaluate_loader(model, loader, device, settings)
+
+
+def evaluate_loader(
+    model: SequenceModel, loader: DataLoader[Window], device: torch.device, settings: Settings
+) -> float:
+    """The same for an arm that loads the validation part its own way."""
     return validate(model, loader, device, lambda line: None)
 
 
@@ -238,6 +245,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
     scaler = torch.amp.GradScaler(device.type, enabled=settings.mixed_precision)
     train_loader = build_loader(train_data, settings, device, shuffle=True)
     valid_loader = build_loader(valid_data, settings, device, shuffle=False)
+    print(samples_line(len(train_data), len(valid_data)), flush=True)
     best = rmse = math.inf
     with open(out / "training.log", "a", buffering=1) as log_file:
 
@@ -249,7 +257,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
             loss = train_epoch(model, train_loader, optimizer, scaler, device, settings, log_callback)
             seconds = time.perf_counter() - started
             rmse = validate(model, valid_loader, device, log_callback)
-            print(f"epoch {epoch}  loss {loss:.5f}  rmse {rmse:.4f}  seconds {seconds:.2f}", flush=True)
+            print(epoch_line(epoch, loss, rmse, seconds), flush=True)
             if rmse < best:
                 best = rmse
                 torch.save(model.state_dict(), out / "best_model.pth")
@@ -288,6 +296,15 @@ def output_folder(out: Path | None) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="battery_lstm-") as temporary:
             yield Path(temporary)
+
+
+def samples_line(train: int, valid: int) -> str:
+    """How many samples an epoch trains and how many it is scored on."""
+    return f"train {train} samples  valid {valid} samples"
+
+
+def epoch_line(epoch: int, loss: float, metric: float, seconds: float) -> str:
+    return f"epoch {epoch}  loss {loss:.5f}  {METRIC} {metric:.4f}  seconds {seconds:.6g}"
 
 
 def final_line(metric: float, settings: Settings) -> str:

@@ -89,10 +89,11 @@ def build_step(
     return whole_step.WholeStep(
         model,
         optimizer,
-        torch.compile(batch_loss, dynamic=False) if compiled else batch_loss,
+        batch_loss,
         len(train),
         settings.batch_size,
         device,
+        compiled=compiled,
     )
 
 
@@ -103,13 +104,14 @@ def train(settings: naive.Settings, folder: Path, out: Path, device: torch.devic
     train_data, valid_data = train_people.to(device), valid_people.to(device)
     model = naive.build_model(settings).to(device)
     step = build_step(model, train_data, settings, device, compiled)
+    print(naive.samples_line(len(train_data), len(valid_data)), flush=True)
     generator = torch.Generator(device).manual_seed(settings.seed)
     for epoch in range(1, settings.epochs + 1):
         started = time.perf_counter()
         loss = step.epoch(epoch_order(len(train_data), generator, device))
         seconds = time.perf_counter() - started
         score = dice_of(model, valid_data)
-        print(f"epoch {epoch}  loss {loss:.5f}  dice {score:.4f}  seconds {seconds:.3f}", flush=True)
+        print(naive.epoch_line(epoch, loss, score, seconds), flush=True)
     torch.save(model.state_dict(), out / "model.pth")
     return naive.evaluate(model, valid_people.as_dataset(), device, settings)
 

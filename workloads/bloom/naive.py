@@ -48,7 +48,7 @@ def defaults(size: str) -> Settings:
     return {
         "tiny": Settings(size, epochs=5, batch_size=16, hidden=128, learning_rate=0.003),
         "small": Settings(size, epochs=5, batch_size=32, hidden=512),
-        "report": Settings(size, epochs=5, batch_size=32, hidden=512, layers=2),
+        "report": Settings(size, epochs=3, batch_size=32, hidden=512, layers=2),
     }[size]
 
 
@@ -169,7 +169,13 @@ def validate(model: nn.Module, loader: DataLoader[Person], device: torch.device)
 
 def evaluate(model: nn.Module, valid_dataset: Dataset[Any], device: torch.device, settings: Settings) -> float:
     """The quality metric of a model, for any arm that trained it."""
-    return validate(model, build_loader(valid_dataset, replace(settings, workers=0), shuffle=False), device)
+    loader = build_loader(valid_dataset, replace(settings, workers=0), shuffle=False)
+    return evaluate_loader(model, loader, device, settings)
+
+
+def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.device, settings: Settings) -> float:
+    """The same for an arm that loads the validation part its own way."""
+    return validate(model, loader, device)
 
 
 def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> float:
@@ -180,13 +186,14 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
     optimizer = build_optimizer(model, settings)
     train_loader = build_loader(train_data, settings, shuffle=True)
     valid_loader = build_loader(valid_data, settings, shuffle=False)
+    print(samples_line(len(train_data), len(valid_data)), flush=True)
     best = score = -1.0
     for epoch in range(1, settings.epochs + 1):
         started = time.perf_counter()
         loss = train_epoch(model, train_loader, optimizer, device)
         seconds = time.perf_counter() - started
         score = validate(model, valid_loader, device)
-        print(f"epoch {epoch}  loss {loss:.5f}  dice {score:.4f}  seconds {seconds:.2f}", flush=True)
+        print(epoch_line(epoch, loss, score, seconds), flush=True)
         if score > best:
             best = score
             torch.save(model.state_dict(), out / "best_model.pth")
@@ -220,6 +227,15 @@ def output_folder(out: Path | None) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="bloom-") as temporary:
             yield Path(temporary)
+
+
+def samples_line(train: int, valid: int) -> str:
+    """How many samples an epoch trains and how many it is scored on."""
+    return f"train {train} samples  valid {valid} samples"
+
+
+def epoch_line(epoch: int, loss: float, metric: float, seconds: float) -> str:
+    return f"epoch {epoch}  loss {loss:.5f}  {METRIC} {metric:.4f}  seconds {seconds:.6g}"
 
 
 def final_line(metric: float, settings: Settings) -> str:

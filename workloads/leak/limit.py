@@ -1,7 +1,7 @@
 """The same training as naive.py, written by hand for the hardware: the limit to measure others against.
 
-The data lives on the device. On CUDA one step (gather, forward, loss, backward, optimizer, loss sum) is one
-CUDA graph and the host is waited for once an epoch. On the CPU the same step runs eagerly.
+The data lives on the device. On CUDA one step is one graph and the host is waited for once an epoch
+(whole_step.py). On the CPU the same step runs eagerly.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import evaluation
-import graphs
 import h5py
 import naive
 import torch
 from model import LeakCNN
 from torch import Tensor
 from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import whole_step
 
 EVALUATION_ROWS = 65536  # bounds the memory of one evaluation pass
 
@@ -34,15 +35,6 @@ class Resident:
     file_label: Tensor
     long: int
     short: int
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a step reads and advances on the device, so that no step waits for the host."""
-
-    order: Tensor  # [steps, batch] rows of this epoch
-    cursor: Tensor  # [1] the next step
-    loss_sum: Tensor
 
 
 def load_resident(path: Path, device: torch.device) -> Resident:
@@ -68,41 +60,35 @@ def narrow_forward(model: LeakCNN, mel: Tensor) -> tuple[Tensor, Tensor]:
     return model.class_head(features), model.leak_head(features).squeeze(1)
 
 
+def trained_rows(settings: naive.Settings, rows: int) -> int:
+    """The rows of an epoch: naive.py drops the incomplete last batch."""
+    return rows // settings.batch_size * settings.batch_size
+
+
 def epoch_order(settings: naive.Settings, rows: int, epoch: int) -> Tensor:
-    """The very batches naive.py draws: `[steps, batch]`, the incomplete last one dropped."""
+    """The very batches naive.py draws, one after the other."""
     generator = torch.Generator().manual_seed(naive.shuffle_of_epoch(settings, epoch))
-    order = torch.randperm(rows, generator=generator)
-    steps = rows // settings.batch_size
-    return order[: steps * settings.batch_size].view(steps, settings.batch_size)
+    return torch.randperm(rows, generator=generator)[: trained_rows(settings, rows)]
 
 
 def build_step(
     model: LeakCNN,
     optimizer: torch.optim.Optimizer,
     part: Resident,
-    progress: Progress,
+    settings: naive.Settings,
     bfloat16: bool,
-    compiled: bool,
-) -> Callable[[], None]:
-    device_type = part.mel.device.type
+) -> whole_step.WholeStep:
+    device = part.mel.device
 
-    def batch_loss(mel: Tensor, labels: Tensor) -> Tensor:
+    def batch_loss(rows: Tensor) -> Tensor:
         # The weight cache of autocast must not outlive a captured graph.
-        with torch.autocast(device_type, torch.bfloat16, enabled=bfloat16, cache_enabled=False):
-            class_logits, leak_logits = narrow_forward(model, mel)
-        return naive.loss_function((class_logits.float(), leak_logits.float()), labels)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16, cache_enabled=False):
+            class_logits, leak_logits = narrow_forward(model, part.mel[rows])
+        return naive.loss_function((class_logits.float(), leak_logits.float()), part.labels[rows])
 
-    loss_of = torch.compile(batch_loss, dynamic=False) if compiled else batch_loss
-
-    def step() -> None:
-        rows = progress.order.index_select(0, progress.cursor).squeeze(0)
-        loss = loss_of(part.mel.index_select(0, rows), part.labels.index_select(0, rows))
-        loss.backward()
-        optimizer.step()
-        progress.loss_sum.add_(loss.detach())
-        progress.cursor.add_(1)
-
-    return step
+    samples = trained_rows(settings, len(part.labels))
+    compiled = settings.compile and device.type == "cuda"
+    return whole_step.WholeStep(model, optimizer, batch_loss, samples, settings.batch_size, device, compiled=compiled)
 
 
 @torch.inference_mode()
@@ -132,48 +118,32 @@ def confusion(found: Tensor, truth: Tensor) -> list[Tensor]:
     return [(found & truth).sum(), (found & ~truth).sum(), (~found & truth).sum()]
 
 
-def build_optimizer(model: LeakCNN, settings: naive.Settings, device: torch.device) -> torch.optim.Optimizer:
-    on_cuda = device.type == "cuda"
-    return torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True, capturable=on_cuda)
-
-
 def resume_run(checkpoint: Path, model: LeakCNN, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
     scaler = torch.amp.GradScaler(device.type, enabled=False)
     first = naive.load_checkpoint(checkpoint, model, optimizer, scaler)
-    for group in optimizer.param_groups:  # a checkpoint brings the flags of the run that wrote it
-        group.update(fused=True, foreach=False, capturable=device.type == "cuda")
-    for state in optimizer.state.values():
+    for state in optimizer.state.values():  # a checkpoint brings the steps as the run that wrote it kept them
         state["step"] = state["step"].to(device, torch.float32)
     return first
 
 
-def tune_backends() -> None:
-    """TF32 for matrix products (convolutions have it by default), and measured convolution algorithms."""
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True
-
-
 def train(settings: naive.Settings, arguments: argparse.Namespace, folder: Path, out: Path) -> float:
-    tune_backends()
     device = torch.device(arguments.device)
-    on_cuda = device.type == "cuda"
-    bfloat16 = on_cuda and arguments.precision == "bf16"
+    whole_step.use_fast_arithmetic(device)
+    bfloat16 = device.type == "cuda" and arguments.precision == "bf16"
     train_part = load_resident(folder / "train.h5", device)
     valid_part = load_resident(folder / "valid.h5", device)
+    rows = len(train_part.labels)
     model = naive.build_model(settings).to(device, memory_format=torch.channels_last)
-    optimizer = build_optimizer(model, settings, device)
+    optimizer = naive.build_optimizer(model, settings)
     checkpoint = out / "last.pt"
     first = resume_run(checkpoint, model, optimizer, device) if arguments.resume else 0
-    progress = new_progress(epoch_order(settings, len(train_part.labels), first), device)
-    step = build_step(model, optimizer, train_part, progress, bfloat16, settings.compile and on_cuda)
-    if on_cuda:
-        run_step = graphs.captured(step, model, optimizer, [progress.cursor, progress.loss_sum])
-    else:
-        run_step = graphs.eager(step, optimizer)
+    whole_step.make_fused(optimizer, device)  # after resuming: a checkpoint brings its own flags
+    step = build_step(model, optimizer, train_part, settings, bfloat16)
     scaler = torch.amp.GradScaler(device.type, enabled=False)  # keeps the checkpoint format of naive.py
+    print(naive.samples_line(trained_rows(settings, rows), len(valid_part.labels)), flush=True)
     for epoch in range(first, settings.epochs):
         started = time.perf_counter()
-        loss = train_one_epoch(run_step, progress, epoch_order(settings, len(train_part.labels), epoch))
+        loss = step.epoch(epoch_order(settings, rows, epoch))
         trained = time.perf_counter()
         scores = evaluate_resident(model, valid_part, bfloat16)
         evaluated = time.perf_counter()
@@ -183,21 +153,6 @@ def train(settings: naive.Settings, arguments: argparse.Namespace, folder: Path,
     return evaluate_resident(model, valid_part, bfloat16).segment_f1
 
 
-def new_progress(order: Tensor, device: torch.device) -> Progress:
-    cursor = torch.zeros(1, dtype=torch.int64, device=device)
-    return Progress(order.to(device), cursor, torch.zeros((), device=device))
-
-
-def train_one_epoch(run_step: Callable[[], None], progress: Progress, order: Tensor) -> float:
-    progress.order.copy_(order)
-    progress.cursor.zero_()
-    progress.loss_sum.zero_()
-    steps = len(order)
-    for _ in range(steps):
-        run_step()
-    return progress.loss_sum.item() / steps  # the one host sync of an epoch
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = naive.build_parser("leak detection, hand-written for the hardware")
     parser.add_argument("--precision", choices=("tf32", "bf16"), default="tf32", help="on CUDA")
@@ -205,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     settings = naive.settings_from(arguments)
     with naive.run_folders(arguments, settings) as (folder, out):
         value = train(settings, arguments, folder, out)
-    naive.report_final(value, settings.size)
+    print(naive.final_line(value, settings), flush=True)
     return 0
 
 

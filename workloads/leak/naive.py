@@ -117,6 +117,11 @@ def loss_function(model_output: tuple[Tensor, Tensor], labels: Tensor) -> Tensor
 def evaluate(model: nn.Module, valid_dataset: Dataset[Any], device: torch.device, settings: Settings) -> float:
     """F1 of the leak head over all validation segments."""
     loader = DataLoader(valid_dataset, settings.valid_batch_size)
+    return evaluate_loader(model, loader, device, settings)
+
+
+def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.device, settings: Settings) -> float:
+    """The same for an arm that loads the validation part its own way."""
     return evaluation.evaluate_segments(model, loader, device, amp_enabled(settings, device)).segment_f1
 
 
@@ -185,10 +190,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Any, scaler: Any) -
 
 
 def report_epoch(epoch: int, loss: float, scores: evaluation.Scores, seconds: Seconds) -> None:
-    print(
-        f"epoch {epoch}  loss {loss:.5f}  {METRIC} {scores.segment_f1:.4f}  seconds {seconds.train:.4f}",
-        flush=True,
-    )
+    print(epoch_line(epoch, loss, scores.segment_f1, seconds.train), flush=True)
     print(
         f"    accuracy {scores.accuracy:.4f}  file_f1 {scores.file_f1:.4f}  "
         f"eval_seconds {seconds.evaluation:.4f}  checkpoint_seconds {seconds.checkpoint:.4f}",
@@ -197,9 +199,19 @@ def report_epoch(epoch: int, loss: float, scores: evaluation.Scores, seconds: Se
     )
 
 
-def report_final(value: float, size: str) -> None:
-    reached = "reached" if value >= TARGETS[size] else "missed"
-    print(f"final {METRIC} {value:.4f} target {TARGETS[size]:.4f} {reached}", flush=True)
+def samples_line(train: int, valid: int) -> str:
+    """How many samples an epoch trains and how many it is scored on."""
+    return f"train {train} samples  valid {valid} samples"
+
+
+def epoch_line(epoch: int, loss: float, metric: float, seconds: float) -> str:
+    return f"epoch {epoch}  loss {loss:.5f}  {METRIC} {metric:.4f}  seconds {seconds:.6g}"
+
+
+def final_line(metric: float, settings: Settings) -> str:
+    target = TARGETS[settings.size]
+    outcome = "reached" if metric >= target else "missed"
+    return f"final {METRIC} {metric:.4f} target {target:.4f} {outcome}"
 
 
 def train(settings: Settings, folder: Path, out: Path, device: torch.device, resume: bool) -> float:
@@ -214,6 +226,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device, res
     compiled = settings.compile and device.type == "cuda"
     step_model = torch.compile(model, mode="reduce-overhead") if compiled else model
     iter(valid_loader)  # starts its workers now: a process must not fork once CUDA graphs are captured
+    print(samples_line(len(train_loader) * settings.batch_size, len(valid_set)), flush=True)
     for epoch in range(first, settings.epochs):
         order.manual_seed(shuffle_of_epoch(settings, epoch))
         started = time.perf_counter()
@@ -268,7 +281,7 @@ def main(argv: list[str] | None = None) -> int:
     device = torch.device(arguments.device)
     with run_folders(arguments, settings) as (folder, out):
         value = train(settings, folder, out, device, arguments.resume)
-    report_final(value, settings.size)
+    print(final_line(value, settings), flush=True)
     return 0
 
 

@@ -1,0 +1,105 @@
+"""Peak memory of an arm and all its processes, polled from outside it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+MIB = 1 << 20
+SHORTEST = 0.25  # seconds between polls
+MOST_OF_THE_TIME = 0.02  # reading PSS walks page tables: polling takes at most this share of one core
+PSS, RSS = "PSS", "RSS"
+HOST_MEMORY = PSS if sys.platform == "linux" else RSS
+
+
+class Peaks:
+    """Polls until stopped."""
+
+    def __init__(self, pid: int, gpus: Gpus) -> None:
+        self._pid, self._gpus = pid, gpus
+        self.host_mb: float | None = None
+        self.device_mb: float | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hotlap-memory", daemon=True)
+
+    def __enter__(self) -> Peaks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            self._poll()
+            pause = max(SHORTEST, (time.perf_counter() - began) / MOST_OF_THE_TIME)
+            if self._stop.wait(pause):
+                return
+
+    def _poll(self) -> None:
+        host = tree_mb(self._pid)
+        if host:
+            self.host_mb = max(self.host_mb or 0.0, host)
+        device = self._gpus.grown_mb()
+        if device is not None:
+            self.device_mb = max(self.device_mb or 0.0, device)
+
+
+def tree_mb(pid: int) -> float:
+    """Of a process and all below it; those that end while being read count nothing."""
+    total = 0.0
+    with suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for handle in [root, *root.children(recursive=True)]:
+            with suppress(psutil.Error):
+                total += _bytes(handle) / MIB
+    return total
+
+
+def _bytes(handle: psutil.Process) -> int:
+    return int(handle.memory_full_info().pss if HOST_MEMORY == PSS else handle.memory_info().rss)
+
+
+class Gpus:
+    """How much more device memory is in use, over all processes, than when this was made."""
+
+    def __init__(self) -> None:
+        self._devices = _nvml_devices()
+        self._before = self._used()
+
+    def grown_mb(self) -> float | None:
+        """Of the device that grew most; None without NVML."""
+        now = self._used()
+        grown = [used - before for used, before in zip(now, self._before, strict=True)]
+        return max([0, *grown]) / MIB if grown else None
+
+    def _used(self) -> list[int]:
+        if not self._devices:
+            return []
+        import pynvml
+
+        try:
+            return [int(pynvml.nvmlDeviceGetMemoryInfo(device).used) for device in self._devices]
+        except pynvml.NVMLError:
+            self._devices = []
+            self._before = []
+            return []
+
+
+def _nvml_devices() -> list[Any]:
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return []

@@ -1,0 +1,162 @@
+"""One run of one arm: a fresh process, followed line by line until it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO
+
+from hotlap.bench import contract, spawn
+from hotlap.bench.memory import Gpus, Peaks
+from hotlap.bench.order import Key
+from hotlap.bench.record import FAILED, TIME_LIMIT, TRAINED, UNREADABLE, Line, Run
+from hotlap.bench.workloads import command
+
+ERROR_LINES = 20
+LONGEST_LINE = 2000
+LOOK_EVERY = 0.25  # seconds: the parent shares the cores with the arm
+OnLine = Callable[[int, float], None]  # epochs done, seconds since the start
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """What every run of a bench is started with."""
+
+    place: Path  # of the workloads
+    size: str
+    device: str
+    epochs: int | None
+    max_seconds: float | None
+
+    def arguments(self, seed: int, data: str, out: str) -> list[str]:
+        words = ["--size", self.size, "--seed", str(seed), "--device", self.device, "--data", data, "--out", out]
+        return words if self.epochs is None else [*words, "--epochs", str(self.epochs)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    exit_code: int
+    seconds: float
+    lines: tuple[Line, ...]
+    errors: tuple[str, ...]
+    timed_out: bool
+    peak_host_mb: float | None
+    peak_device_mb: float | None
+
+
+def run(arm: Arm, key: Key, data: Path, on_line: OnLine) -> Run:
+    workload, name, seed = key
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    with tempfile.TemporaryDirectory(prefix="hotlap-bench-") as out:
+        words = command(arm.place, workload, name, arm.arguments(seed, str(data), out))
+        ending = _follow(words, arm.max_seconds, on_line)
+    ended, why = _verdict(ending, arm)
+    return Run(
+        workload=workload,
+        arm=name,
+        seed=seed,
+        started=started,
+        command=_published(arm, key),
+        ended=ended,
+        why=why,
+        exit_code=ending.exit_code,
+        seconds=ending.seconds,
+        lines=ending.lines,
+        errors=() if ended == TRAINED else tuple(_relative(ending.errors, arm.place)),
+        peak_host_mb=ending.peak_host_mb,
+        peak_device_mb=ending.peak_device_mb,
+    )
+
+
+def _published(arm: Arm, key: Key) -> str:
+    workload, name, seed = key
+    words = command(arm.place, workload, name, arm.arguments(seed, "DATA", "OUT"))[1:]
+    return " ".join(["python", *_relative(words, arm.place)])
+
+
+def _follow(words: list[str], max_seconds: float | None, on_line: OnLine) -> Ending:
+    gpus = Gpus()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        began = time.perf_counter()
+        process = spawn.start(words, errors)
+        lines: list[Line] = []
+        reader = threading.Thread(target=_read, args=(process.stdout, lines, began), daemon=True)
+        reader.start()
+        try:
+            with Peaks(process.pid, gpus) as peaks:
+                timed_out = _wait(process, lines, began, max_seconds, on_line)
+                seconds = time.perf_counter() - began
+        finally:
+            spawn.end(process)
+            reader.join(timeout=5.0)
+            if process.stdout and not reader.is_alive():
+                process.stdout.close()
+        tail = _tail(errors)
+    return Ending(
+        exit_code=process.returncode,
+        seconds=seconds,
+        lines=tuple(lines),
+        errors=tail,
+        timed_out=timed_out,
+        peak_host_mb=peaks.host_mb,
+        peak_device_mb=peaks.device_mb,
+    )
+
+
+def _read(stream: IO[str], lines: list[Line], began: float) -> None:
+    for text in stream:
+        lines.append(Line(at=time.perf_counter() - began, text=text.rstrip()[:LONGEST_LINE]))
+
+
+def _wait(
+    process: subprocess.Popen[str], lines: list[Line], began: float, max_seconds: float | None, on_line: OnLine
+) -> bool:
+    """Whether the time limit came first."""
+    while True:
+        elapsed = time.perf_counter() - began
+        on_line(contract.last_epoch(lines), elapsed)
+        left = LOOK_EVERY if max_seconds is None else min(LOOK_EVERY, max_seconds - elapsed)
+        if left <= 0:
+            return True
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(left)
+            return False
+
+
+def _tail(errors: IO[str]) -> tuple[str, ...]:
+    errors.seek(0)
+    lines = [line.rstrip()[:LONGEST_LINE] for line in errors if line.strip()]
+    return tuple(lines[-ERROR_LINES:])
+
+
+def _verdict(ending: Ending, arm: Arm) -> tuple[str, str | None]:
+    if ending.timed_out:
+        return TIME_LIMIT, f"not done after {(arm.max_seconds or 0.0) / 60:.3g} min, the limit of --max-minutes"
+    if ending.exit_code != 0:
+        return FAILED, f"{_death(ending)}{': ' + ending.errors[-1] if ending.errors else ''}"
+    try:
+        contract.read(ending.lines)
+    except contract.Unreadable as error:
+        return UNREADABLE, f"ended well, but {error}"
+    return TRAINED, None
+
+
+def _death(ending: Ending) -> str:
+    if ending.exit_code >= 0:
+        return f"exit code {ending.exit_code}"
+    name = signal.Signals(-ending.exit_code).name
+    return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+
+
+def _relative(lines: list[str] | tuple[str, ...], place: Path) -> list[str]:
+    """Without this machine's folders: results are published."""
+    return [line.replace(f"{place}{os.sep}", "").replace(str(Path.home()), "~") for line in lines]

@@ -1,0 +1,136 @@
+"""What a bench keeps: one JSON file, replaced whole after every run. Times are in seconds, memory in MiB."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
+from hotlap.judge.ratio import Ratio
+from hotlap.model.codec import from_json, to_json
+from hotlap.model.observation import Machine
+
+BENCHMARK = "bench"
+TRAINED, FAILED, UNREADABLE, TIME_LIMIT = "trained", "failed", "unreadable", "time limit"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A line an arm printed, and when it arrived, counted from the start of the process."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One training from start to end in a process of its own."""
+
+    workload: str
+    arm: str
+    seed: int
+    started: str  # ISO 8601, UTC
+    command: str  # with DATA and OUT in place of this machine's folders
+    ended: str  # TRAINED, FAILED, UNREADABLE or TIME_LIMIT
+    why: str | None  # what broke, in one line
+    exit_code: int
+    seconds: float
+    lines: tuple[Line, ...]
+    errors: tuple[str, ...]  # the last lines on stderr of a run that broke
+    peak_host_mb: float | None
+    peak_device_mb: float | None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.workload, self.arm, self.seed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A workload as it was benched."""
+
+    name: str
+    higher_is_better: bool
+    source: str  # SHA-256 of its scripts and those shared by all, shortened
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What to bench."""
+
+    workloads: tuple[str, ...]
+    arms: tuple[str, ...]
+    size: str
+    device: str
+    seeds: int
+    epochs: int | None  # None: as many as the workload's recipe says
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """All runs of one arm on one workload."""
+
+    workload: str
+    arm: str
+    trained: int  # runs that ended well, out of `runs`
+    runs: int
+    broken: tuple[str, ...]  # why the others did not
+    settings: str | None  # what a framework chose
+    samples_per_second: float | None
+    single_epoch: bool  # the only epoch was used, with its warm-up
+    ratio: Ratio | None  # to naive
+    metric: str | None
+    target: float | None
+    qualities: tuple[float, ...]  # at the end, one a seed
+    reached: int  # runs whose final quality met the target
+    seconds_to_target: tuple[float, ...]  # of the runs that met it at some epoch
+    warmup_seconds: float | None
+    peak_host_mb: float | None
+    peak_device_mb: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    schema: int
+    benchmark: str
+    date: str
+    command: str
+    machine: Machine
+    versions: Mapping[str, str]
+    environment: Mapping[str, str]  # variables that decide how fast torch is
+    choice: Choice
+    tasks: tuple[Task, ...]
+    host_memory: str  # "PSS", where shared pages count once, or "RSS"
+    runs: tuple[Run, ...]
+    summary: tuple[Row, ...]
+
+
+def save(bench: Bench, path: Path) -> None:
+    """Atomic: after a crash the file holds all finished runs but at most the last one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(to_json(bench), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise RunFolderUnwritable(
+            f"cannot write {path} ({error.strerror or error}); choose another place: --out FILE.json"
+        ) from error
+
+
+def load(path: Path) -> Bench:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RunNotFound(f"{path} does not exist; start the bench without --resume") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordUnreadable(f"{path} cannot be read ({error}); start the bench without --resume") from error
+    bench = from_json(Bench, text, str(path))
+    if bench.benchmark != BENCHMARK:
+        raise RecordUnreadable(f"{path} is a result of {bench.benchmark!r}, not of hotlap bench")
+    return bench

@@ -1,0 +1,78 @@
+"""The workloads and the arms that train them, found by looking into a folder: there is no list to edit."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hotlap.bench.record import Task
+from hotlap.errors import HotlapError, UnknownName
+
+FOLDER = "HOTLAP_WORKLOADS"
+NAIVE, LIMIT = "naive", "limit"
+PEERS = ("lightning", "accelerate")  # named as the package each needs
+ARMS = (NAIVE, *PEERS, LIMIT)
+DIRECTION = "HIGHER_IS_BETTER"
+
+
+def folder() -> Path:
+    """HOTLAP_WORKLOADS, else those installed with the package, else those of the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    chosen = os.environ.get(FOLDER)
+    places = [Path(chosen)] if chosen else [package / "workloads", package.parent / "workloads"]
+    for place in places:
+        if names(place):
+            return place.resolve()
+    raise HotlapError(f"no workload in {' or '.join(map(str, places))}; install hotlap again or set {FOLDER}")
+
+
+def names(place: Path) -> tuple[str, ...]:
+    return tuple(sorted(script.parent.name for script in place.glob("*/naive.py")))
+
+
+def chosen(kind: str, wanted: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
+    """`wanted` without repetitions; what is not known is refused with the nearest name that is."""
+    unique = tuple(dict.fromkeys(wanted))
+    for name in unique:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UnknownName(f"no {kind} named {name!r}; {hint}there are {', '.join(known)}")
+    return unique
+
+
+def script(place: Path, workload: str, arm: str) -> list[str]:
+    """The words that start an arm, before its arguments."""
+    if arm in PEERS:
+        return [str(place / f"peer_{arm}.py"), workload]
+    return [str(place / workload / f"{arm}.py")]
+
+
+def command(place: Path, workload: str, arm: str, arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, *script(place, workload, arm), *arguments]
+
+
+def task(place: Path, name: str) -> Task:
+    return Task(name=name, higher_is_better=_higher_is_better(place / name / "naive.py"), source=_source(place, name))
+
+
+def _higher_is_better(path: Path) -> bool:
+    """Read from the source: importing a workload takes seconds and its packages."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if DIRECTION in names and isinstance(node.value.value, bool):
+                return node.value.value
+    raise HotlapError(f"{path} does not say {DIRECTION} = True or False at its top level; add it")
+
+
+def _source(place: Path, name: str) -> str:
+    digest = hashlib.sha256()
+    for path in sorted([*place.glob("*.py"), *(place / name).glob("*.py")]):
+        digest.update(path.relative_to(place).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

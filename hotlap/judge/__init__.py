@@ -1,0 +1,1 @@
+"""Statistics: from raw samples to a figure with its uncertainty."""

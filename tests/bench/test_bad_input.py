@@ -1,0 +1,168 @@
+"""What cannot work is refused in one line, with what to type instead, before anything runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hotlap.bench import data, session, surroundings, workloads
+from hotlap.errors import DataNotMade, HotlapError, NotEnoughRoom, PackageMissing, TorchUnusable, UnknownName
+
+ROOT = Path(__file__).resolve().parents[2]
+OTHERS = ("torch", "numpy", "scipy", "matplotlib", "pandas", "h5py", "lightning", "accelerate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["son"], 2, "hotlap: no workload named 'son'; did you mean sun? there are moon, sun"),
+        (["--arms", "naive,lightening"], 2, "hotlap: no arm named 'lightening'; did you mean lightning? there are"),
+        (["--arms", "naive,"], 2, "hotlap: no arm named ''; there are naive"),
+        (["--size", "huge"], 2, "'huge' is not one of 'tiny', 'small', 'report'"),
+        (["--seeds", "0"], 2, "0 is not in the range"),
+        (["--epochs", "ten"], 2, "'ten' is not a valid integer"),
+        (["--frobnicate"], 2, "No such option"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(stage, arguments, code, said):
+    done = stage.bench(*arguments)
+    assert done.returncode == code
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert stage.calls() == []
+    assert not stage.out.exists()
+
+
+def test_a_gpu_that_is_not_there_is_said(stage, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = stage.bench("--device", "cuda")
+    assert done.returncode == 67
+    assert done.stderr == "hotlap: --device cuda was asked for, but torch sees no GPU here; use --device cpu\n"
+    assert not stage.out.exists()
+
+
+def test_a_whole_bench_from_the_command_line(stage):
+    """One arm broke: exit code 1, and everything else is there."""
+    stage.play(sun__limit={"exit": 4, "complaint": "out of luck"})
+    done = stage.bench("sun", "--arms", "naive,limit,accelerate", "--seeds", "1", "--device", "cpu")
+    assert done.returncode == 1
+    assert "broken: sun limit, seed 0: exit code 4: out of luck" in done.stdout
+    assert "    out of luck" in done.stderr
+    for kind in ("json", "md", "png", "svg"):
+        assert stage.out.with_suffix(f".{kind}").stat().st_size > 500
+    assert "(result.svg)" in stage.out.with_suffix(".md").read_text()
+
+
+def test_a_framework_that_is_missing_is_said_with_what_to_install(stage, ask, monkeypatch):
+    monkeypatch.setattr(surroundings, "find_spec", lambda name: None if name == "lightning" else "here")
+    with pytest.raises(PackageMissing) as refused:
+        session.prepare(ask())
+    assert str(refused.value) == (
+        "the arms asked for need lightning; type: pip install 'hotlap[peers]', "
+        "or leave out what needs it: --arms naive,limit"
+    )
+    session.prepare(ask(arms=("naive", "accelerate")))
+
+
+def test_missing_packages_of_the_workloads_and_torch_are_said(ask, monkeypatch):
+    monkeypatch.setattr(surroundings, "find_spec", lambda name: None if name in ("pandas", "h5py") else "here")
+    with pytest.raises(PackageMissing, match=r"needs pandas and h5py; type: pip install 'hotlap\[bench\]'"):
+        session.prepare(ask())
+    monkeypatch.setattr(surroundings, "find_spec", lambda name: None)
+    with pytest.raises(TorchUnusable, match="pip install torch"):
+        session.prepare(ask())
+
+
+def test_too_little_disk_is_said_before_anything_is_made(stage, ask):
+    with pytest.raises(NotEnoughRoom, match=r"size report needs 8589934592.00 GiB but .* free; .*HOTLAP_DATA"):
+        session.prepare(ask(size="report"))
+    assert not (stage.folder / "data").exists()
+    assert not stage.out.exists()
+
+
+def test_too_little_memory_is_said_before_anything_is_made(stage, ask):
+    with pytest.raises(NotEnoughRoom, match=r"moon of size small needs about .* GiB of memory but .* smaller --size"):
+        session.prepare(ask(size="small"))
+    assert not (stage.folder / "data").exists()
+
+
+def test_data_that_is_there_needs_no_disk(stage):
+    assert data.needs(stage.root, "sun", "tiny").bytes_needed == 1000
+    data.make(stage.root, "sun", "tiny", lambda workload, elapsed: None)
+    assert data.needs(stage.root, "sun", "tiny").bytes_needed == 0
+
+
+def test_a_workload_that_says_no_memory_needs_at_least_torch(stage):
+    assert data.needs(stage.root, "sun", "tiny").memory_mb >= data.PROCESS_MB
+
+
+def test_a_generator_that_fails_is_said_with_its_last_line(stage, bench):
+    (stage.root / "sun" / "data.py").write_text("raise RuntimeError('no sunshine')\n")
+    with pytest.raises(DataNotMade, match="generator of sun cannot start: RuntimeError: no sunshine"):
+        bench(workloads=("sun",))
+
+
+def test_every_bundled_workload_says_what_it_needs_and_which_way_is_better(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOTLAP_DATA", str(tmp_path))
+    place = ROOT / "workloads"
+    assert workloads.names(place) == ("banknotes", "battery_fnn", "battery_lstm", "bloom", "leak")
+    better = {name: workloads.task(place, name).higher_is_better for name in workloads.names(place)}
+    assert better == {"banknotes": True, "battery_fnn": False, "battery_lstm": False, "bloom": True, "leak": True}
+    for name in workloads.names(place):
+        needs = data.needs(place, name, "report")
+        assert needs.bytes_needed > 1_000_000
+        assert needs.memory_mb < psutil.virtual_memory().total
+    assert list(tmp_path.iterdir()) == [], "asking makes nothing"
+
+
+def test_names_far_from_any_are_refused_without_a_guess():
+    with pytest.raises(UnknownName, match="no arm named 'zzz'; there are naive, limit"):
+        workloads.chosen("arm", ["zzz"], ["naive", "limit"])
+
+
+def test_a_folder_without_workloads_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOTLAP_WORKLOADS", str(tmp_path))
+    with pytest.raises(HotlapError, match="HOTLAP_WORKLOADS"):
+        workloads.folder()
+
+
+def test_a_checkout_uses_its_own_workloads(monkeypatch):
+    monkeypatch.delenv("HOTLAP_WORKLOADS", raising=False)
+    assert workloads.folder() == ROOT / "workloads"
+
+
+def test_the_wheel_brings_the_workloads_and_finds_them(tmp_path):
+    from hatchling.builders.wheel import WheelBuilder
+
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    found = [path.relative_to(ROOT) for path in (ROOT / "workloads").rglob("*") if path.suffix in (".py", ".md")]
+    assert len(found) > 25
+    assert [path for path in found if not (tmp_path / "installed" / "hotlap" / path).exists()] == []
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOTLAP")}
+    code = "from hotlap.bench import workloads; print(workloads.folder())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONPATH": str(tmp_path / "installed")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()) == (tmp_path / "installed" / "hotlap" / "workloads").resolve()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["bench", "--help"], ["profile", "--help"]])
+def test_help_needs_nothing_but_hotlap(words):
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({OTHERS!r}));"
+    code = f"{hidden} from hotlap.cli import main; sys.argv = ['hotlap', *{words!r}]; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout

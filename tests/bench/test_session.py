@@ -1,0 +1,271 @@
+"""A bench over scripted arms: its order, what it keeps, what it does about arms that break, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hotlap.bench import record, session
+from hotlap.errors import ResumeRefused, RunFolderUnwritable, RunNotFound
+from tests.bench.conftest import SURROUNDINGS
+
+
+def wait_for(condition, seconds=60.0):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it never happened"
+        time.sleep(0.02)
+
+
+def kept_runs(stage) -> int:
+    return len(record.load(stage.out).runs) if stage.out.exists() else 0
+
+
+def test_arms_are_interleaved_and_every_second_round_is_reversed(stage, bench):
+    bench(arms=("naive", "lightning", "limit"), seeds=3)
+    assert stage.played() == [
+        *("moon naive 0", "moon lightning 0", "moon limit 0", "sun naive 0", "sun lightning 0", "sun limit 0"),
+        *("moon limit 1", "moon lightning 1", "moon naive 1", "sun limit 1", "sun lightning 1", "sun naive 1"),
+        *("moon naive 2", "moon lightning 2", "moon limit 2", "sun naive 2", "sun lightning 2", "sun limit 2"),
+    ]
+    pids = [call[3] for call in stage.calls()]
+    assert len(set(pids)) == len(pids), "each in a process of its own"
+
+
+def test_all_arms_and_seeds_of_a_workload_train_on_the_same_data(stage, bench):
+    bench(workloads=("sun",), arms=("naive", "limit"), seeds=2)
+    assert len({call[4] for call in stage.calls()}) == 1
+
+
+def test_everything_is_benched_when_nothing_is_named(stage, bench):
+    result = bench(seeds=1)
+    assert result.choice.workloads == ("moon", "sun")
+    assert result.choice.arms == ("naive", "lightning", "accelerate", "limit")
+    assert len(result.runs) == 8
+
+
+def test_the_result_holds_every_raw_line_with_its_time(stage, bench):
+    bench(workloads=("sun",), arms=("naive", "lightning"), seeds=1)
+    kept = json.loads(stage.out.read_text())
+    assert kept["schema"] == 1
+    assert kept["benchmark"] == "bench"
+    assert kept["machine"]["cpu"] == "test cpu"
+    assert kept["versions"] == {"torch": "2.13", "hotlap": "0"}
+    assert kept["command"] == "hotlap bench sun --arms naive,lightning --size tiny --seeds 1 --device cpu"
+    run = kept["runs"][1]
+    assert [line["text"].split("  ")[0] for line in run["lines"]] == [
+        "train 1000 samples", "settings precision=32-true compile=no workers=0", "epoch 1", "epoch 2", "epoch 3",
+        "final rmse 0.1000 target 0.2500 reached",
+    ]  # fmt: skip
+    times = [line["at"] for line in run["lines"]]
+    assert times == sorted(times)
+    assert 0 < times[0] <= times[-1] <= run["seconds"]
+    assert run["exit_code"] == 0
+    assert run["command"].startswith("python peer_lightning.py sun --size tiny --seed 0")
+    assert str(stage.folder) not in stage.out.read_text(), "results are published: no folder of this machine"
+
+
+def test_peak_memory_is_of_the_arm(stage, bench):
+    stage.play(sun__limit={"allocate": 200})
+    result = bench(workloads=("sun",), arms=("naive", "limit"), seeds=1)
+    naive, limit = (run.peak_host_mb for run in result.runs)
+    assert limit > 200
+    assert naive < 100
+    assert result.host_memory in ("PSS", "RSS")
+
+
+def test_epochs_are_passed_on(stage, bench):
+    result = bench(workloads=("sun",), arms=("naive",), seeds=1, epochs=2)
+    assert sum(line.text.startswith("epoch") for line in result.runs[0].lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "ended", "why"),
+    [
+        ({"exit": 3, "complaint": "needs lightning"}, "failed", "exit code 3: needs lightning"),
+        ({"signal": "SIGKILL"}, "failed", "killed by SIGKILL, perhaps for want of memory: a warning"),
+        ({"signal": "SIGSEGV"}, "failed", "killed by SIGSEGV: a warning"),
+        ({"last": "finale"}, "unreadable", "it printed no lines `final METRIC"),
+        ({"metrics": [float("nan")], "seconds": 0.0}, "unreadable", "an epoch of 0.0000 seconds"),
+    ],
+)
+def test_a_broken_arm_is_reported_and_the_rest_goes_on(stage, bench, part, ended, why):
+    stage.play(moon__limit=part)
+    result = bench(arms=("naive", "limit"), seeds=1)
+    broken = next(run for run in result.runs if run.key == ("moon", "limit", 0))
+    assert broken.ended == ended
+    assert why in broken.why
+    assert broken.errors[-1] == part.get("complaint", "a warning")
+    assert [run.ended for run in result.runs if run is not broken] == ["trained"] * 3
+
+
+def test_an_arm_that_takes_too_long_is_ended(stage, bench):
+    stage.play(sun__limit={"sleep": 600})
+    result = bench(workloads=("sun",), arms=("limit", "naive"), seeds=1, max_minutes=0.02)
+    assert [run.ended for run in result.runs] == ["time limit", "trained"]
+    assert "--max-minutes" in result.runs[0].why
+    assert not psutil.pid_exists(int(stage.calls()[0][3]))
+
+
+def test_a_killed_bench_leaves_no_arm_behind_and_goes_on_where_it_was(stage):
+    options = ("sun", "--arms", "naive,limit", "--seeds", "2", "--device", "cpu")
+    hold = stage.root / "hold-sun-limit-1"
+    hold.touch()
+    first = stage.start(*options)
+    wait_for(lambda: len(stage.calls()) == 3)
+    wait_for(lambda: kept_runs(stage) == 2)
+    kept, arm = record.load(stage.out).runs, int(stage.calls()[-1][3])
+    first.kill()
+    first.communicate()
+    if psutil.LINUX:
+        wait_for(lambda: not psutil.pid_exists(arm))
+    hold.unlink()
+    again = stage.bench("--resume")
+    assert again.returncode == 0, again.stderr
+    result = record.load(stage.out)
+    assert result.runs[:2] == kept, "what was finished is not run again"
+    assert sorted(run.key for run in result.runs) == [
+        ("sun", arm, seed) for arm in ("limit", "naive") for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_bench_says_how_to_go_on(stage, number):
+    (stage.root / "hold-sun-naive-0").touch()
+    running = stage.start("sun", "--arms", "naive", "--device", "cpu")
+    wait_for(stage.calls)
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert f"hotlap bench --resume --out {stage.out}" in errors
+    assert not psutil.pid_exists(int(stage.calls()[0][3]))
+
+
+def test_data_whose_generation_was_killed_is_made_anew(stage):
+    (stage.root / "hold-data").touch()
+    running = stage.start("sun", "--arms", "naive", "--seeds", "1", "--device", "cpu")
+    wait_for(lambda: list((stage.folder / "data").glob("sun/.*building*/half.txt")))
+    for child in psutil.Process(running.pid).children():
+        os.kill(child.pid, signal.SIGKILL)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 76
+    assert "the data of sun could not be made" in errors
+    (stage.root / "hold-data").unlink()
+    again = stage.bench("--resume")
+    assert again.returncode == 0, again.stderr
+    assert not list((stage.folder / "data").glob("sun/.*building*"))
+
+
+def test_resuming_tries_again_what_broke(stage, bench):
+    stage.play(sun__limit={"exit": 1})
+    assert [run.ended for run in bench(workloads=("sun",), arms=("naive", "limit"), seeds=1).runs] == [
+        "trained",
+        "failed",
+    ]
+    stage.play()
+    result = bench(size=None, resume=True)
+    assert [run.ended for run in result.runs] == ["trained", "trained"]
+    assert stage.played() == ["sun naive 0", "sun limit 0", "sun limit 0"]
+
+
+def test_resuming_can_ask_for_more_seeds_arms_and_workloads(stage, bench):
+    bench(workloads=("sun",), arms=("naive",), seeds=1)
+    result = bench(resume=True, workloads=("moon",), arms=("limit",), seeds=2)
+    assert result.choice.workloads == ("sun", "moon")
+    assert len(result.runs) == 8
+    assert stage.played().count("sun naive 0") == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (replace(SURROUNDINGS, versions={"torch": "2.6", "hotlap": "0"}), "torch 2.13, here it is 2.6"),
+        (replace(SURROUNDINGS, machine=replace(SURROUNDINGS.machine, cpu="abacus")), "cpu test cpu, here it is abacus"),
+    ],
+)
+def test_resuming_under_other_conditions_is_refused(stage, bench, monkeypatch, other, said):
+    bench(workloads=("sun",), arms=("naive",), seeds=1)
+    before = stage.out.read_text()
+    monkeypatch.setattr(session, "look", lambda device: (other, device))
+    with pytest.raises(ResumeRefused, match=said):
+        bench(resume=True)
+    assert stage.out.read_text() == before
+
+
+def test_variables_that_decide_the_speed_are_kept_and_must_be_the_same_to_resume(bench, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TORCH_HOME", "/somewhere")
+    kept = bench(workloads=("sun",), arms=("naive",), seeds=1).environment
+    assert kept["OMP_NUM_THREADS"] == "1"
+    assert "TORCH_HOME" not in kept
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(ResumeRefused, match="OMP_NUM_THREADS 1, here it is 2"):
+        bench(resume=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [({"size": "report"}, "size tiny, not report"), ({"device": "cuda"}, "cpu, not cuda"), ({"epochs": 7}, "not 7")],
+)
+def test_resuming_with_another_size_device_or_length_is_refused(bench, typed, said):
+    bench(workloads=("sun",), arms=("naive",), seeds=1)
+    with pytest.raises(ResumeRefused, match=said):
+        bench(resume=True, **typed)
+
+
+def test_resuming_with_changed_scripts_is_refused(stage, bench):
+    bench(workloads=("sun",), arms=("naive",), seeds=1)
+    (stage.root / "sun" / "limit.py").write_text("print('faster')\n")
+    with pytest.raises(ResumeRefused, match="scripts of sun"):
+        bench(resume=True)
+
+
+def test_without_out_the_result_goes_to_the_run_folder_and_the_newest_is_resumed(stage, ask, bench):
+    bench(out=None, workloads=("sun",), arms=("naive",), seeds=1)
+    (kept,) = (stage.folder / "kept" / "bench").glob("*.json")
+    assert (stage.folder / "kept" / ".gitignore").read_text() == "*\n"
+    assert session.prepare(ask(out=None, resume=True)).out == kept
+
+
+def test_nothing_to_resume_is_said(ask):
+    with pytest.raises(RunNotFound, match="start the bench without --resume"):
+        session.prepare(ask(resume=True))
+    with pytest.raises(RunNotFound, match="start one without --resume"):
+        session.prepare(ask(resume=True, out=None))
+
+
+def test_a_result_that_is_there_is_not_overwritten(stage, ask):
+    stage.out.write_text("precious")
+    with pytest.raises(RunFolderUnwritable, match="--resume"):
+        session.prepare(ask())
+    assert stage.out.read_text() == "precious"
+
+
+def test_a_result_that_cannot_be_replaced_keeps_the_runs_it_has(stage, bench, monkeypatch):
+    result = bench(workloads=("sun",), arms=("naive",), seeds=1)
+    before = stage.out.read_text()
+
+    def full(self, text, **_):
+        with self.open("w") as file:
+            file.write(text[: len(text) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(RunFolderUnwritable, match="No space left on device"):
+        record.save(result, stage.out)
+    assert stage.out.read_text() == before
+    assert not list(stage.folder.glob(".result*")), "no half-written file is left"
+
+
+def test_a_result_that_cannot_be_written_is_said_before_anything_runs(stage, ask):
+    (stage.folder / "file").touch()
+    with pytest.raises(RunFolderUnwritable, match="choose another place: --out"):
+        session.prepare(ask(out=stage.folder / "file" / "result.json"))
+    assert stage.calls() == []

@@ -1,0 +1,57 @@
+"""What holds for each of the five: the data repeat and heal, and on a GPU the graph trains as the eager step does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from workload_modules import NAMES, WORKLOADS, in_order, load_workload, run_in_process, run_script
+
+
+def test_every_folder_with_a_naive_script_is_tested() -> None:
+    assert {path.parent.name for path in WORKLOADS.glob("*/naive.py")} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(name: str, tmp_path: Path) -> None:
+    workload = load_workload(name)
+    first, again = (workload.data.ensure("tiny", seed=0, root=tmp_path / place) for place in ("first", "again"))
+    same = workload.cache.checksums(first)
+    assert same == workload.cache.checksums(again)
+    other = workload.cache.checksums(workload.data.ensure("tiny", seed=1, root=tmp_path))
+    assert same.keys() == other.keys()
+    assert not set(same.values()) & set(other.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torn_files_are_made_again(name: str, tmp_path: Path) -> None:
+    workload = load_workload(name)
+    folder = workload.data.ensure("tiny", root=tmp_path)
+    before = workload.cache.checksums(folder)
+    for torn in {folder / min(before), folder / max(before)}:
+        os.truncate(torn, torn.stat().st_size // 2)
+    assert workload.cache.checksums(workload.data.ensure("tiny", root=tmp_path)) == before
+
+
+@pytest.mark.parametrize("name", ["battery_fnn", "leak"])
+def test_data_py_prints_the_folder(name: str, tmp_path: Path) -> None:
+    done = run_script(name, "data.py", "--size", "tiny", data_root=tmp_path)
+    assert done.stdout.strip() == str(load_workload(name).data.default_folder("tiny", root=tmp_path))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_graph_trains_as_the_eager_step_does(name: str, tmp_path: Path, capsys, monkeypatch) -> None:
+    workload = load_workload(name)
+    folder = workload.data.ensure("tiny", root=tmp_path)
+    options = {"banknotes": ["--precision", "tf32"], "leak": ["--no-compile"]}.get(name, [])
+    common = ["--size", "tiny", "--epochs", "2", "--data", str(folder), "--out", str(tmp_path), *options]
+    if not options:  # the other two draw the batches of naive.py on the host, on any device
+        in_order(monkeypatch, workload)
+    eager = run_in_process(workload.limit.main, capsys, *common, "--device", "cpu")
+    graphed = run_in_process(workload.limit.main, capsys, *common, "--device", "cuda")
+    assert graphed.samples == eager.samples
+    assert graphed.losses == pytest.approx(eager.losses, rel=0.05, abs=1e-4)

@@ -1,0 +1,165 @@
+"""Lightning and Accelerate train what naive.py trains, print what every arm prints, and say what they lack."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from workload_modules import (
+    NAMES,
+    WORKLOADS,
+    Outcome,
+    fresh_imports,
+    load_workload,
+    outcome_of,
+    run_in_process,
+    without_shuffling,
+)
+
+FRAMEWORKS = ("lightning", "accelerate")
+REPOSITORY = WORKLOADS.parent
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@contextlib.contextmanager
+def peer_module(framework: str, name: str) -> Iterator[ModuleType]:
+    """The script of a framework, which imports naive.py of one workload while it runs."""
+    torch.set_num_threads(1)
+    with fresh_imports(name):
+        yield importlib.import_module(f"peer_{framework}")
+
+
+def arguments_for(name: str, data_root: Path, out: Path) -> list[str]:
+    """One epoch, or two where the first of them trains with the backbone frozen."""
+    folder = load_workload(name).data.ensure("tiny", root=data_root)
+    epochs = "2" if name == "banknotes" else "1"
+    common = ["--size", "tiny", "--epochs", epochs, "--workers", "0", "--device", "cpu"]
+    return [*common, "--data", str(folder), "--out", str(out)]
+
+
+def run_peer(framework: str, name: str, capsys, *arguments: str) -> Outcome:
+    with peer_module(framework, name) as module:
+        return run_in_process(module.main, capsys, name, *arguments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_peers_train_what_naive_trains(name: str, data_root: Path, tmp_path: Path, capsys) -> None:
+    """The same number of samples and, in another order of the samples, nearly the same mean loss."""
+    arguments = arguments_for(name, data_root, tmp_path)
+    naive = run_in_process(load_workload(name).naive.main, capsys, *arguments)
+    for framework in FRAMEWORKS:
+        outcome = run_peer(framework, name, capsys, *arguments)
+        assert outcome.samples == naive.samples
+        assert outcome.losses == pytest.approx(naive.losses, rel=0.2)
+        assert outcome.settings == {"precision": "32-true", "compile": "no", "workers": "0"}
+        assert (tmp_path / "model.pt").exists()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_in_the_same_order_the_losses_agree(framework: str, data_root: Path, tmp_path: Path, capsys, monkeypatch):
+    arguments = [*arguments_for("battery_fnn", data_root, tmp_path), "--epochs", "2"]
+    workload = load_workload("battery_fnn")
+    without_shuffling(monkeypatch, workload.naive)
+    naive = run_in_process(workload.naive.main, capsys, *arguments)
+    with peer_module(framework, "battery_fnn") as module:
+        without_shuffling(monkeypatch, module.peer)
+        outcome = run_in_process(module.main, capsys, "battery_fnn", *arguments)
+    assert outcome.losses == pytest.approx(naive.losses, rel=0.01, abs=2e-5)
+    assert outcome.final == pytest.approx(naive.final, abs=2e-3)
+
+
+def test_the_script_runs_from_any_folder_with_workers(data_root: Path, tmp_path: Path) -> None:
+    arguments = [*arguments_for("battery_fnn", data_root, tmp_path), "--workers", "1"]
+    command = [sys.executable, str(WORKLOADS / "peer_lightning.py"), "battery_fnn", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    outcome = outcome_of(done.stdout)
+    assert outcome.settings["workers"] == "1"
+    assert len(outcome.losses) == 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_missing_framework_is_named_with_what_to_type(framework: str) -> None:
+    script = WORKLOADS / f"peer_{framework}.py"
+    code = (
+        "import runpy, sys\n"
+        f"sys.modules[{framework!r}] = None\n"
+        f"sys.path.insert(0, {str(WORKLOADS)!r})\n"
+        f"sys.argv = ['peer', 'battery_fnn', '--size', 'tiny']\n"
+        f"runpy.run_path({str(script)!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr == f"needs {framework}; type: pip install 'hotlap[peers]'\n"
+
+
+@pytest.fixture
+def peer() -> Iterator[ModuleType]:
+    with fresh_imports("banknotes"):
+        yield importlib.import_module("peer")
+
+
+def test_every_workload_has_a_recipe_and_settings_for_both_devices(peer) -> None:
+    assert set(peer.RECIPES) == set(peer.FASTEST["cpu"]) == set(peer.FASTEST["cuda"]) == set(NAMES)
+
+
+def test_phases_freeze_and_slow_down_as_in_naive(peer, data_root: Path) -> None:
+    naive = peer.load_naive("banknotes")
+    settings = naive.defaults("tiny")
+    folder = naive.data.ensure("tiny", root=data_root)
+    task = peer.Task("banknotes", settings, folder, torch.device("cpu"), peer.Speed("32", workers=0))
+    model = task.model()
+    for phase, own in zip(task.phases(), naive.phases(settings), strict=True):
+        optimizer = task.optimizer(model, phase)
+        assert all(parameter.requires_grad != own.backbone_frozen for parameter in model.backbone.parameters())
+        trained = sum(len(group["params"]) for group in optimizer.param_groups)
+        assert trained == sum(parameter.requires_grad for parameter in model.parameters())
+        assert all(group["fused"] for group in optimizer.param_groups)
+        schedule = task.schedule(optimizer, phase)
+        for epoch in own.epochs:
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(naive.learning_rate_at(own, epoch))
+            optimizer.step()
+            schedule.step()
+
+
+def test_what_is_named_wins_over_the_table(peer) -> None:
+    parser = peer.build_parser("Lightning")
+    chosen = parser.parse_args("leak --device cuda --precision 32 --compile --workers 3".split())
+    assert peer.speed_from(chosen) == peer.Speed("32", compile=True, workers=3)
+    unnamed = peer.speed_from(parser.parse_args("leak --device cuda".split()))
+    table = peer.FASTEST["cuda"]["leak"]
+    assert (unnamed.precision, unnamed.compile) == (table.precision, table.compile)
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (16, 14)])
+def test_workers_leave_room_for_the_process_they_feed(peer, monkeypatch, cores: int, workers: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    assert peer.workers_from_cores() == workers
+
+
+def test_the_sweep_writes_every_epoch_and_goes_on_past_a_failure(data_root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "settings.json"
+    script = REPOSITORY / "benchmarks" / "peer_settings.py"
+    options = "--workloads battery_fnn --frameworks accelerate --size tiny --epochs 2 --precision 32 --compile no"
+    command = [sys.executable, str(script), *options.split(), "--workers=-1,1", "--out", str(out)]
+    environment = {**os.environ, "HOTLAP_DATA": str(data_root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    broken, good = json.loads(out.read_text())["results"]
+    assert "num_workers" in broken["error"]
+    assert good["error"] is None
+    assert good["samples"] == 9600
+    assert len(good["epoch_seconds"]) == 2
+    assert "battery_fnn   accelerate" in done.stdout.split("fastest:")[1]
