@@ -15,7 +15,9 @@ HotlapError                  one clear line for the user, and the exit code that
 ├── PackageMissing            68  an optional package is needed; the line says what to install
 ├── NotEnoughRoom             71  the disk or the memory is too small for what was asked
 ├── DataNotMade               76  the generator of a workload's data failed
-└── ResumeRefused             78  the result to go on with was measured under other conditions
+├── ResumeRefused             78  the result to go on with was measured under other conditions
+├── UnknownOptimization        2  no entry of that name or code, a value it does not take, or two that conflict
+└── PlanUnusable              79  a plan file that is damaged, from a newer hotlap, or names what is not there
 
 Besides these: 0 done, 1 an error of the command itself or of the system, 2 wrong usage, 70 a bug of ours, 130 Ctrl-C.
 A command that fails by itself keeps its own exit code.
@@ -88,6 +90,14 @@ class DataNotMade(HotlapError):
 
 class ResumeRefused(HotlapError):
     exit_code = 78
+
+
+class UnknownOptimization(HotlapError):
+    exit_code = 2
+
+
+class PlanUnusable(HotlapError):
+    exit_code = 79
 
 
 INTERNAL_ERROR = 70

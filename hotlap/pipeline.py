@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,16 +22,19 @@ from hotlap.errors import (
     TorchUnusable,
 )
 from hotlap.model.caution import Caution
-from hotlap.model.codec import SCHEMA
+from hotlap.model.codec import SCHEMA, from_json
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Ceiling, Observation
+from hotlap.model.plan import Outcomes, Plan
 from hotlap.model.progress import Progress
 from hotlap.model.session import Session
 from hotlap.observe.join import join, read_parts
-from hotlap.observe.supervise import Ending, supervise
+from hotlap.observe.supervise import Ending, accompany, supervise
 from hotlap.patch.launch import resolve
+from hotlap.plan.choose import SAFE, automatic, variables
 
 AGENT = "hotlap.observe.agent:start"
+APPLIER = "hotlap.catalog.running:start"
 OnStage = Callable[[str, Progress | None, float], None]
 
 
@@ -58,7 +63,69 @@ def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
     run = store.create(options.command, options.run_dir)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     observation, ending = _observe(options, run, "observing", on_stage)
-    observation = replace(observation, started=started)
+    try:
+        return _finish(options, run, replace(observation, started=started), ending, on_stage)
+    except RunFolderUnwritable as error:
+        error.exit_code = _exit_code(ending) or error.exit_code  # a command that failed keeps its own
+        raise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    command: tuple[str, ...]
+    plan: Plan
+    quiet: bool
+    run_dir: Path | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    run: store.Run
+    outcomes: tuple[Outcomes, ...]  # one per process that trained
+    problem: str | None  # why nothing was applied
+    exit_code: int
+
+
+def run(options: RunOptions) -> Applied:
+    """The command to its own end, with the plan applied."""
+    resolve(options.command)
+    kept = store.create(options.command, options.run_dir)
+    kept.save("plan", options.plan)
+    folder = kept.folder / "running"
+    session = Session(
+        schema=SCHEMA,
+        folder=str(folder.resolve()),
+        agent=APPLIER,
+        steps=None,
+        warmup=None,
+        max_seconds=math.inf,
+        full=True,
+        ceiling=False,
+        trace=False,
+        started=time.time(),
+        choices=options.plan.choices,
+        proven=options.plan.proven,
+        otherwise=automatic(SAFE).choices,
+        quiet=options.quiet,
+    )
+    ending = accompany(
+        options.command, _prepare(kept, folder, session), session, variables(options.plan.choices, os.environ)
+    )
+    outcomes = tuple(
+        from_json(Outcomes, path.read_text(encoding="utf-8"), str(path)) for path in sorted(folder.glob("outcomes-*"))
+    )
+    return Applied(run=kept, outcomes=outcomes, problem=_not_applied(ending), exit_code=ending.exit_code)
+
+
+def _not_applied(ending: Ending) -> str | None:
+    if ending.problem is not None:
+        return f"{ending.problem}; nothing was applied"
+    return None if ending.hellos else "no Python of at least 3.10 could be entered; nothing was applied"
+
+
+def _finish(
+    options: ProfileOptions, run: store.Run, observation: Observation, ending: Ending, on_stage: OnStage
+) -> Profile:
     run.save("observation", observation)
     if ending.exit_code == 0 and not ending.interrupted:
         observation = replace(observation, ceiling=_ceiling(options, observation, run, on_stage))
@@ -180,10 +247,12 @@ def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
             f"{2 * options.max_seconds:g}"
         )
     if ending.progress is not None and ending.progress.steps:
-        return RunFolderUnwritable(
-            f"{ending.progress.steps} training step(s) were seen but could not be kept (exit code {ending.exit_code}); "
-            "is the disk full, or was the process killed? choose another place: --run-dir DIR"
+        unkept = RunFolderUnwritable(
+            f"{ending.progress.steps} or more training steps were seen but could not be kept (exit code "
+            f"{ending.exit_code}); is the disk full, or was the process killed? choose another place: --run-dir DIR"
         )
+        unkept.exit_code = _exit_code(ending) or RunFolderUnwritable.exit_code
+        return unkept
     if all(hello.endswith("False") for hello in ending.hellos):
         interpreter = ending.hellos[0].split("\t")[0]
         return TorchUnusable(

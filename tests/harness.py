@@ -7,9 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+from once import made_once
 
 PROGRAMS = Path(__file__).parent / "programs"
 HOTLAP = [sys.executable, "-m", "hotlap"]
@@ -54,6 +58,17 @@ def profile(command: list[str], cwd: Path, *options: str, **more: str) -> Ran:
     whole = [*HOTLAP, "profile", "--run-dir", str(folder), *options, *command]
     done = subprocess.run(whole, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=300)
     return Ran(done.returncode, done.stdout, done.stderr, folder)
+
+
+def profiled_once(factory: pytest.TempPathFactory, name: str, run: Callable[[Path], Ran]) -> Ran:
+    """A run that several tests look at and none changes."""
+
+    def make(folder: Path) -> None:
+        ran = run(folder)
+        (folder / "ran.json").write_text(json.dumps([ran.code, ran.stdout, ran.stderr]))
+
+    folder = made_once(factory, name, make)
+    return Ran(*json.loads((folder / "ran.json").read_text()), folder / "kept")
 
 
 def python(program: str, *arguments: str) -> list[str]:

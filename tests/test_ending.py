@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from harness import HOTLAP, PROGRAMS, bare, environment, profile, python
+from harness import HOTLAP, PROGRAMS, bare, environment, profile, profiled_once, python
 
 QUICK = ("--no-ceiling", "--steps", "20", "--warmup", "3")
 
@@ -210,17 +210,17 @@ def test_a_program_that_never_steps_is_given_up_with_what_was_seen(tmp_path):
         "for batch in loader: pass\n"
         "while True: time.sleep(0.1)\n"
     )
-    ran = profile([sys.executable, str(script)], tmp_path, "--max-seconds", "20")
+    ran = profile([sys.executable, str(script)], tmp_path, "--max-seconds", "12")
 
     assert ran.code == 75
-    assert "no training step within 20 s" in ran.stderr
+    assert "no training step within 12 s" in ran.stderr
     assert "1 DataLoader(s) made, 8 batch(es) fetched" in ran.stderr
-    assert "--max-seconds 40" in ran.stderr
+    assert "--max-seconds 24" in ran.stderr
 
 
 def test_slow_steps_end_at_the_time_limit_with_what_there_is(tmp_path):
     ran = profile(
-        python("endless.py", "--fault", "rest"), tmp_path, "--steps", "100000", "--max-seconds", "25", "--no-ceiling"
+        python("endless.py", "--fault", "rest"), tmp_path, "--steps", "100000", "--max-seconds", "15", "--no-ceiling"
     )
 
     assert ran.code == 0, ran.stderr
@@ -258,25 +258,31 @@ def test_a_bug_of_ours_does_not_stop_the_training(tmp_path):
     assert "OWN_ERROR" in ran.observation["cautions"]
 
 
-def test_show_draws_a_kept_run_again(tmp_path):
-    ran = profile(python("no_loader.py"), tmp_path)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """One quiet run whose results are also written elsewhere."""
+    options = ("--json", "out/p.json", "--markdown", "out/p.md", "--quiet")
+    command = python("no_loader.py")
+    return profiled_once(tmp_path_factory, "kept", lambda folder: profile(command, folder, *options))
 
+
+def test_show_draws_a_kept_run_again(kept):
     again = subprocess.run(
-        [*HOTLAP, "show", "--run-dir", str(ran.folder)], capture_output=True, text=True, env=environment()
+        [*HOTLAP, "show", "--run-dir", str(kept.folder)], capture_output=True, text=True, env=environment()
     )
     assert again.returncode == 0
-    assert ran.diagnosis["sentence"].split(":")[0] in again.stdout
+    assert kept.diagnosis["sentence"].split(":")[0] in again.stdout
     missing = subprocess.run(
-        [*HOTLAP, "show", "--run-dir", str(ran.folder), "2001"], capture_output=True, text=True, env=environment()
+        [*HOTLAP, "show", "--run-dir", str(kept.folder), "2001"], capture_output=True, text=True, env=environment()
     )
     assert missing.returncode == 72
-    assert ran.run.name in missing.stderr
+    assert kept.run.name in missing.stderr
 
 
-def test_json_and_markdown_are_written_where_asked(tmp_path):
-    ran = profile(python("no_loader.py"), tmp_path, "--json", "out/p.json", "--markdown", "out/p.md", "--quiet")
+def test_json_and_markdown_are_written_where_asked(kept):
+    out = kept.folder.parent / "out"
 
-    both = json.loads((tmp_path / "out" / "p.json").read_text())
-    assert both["observation"]["losses"] == ran.observation["losses"]
-    assert both["diagnosis"]["verdict"] in (tmp_path / "out" / "p.md").read_text().lower()
-    assert ran.stderr == ""
+    both = json.loads((out / "p.json").read_text())
+    assert both["observation"]["losses"] == kept.observation["losses"]
+    assert both["diagnosis"]["verdict"] in (out / "p.md").read_text().lower()
+    assert kept.stderr == ""

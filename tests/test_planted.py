@@ -1,7 +1,9 @@
 """A planted fault is named, with its line."""
 
+import json
+
 import pytest
-from harness import PROGRAMS, profile, python
+from harness import PROGRAMS, profile, profiled_once, python
 
 QUICK = ("--no-ceiling", "--steps", "40", "--warmup", "5")
 
@@ -35,22 +37,28 @@ def test_a_slow_place_is_the_first_finding_with_its_line(fault, phase, code, ver
     assert f"endless.py:{line_of(fault)}" in ran.stderr
 
 
-@pytest.mark.parametrize(("fault", "kind"), [("item", "item"), ("print", "print"), ("branch", "bool")])
-def test_a_host_sync_is_counted_on_its_line_and_marked_on_cpu(fault, kind, tmp_path):
-    ran = profile(python("endless.py", "--fault", fault), tmp_path, *QUICK)
+def test_each_host_sync_is_counted_on_its_line_and_marked_on_cpu(tmp_path):
+    ran = profile(python("endless.py", "--fault", "item,print,branch"), tmp_path, *QUICK)
 
-    (sync,) = ran.observation["syncs"]
-    assert (sync["file"], sync["line"]) == (str(PROGRAMS / "endless.py"), line_of(fault))
-    assert (sync["kind"], sync["function"]) == (kind, "<module>")
-    assert sync["per_step"] == pytest.approx(1.0, abs=0.06)
-    assert sync["waits"] is False
+    syncs = ran.observation["syncs"]
+    found = sorted((sync["line"], sync["kind"]) for sync in syncs)
+    assert found == sorted([(line_of("item"), "item"), (line_of("print"), "print"), (line_of("branch"), "bool")])
+    for sync in syncs:
+        assert (sync["file"], sync["function"]) == (str(PROGRAMS / "endless.py"), "<module>")
+        assert sync["per_step"] == pytest.approx(1.0, abs=0.06)
+        assert sync["waits"] is False
     assert "would wait on CUDA" in ran.stderr
 
 
-def test_a_program_without_syncs_shows_none(tmp_path):
-    ran = profile(python("endless.py"), tmp_path, *QUICK)
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """One run of a program without faults, with a trace."""
+    command = python("endless.py")
+    return profiled_once(tmp_path_factory, "traced", lambda folder: profile(command, folder, *QUICK, "--trace"))
 
-    assert ran.observation["syncs"] == []
+
+def test_a_program_without_syncs_shows_none(traced):
+    assert traced.observation["syncs"] == []
 
 
 def test_a_users_span_is_a_share_of_its_own(tmp_path):
@@ -102,12 +110,8 @@ def test_loaders_model_and_optimizer_are_described(tmp_path):
     assert any(process["name"] == "main" for process in seen["processes"])
 
 
-def test_a_trace_of_a_few_steps_is_saved_for_perfetto_and_tensorboard(tmp_path):
-    import json
-
-    ran = profile(python("endless.py"), tmp_path, *QUICK, "--trace")
-
-    path = ran.run / ran.observation["trace"]
+def test_a_trace_of_a_few_steps_is_saved_for_perfetto_and_tensorboard(traced):
+    path = traced.run / traced.observation["trace"]
     assert path.name.endswith(".pt.trace.json")
     names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
     assert "aten::addmm" in names

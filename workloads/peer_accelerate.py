@@ -6,7 +6,6 @@ python peer_accelerate.py battery_fnn --size small [--seed 0] [--device cuda] [-
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any
 
 import peer
@@ -64,4 +63,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peer.leave(main())

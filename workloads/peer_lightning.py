@@ -6,7 +6,6 @@ python peer_lightning.py battery_fnn --size small [--seed 0] [--device cuda] [--
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 import peer
@@ -84,4 +83,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peer.leave(main())

@@ -9,7 +9,9 @@ import click
 
 import hotlap
 from hotlap.cli.bench import bench
+from hotlap.cli.catalogue import explain, list_entries
 from hotlap.cli.profile import profile
+from hotlap.cli.run import run
 from hotlap.cli.show import show
 from hotlap.errors import INTERNAL_ERROR, INTERRUPTED, HotlapError
 
@@ -24,6 +26,9 @@ def cli() -> None:
 
 
 cli.add_command(profile)
+cli.add_command(run)
+cli.add_command(list_entries)
+cli.add_command(explain)
 cli.add_command(show)
 cli.add_command(bench)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotlap.model.plan import Choice, Circumstances
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
@@ -17,3 +19,7 @@ class Session:
     ceiling: bool  # feed one cached batch again and again
     trace: bool
     started: float  # time.time() of the launch
+    choices: tuple[Choice, ...] = ()  # the optimisations to apply
+    proven: Circumstances | None = None  # of those choices; under others …
+    otherwise: tuple[Choice, ...] = ()  # … these are applied
+    quiet: bool = False  # say nothing on stderr

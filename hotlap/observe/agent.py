@@ -24,7 +24,7 @@ from hotlap.observe.feed import feed_one_batch
 from hotlap.observe.loaders import Loaders, batch_size_of
 from hotlap.observe.look import LineSampler, Tracer
 from hotlap.observe.losses import Losses
-from hotlap.observe.models import Roots, describe_optimizer
+from hotlap.observe.models import describe_optimizer
 from hotlap.observe.ranks import rank_and_world
 from hotlap.observe.steps import Boundary
 from hotlap.observe.stop import Stopper
@@ -35,6 +35,7 @@ from hotlap.observe.telling import Telling
 from hotlap.observe.turns import Turns
 from hotlap.observe.window import ENOUGH, MOST_STEPS, WarmupDetector, enough
 from hotlap.patch.ledger import Ledger
+from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Entry, Seams
 from hotlap.patch.tensors import open_indexing, open_tensors
 

@@ -18,20 +18,16 @@ class Seen:
         self.role = UNKNOWN
         self.batches = 0
         self.samples = 0
-        self.in_epoch = 0  # batches since the loader was last iterated
         self.predictable = _samples_per_epoch(loader) is not None
         self._per_epoch = _samples_per_epoch(loader) or 0
         self._loader = weakref.ref(loader)
         self._record = self._describe(loader)
 
-    def foretold(self) -> int:
-        """The size of the next batch by batch size and length of the sampler; 0 after the last."""
+    def foretold(self, batches: int) -> int:
+        """The size of the batch after so many, by batch size and length of the sampler; 0 after the last."""
         size = self._record.batch_size or 0
-        left = self._per_epoch - self.in_epoch * size
+        left = self._per_epoch - batches * size
         return 0 if self._record.drop_last and left < size else max(0, min(size, left))
-
-    def check(self, size: int) -> None:
-        self.predictable = self.predictable and size == self.foretold()
 
     def record(self) -> Loader:
         from dataclasses import replace
@@ -65,15 +61,36 @@ class Seen:
         )
 
 
+class _Reading:
+    """One pass over a loader. Several may be under way at once, as in zip(loader, loader): each counts its own."""
+
+    __slots__ = ("batches", "seen")
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        self.batches = 0
+
+    def foretold(self) -> int:
+        return self.seen.foretold(self.batches)
+
+    def check(self, size: int) -> None:
+        self.seen.predictable = self.seen.predictable and size == self.foretold()
+
+    def count(self, size: int) -> None:
+        self.batches += 1
+        self.seen.batches += 1
+        self.seen.samples += size
+
+
 class Loaders:
     """Iterators are known by id: holding one would keep its workers alive."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self._by_loader: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
-        self._by_iterator: dict[int, Seen] = {}
+        self._by_iterator: dict[int, _Reading] = {}
         self._since_step: set[Seen] = set()
-        self._asked = 0
+        self._asked: list[int] = []  # iterators under way, innermost last: a dataset may read a loader of its own
         self.last: Seen | None = None
         self.made = 0
 
@@ -84,37 +101,38 @@ class Loaders:
         return self._by_loader[loader]
 
     def iterated(self, seen: Seen, iterator: int) -> None:
-        self._by_iterator[iterator] = seen
-        seen.in_epoch = 0
+        self._by_iterator[iterator] = _Reading(seen)  # also where workers persist and the iterator is the same again
 
     def role_of(self, iterator: int) -> str:
-        seen = self._by_iterator.get(iterator)
-        return seen.role if seen else UNKNOWN
+        reading = self._by_iterator.get(iterator)
+        return reading.seen.role if reading else UNKNOWN
 
     def asked(self, iterator: int) -> None:
-        self._asked = iterator
+        self._asked.append(iterator)
 
     def fetched(self, iterator: int, size: int | None) -> None:
         """A batch of so many samples, or None at the end of an epoch."""
-        seen = self._by_iterator.get(iterator)
-        if seen is None or size is None:
+        self._answered()
+        reading = self._by_iterator.get(iterator)
+        if reading is None or size is None:
             return
-        seen.check(size)
-        self._count(seen, size)
+        reading.check(size)
+        self._count(reading, size)
 
     def fetched_as_foretold(self) -> None:
         """Nobody looked at the batch: its loader always yields what its sampler says."""
-        seen = self._by_iterator.get(self._asked)
-        size = seen.foretold() if seen else None
-        if seen is not None and size:
-            self._count(seen, size)
+        reading = self._by_iterator.get(self._answered())
+        size = reading.foretold() if reading else 0
+        if reading is not None and size:
+            self._count(reading, size)
 
-    def _count(self, seen: Seen, size: int) -> None:
-        seen.batches += 1
-        seen.samples += size
-        seen.in_epoch += 1
-        self.last = seen
-        self._since_step.add(seen)
+    def _answered(self) -> int:
+        return self._asked.pop() if self._asked else 0
+
+    def _count(self, reading: _Reading, size: int) -> None:
+        reading.count(size)
+        self.last = reading.seen
+        self._since_step.add(reading.seen)
 
     def predictable(self) -> bool:
         """Whether all loaders so far yielded what their samplers say, so that batches need not be looked at."""

@@ -19,6 +19,7 @@ from hotlap.model.progress import LOOKING
 from hotlap.observe import surroundings
 from hotlap.observe.clock import spread
 from hotlap.observe.loaders import TRAIN, Seen
+from hotlap.observe.models import describe
 from hotlap.observe.steps import Boundary
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def _observation(agent: Agent, tally: Tally, complete: bool) -> Observation:
         spans=_spans(tally, steps),
         losses=agent.losses.values(may_wait=finished),
         loaders=tuple(seen.record() for seen in agent.loaders.seen),
-        models=agent.roots.records(),
+        models=tuple(describe(top) for top in agent.roots.tops),
         optimizers=agent.optimizer_records(),
         settings=surroundings.settings(agent.torch, agent.autocast, agent.grad_scaler),
         device=None,

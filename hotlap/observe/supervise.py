@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +55,19 @@ def supervise(
     return attendant.ending(), watch
 
 
+def accompany(command: Sequence[str], session_file: Path, session: Session, extra: Mapping[str, str]) -> Ending:
+    """Run the command to its own end, whatever we find in it."""
+    child = start(command, session_file, extra=extra)
+    attendant = _Attendant(child, session, Watch(child.pid), lambda progress, elapsed: None)
+    attendant.only_watching = True
+    with attendant.forwarding_signals():
+        attendant.wait()
+    return attendant.ending()
+
+
 class _Attendant:
+    only_watching = False  # never end the command
+
     def __init__(self, child: subprocess.Popen[bytes], session: Session, watch: Watch, on_progress: OnProgress) -> None:
         self._child, self._session, self._watch, self._on_progress = child, session, watch, on_progress
         self._folder = Path(session.folder)
@@ -84,6 +96,8 @@ class _Attendant:
             self._problem = path.read_text(encoding="utf-8").strip()
 
     def _enforce_limits(self, elapsed: float) -> None:
+        if self.only_watching:
+            return
         if self._problem is not None:
             self._end()
         if self._session.full:

@@ -46,25 +46,28 @@ def _programs() -> set[str]:
     return names
 
 
-def environment(session_file: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment and what the boot file needs; every child process inherits it."""
+def environment(session_file: Path, base: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The user's environment, what the boot file needs and what optimisations ask for; every child inherits it."""
     path = base.get("PYTHONPATH")
     return {
         **base,
+        **(extra or {}),
         "PYTHONPATH": f"{BOOT}{os.pathsep}{path}" if path else str(BOOT),
         "HOTLAP_SESSION": str(session_file),
         "HOTLAP_WRAPT": str(Path(wrapt.__file__).parents[1]),
     }
 
 
-def start(command: Sequence[str], session_file: Path, quiet: bool = False) -> subprocess.Popen[bytes]:
+def start(
+    command: Sequence[str], session_file: Path, quiet: bool = False, extra: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """The command in our own process group, on our own streams (or on none when quiet)."""
     stream = subprocess.DEVNULL if quiet else None
     try:
         return subprocess.Popen(
             list(command),
             executable=resolve(command),
-            env=environment(session_file, os.environ),
+            env=environment(session_file, os.environ, extra),
             stdin=stream,
             stdout=stream,
             stderr=stream,

@@ -34,6 +34,7 @@ class Seam:
         "_after",
         "_before",
         "_guard",
+        "_stand_ins",
         "attended",
         "brief",
         "countdown",
@@ -51,6 +52,7 @@ class Seam:
     def __init__(self, name: str, guard: Guard) -> None:
         self.name = name
         self.instead: Callable[..., Any] | None = None  # stands in for the call: instead(wrapped, *what)
+        self._stand_ins: list[Callable[..., Any]] = []
         self._guard = guard
         self._before: list[Subscriber] = []
         self._after: list[Subscriber] = []
@@ -85,14 +87,20 @@ class Seam:
         if after is not None:
             self._after.append(after)
 
-    def unsubscribe(self, *subscribers: Subscriber) -> None:
+    def unsubscribe(self, *subscribers: Callable[..., Any]) -> None:
         self._before = [one for one in self._before if one not in subscribers]
         self._after = [one for one in self._after if one not in subscribers]
+        self._stand_ins = [one for one in self._stand_ins if one not in subscribers]
+        self.instead = _chained(self._stand_ins)
         self.attended = bool(self._before or self._after or self.instead)
 
     def stand_in(self, instead: Callable[..., Any]) -> None:
-        """instead(wrapped, instance, args, kwargs) is called in place of the call itself."""
-        self.instead, self.attended = instead, True
+        """instead(wrapped, instance, args, kwargs) is called in place of the call itself, and may make it.
+
+        Several stand around each other: what came last is called first, and its `wrapped` is the one before.
+        """
+        self._stand_ins.append(instead)
+        self.instead, self.attended = _chained(self._stand_ins), True
 
     def around(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call with all that is asked for around it. Kept in one function: see the cost of a call above."""
@@ -145,6 +153,19 @@ class Seam:
         self._after = [one for one in self._after if one is not subscriber]
         name = getattr(subscriber, "__qualname__", repr(subscriber))
         self._guard.failed(f"{name} at the seam '{self.name}'", error)
+
+
+def _chained(stand_ins: list[Callable[..., Any]]) -> Callable[..., Any] | None:
+    if len(stand_ins) < 2:
+        return stand_ins[0] if stand_ins else None
+    *inner, outermost = stand_ins
+    within = _chained(inner)
+    assert within is not None
+
+    def instead(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return outermost(lambda *a, **k: within(wrapped, instance, a, k), instance, args, kwargs)
+
+    return instead
 
 
 class Seams:

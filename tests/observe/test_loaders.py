@@ -80,6 +80,10 @@ class Reading:
         self.seen = loaders.of_loader(loader)
         self.begin()
 
+    @property
+    def iterator(self) -> int:
+        return id(self._iterator)
+
     def begin(self) -> None:
         self._iterator = iter(self._loader)
         self._loaders.iterated(self.seen, id(self._iterator))
@@ -195,6 +199,37 @@ def test_batches_nobody_looks_at_are_counted_as_the_sampler_foretells(drop_last,
             reading.fetch_unseen()
         assert (reading.seen.batches, reading.seen.samples) == (epoch * batches, epoch * samples)
         reading.begin()
+
+
+@pytest.mark.parametrize(("drop_last", "batches", "samples"), [(False, 3, 5), (True, 2, 4)])
+def test_a_loader_read_twice_at_once_is_foretold_for_each_reading(drop_last, batches, samples):
+    """As in zip(loader, loader)."""
+    loaders, loader = Loaders(), numbers(5, drop_last=drop_last)
+    pair = [Reading(loaders, loader), Reading(loaders, loader)]
+    for _ in range(batches + 1):
+        for reading in pair:
+            reading.fetch_unseen()
+    (one,) = loaders.seen
+    assert (one.batches, one.samples) == (2 * batches, 2 * samples)
+
+
+def test_a_loader_read_twice_at_once_is_as_predictable_as_read_once():
+    loaders, loader = Loaders(), numbers(5)
+    pair = [Reading(loaders, loader), Reading(loaders, loader)]
+    for _ in range(3):
+        for reading in pair:
+            reading.fetch()
+    assert loaders.predictable()
+
+
+def test_a_batch_nobody_looks_at_counts_on_its_own_loader_though_its_dataset_read_another():
+    loaders = Loaders()
+    outer, inner = Reading(loaders, numbers(6)), Reading(loaders, numbers(9, batch_size=3))
+    loaders.asked(outer.iterator)
+    inner.fetch_unseen()
+    loaders.fetched_as_foretold()
+    assert (outer.seen.batches, outer.seen.samples) == (1, 2)
+    assert (inner.seen.batches, inner.seen.samples) == (1, 3)
 
 
 def test_loaders_are_predictable_as_long_as_they_yield_what_their_samplers_say():

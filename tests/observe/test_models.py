@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.observe.models import Roots, describe, describe_optimizer
+from hotlap.observe.models import describe, describe_optimizer
+from hotlap.patch.roots import Roots
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 

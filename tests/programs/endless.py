@@ -1,4 +1,4 @@
-"""Trains for ever, with one planted fault; which one is told on the command line."""
+"""Trains for ever, with planted faults; which ones is told on the command line."""
 
 import argparse
 import contextlib
@@ -10,12 +10,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--fault", default="none")
+parser.add_argument("--fault", default="none", help="or several, with commas")
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--epoch", type=int, default=64)
 parser.add_argument("--out")
-fault = parser.parse_args().fault
 options = parser.parse_args()
+faults = options.fault.split(",")
 
 
 class Samples(Dataset):
@@ -23,7 +23,7 @@ class Samples(Dataset):
         return options.epoch * 4
 
     def __getitem__(self, index):
-        if fault == "slow-dataset":
+        if "slow-dataset" in faults:
             time.sleep(0.004)  # LINE slow-dataset
         return torch.full((8,), float(index % 7)), torch.tensor([1.0])
 
@@ -35,22 +35,22 @@ class Net(nn.Module):
 
     def forward(self, inputs):
         hidden = torch.relu(self.first(inputs))
-        if fault == "huge-forward":
-            for _ in range(4):
+        if "huge-forward" in faults:
+            for _ in range(2):
                 torch.randn(700, 700) @ torch.randn(700, 700)  # LINE huge-forward
         return self.second(hidden)
 
 
 class Sleepy(torch.optim.SGD):
     def step(self, closure=None):
-        if fault == "slow-optimizer":
+        if "slow-optimizer" in faults:
             time.sleep(0.02)  # LINE slow-optimizer
         return super().step(closure)
 
 
 @hotlap.span("augment")
 def augment(inputs):
-    if fault == "span":
+    if "span" in faults:
         time.sleep(0.01)
     return inputs
 
@@ -68,18 +68,18 @@ try:
             loss = nn.functional.mse_loss(model(augment(inputs)), targets)
             optimizer.zero_grad()
             loss.backward()
-            with contextlib.suppress(BaseException) if fault == "deaf" else contextlib.nullcontext():
+            with contextlib.suppress(BaseException) if "deaf" in faults else contextlib.nullcontext():
                 optimizer.step()
-            if fault == "item":
+            if "item" in faults:
                 history.append(loss.item())  # LINE item
-            if fault == "print":
+            if "print" in faults:
                 print(loss)  # LINE print
-            if fault == "branch":
+            if "branch" in faults:
                 if loss > 1e9:  # LINE branch
                     break
-            if fault == "rest":
+            if "rest" in faults:
                 time.sleep(0.01)  # LINE rest
-        if fault == "evaluation":
+        if "evaluation" in faults:
             model.eval()
             with torch.no_grad():
                 for inputs, _ in valid:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from once import shared_folder
 from workload_modules import Workload, load_workload
 
 
@@ -15,9 +16,17 @@ def workload(request: pytest.FixtureRequest) -> Workload:
     return load_workload(request.module.NAME)
 
 
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Read by all tests and test processes at once, as users share the cache; none may write to what is there."""
+    root = shared_folder(tmp_path_factory) / "workload-data"
+    root.mkdir(exist_ok=True)
+    return root
+
+
 @pytest.fixture(scope="module")
-def folder(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return workload.data.ensure("tiny", seed=0, root=tmp_path_factory.mktemp("data"))
+def folder(workload: Workload, data_root: Path) -> Path:
+    return workload.data.ensure("tiny", seed=0, root=data_root)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 from workload_modules import in_order, outcome_of, run_in_process, run_script, with_dropped_gradients
 
 NAME = "battery_fnn"
+ENOUGH = ["--epochs", "4"]  # an honest run is well below its target by then; a broken one must not be
 
 
 def test_cycles_look_like_a_battery(workload, folder: Path) -> None:
@@ -25,9 +26,8 @@ def test_cycles_look_like_a_battery(workload, folder: Path) -> None:
 
 def test_the_script_as_a_user_runs_it_reaches_the_target(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "new"
-    done = run_script(
-        NAME, "naive.py", "--size", "tiny", "--out", str(out), "--device", "cpu", data_root=folder.parents[1]
-    )
+    options = ["--size", "tiny", "--device", "cpu", *ENOUGH, "--out", str(out)]
+    done = run_script(NAME, "naive.py", *options, data_root=folder.parents[1])
     outcome = outcome_of(done.stdout)
     assert outcome.reached
     assert outcome.losses[-1] < outcome.losses[0]
@@ -49,7 +49,7 @@ def test_shuffled_labels_miss_the_target_clearly(workload, common, capsys, monke
         return TensorDataset(features, targets[order]), valid
 
     monkeypatch.setattr(workload.naive, "build_datasets", shuffled)
-    outcome = run_in_process(workload.naive.main, capsys, *common)
+    outcome = run_in_process(workload.naive.main, capsys, *common, *ENOUGH)
     assert outcome.final > 2 * workload.naive.TARGETS["tiny"]
 
 
@@ -60,7 +60,7 @@ def test_dropped_gradients_miss_the_target_clearly(workload, common, capsys, mon
 
 
 def test_the_limit_reaches_the_target(workload, common, capsys) -> None:
-    outcome = run_in_process(workload.limit.main, capsys, *common)
+    outcome = run_in_process(workload.limit.main, capsys, *common, *ENOUGH)
     assert outcome.reached
     assert outcome.metrics[-1] == pytest.approx(outcome.final, abs=2e-4)  # its own fast metric is the same one
 

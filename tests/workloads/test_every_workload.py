@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ def test_every_folder_with_a_naive_script_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(name: str, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(
+    name: str, data_root: Path, tmp_path: Path
+) -> None:
     workload = load_workload(name)
-    first, again = (workload.data.ensure("tiny", seed=0, root=tmp_path / place) for place in ("first", "again"))
+    first, again = (workload.data.ensure("tiny", seed=0, root=root) for root in (data_root, tmp_path))
     same = workload.cache.checksums(first)
     assert same == workload.cache.checksums(again)
     other = workload.cache.checksums(workload.data.ensure("tiny", seed=1, root=tmp_path))
@@ -26,9 +29,10 @@ def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(name: str, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_torn_files_are_made_again(name: str, tmp_path: Path) -> None:
+def test_torn_files_are_made_again(name: str, data_root: Path, tmp_path: Path) -> None:
     workload = load_workload(name)
-    folder = workload.data.ensure("tiny", root=tmp_path)
+    folder = workload.data.default_folder("tiny", root=tmp_path)
+    shutil.copytree(workload.data.ensure("tiny", root=data_root), folder)
     before = workload.cache.checksums(folder)
     for torn in {folder / min(before), folder / max(before)}:
         os.truncate(torn, torn.stat().st_size // 2)

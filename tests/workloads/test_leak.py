@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from once import made_once
 from workload_modules import Outcome, outcome_of, run_in_process, run_script
 
 NAME = "leak"
@@ -17,9 +19,13 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def naive_run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
     """One honest run, as a user starts it, shared by the tests that only look at it."""
-    out = tmp_path_factory.mktemp("naive")
-    done = run_script(NAME, "naive.py", "--size", "tiny", "--out", str(out), data_root=folder.parents[1])
-    return outcome_of(done.stdout), out
+
+    def train(out: Path) -> None:
+        done = run_script(NAME, "naive.py", "--size", "tiny", "--out", str(out), data_root=folder.parents[1])
+        (out / "printed.txt").write_text(done.stdout)
+
+    out = made_once(tmp_path_factory, f"{NAME}-naive", train)
+    return outcome_of((out / "printed.txt").read_text()), out
 
 
 def test_an_unknown_size_is_named_with_the_known_ones(workload, tmp_path) -> None:
@@ -99,10 +105,11 @@ def test_a_resumed_run_ends_where_the_whole_one_does(workload, folder, tmp_path,
         assert torch.equal(state["exp_avg"], parts["optimizer"]["state"][number]["exp_avg"])
 
 
-def test_limit_resumes_a_run_that_naive_began(workload, naive_run, common, capsys) -> None:
+def test_limit_resumes_a_run_that_naive_began(workload, naive_run, common, tmp_path, capsys) -> None:
     _, out = naive_run
+    begun = shutil.copytree(out, tmp_path / "begun")
     epochs = workload.naive.defaults("tiny").epochs
-    arguments = [*common[:-1], str(out), "--resume", "--epochs", str(epochs + 1)]
+    arguments = [*common[:-1], str(begun), "--resume", "--epochs", str(epochs + 1)]
     assert workload.limit.main(arguments) == 0
     assert f"\nepoch {epochs + 1} " in capsys.readouterr().out
 

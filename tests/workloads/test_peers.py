@@ -29,11 +29,6 @@ FRAMEWORKS = ("lightning", "accelerate")
 REPOSITORY = WORKLOADS.parent
 
 
-@pytest.fixture(scope="module")
-def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
 @contextlib.contextmanager
 def peer_module(framework: str, name: str) -> Iterator[ModuleType]:
     """The script of a framework, which imports naive.py of one workload while it runs."""

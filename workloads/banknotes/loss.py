@@ -36,7 +36,7 @@ def level_terms(
     output: Tensor, targets: Tensor, anchors: tuple[tuple[float, float], ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
     values = output.shape[-1]
-    # Filled on the device: a tensor built from a Python list would be copied there, which a graph forbids.
+    # Filled on the device: a number assigned by index, or a list, would be copied there, which a graph forbids.
     grid = grid_size(output)
     anchor_sizes = anchor_tensor(anchors, output) * grid
     index, cell, valid = candidates(targets, anchor_sizes, grid)
@@ -64,16 +64,16 @@ def level_terms(
 
 def grid_size(output: Tensor) -> Tensor:
     grid = output.new_empty(2)
-    grid[0] = output.shape[3]
-    grid[1] = output.shape[2]
+    grid[0].fill_(output.shape[3])
+    grid[1].fill_(output.shape[2])
     return grid
 
 
 def anchor_tensor(anchors: tuple[tuple[float, float], ...], like: Tensor) -> Tensor:
     sizes = like.new_empty(len(anchors), 2)
     for row, (width, height) in enumerate(anchors):
-        sizes[row, 0] = width
-        sizes[row, 1] = height
+        sizes[row, 0].fill_(width)
+        sizes[row, 1].fill_(height)
     return sizes
 
 
@@ -106,8 +106,8 @@ def candidates(targets: Tensor, anchor_sizes: Tensor, grid: Tensor) -> tuple[Ten
 def neighbour_steps(like: Tensor) -> Tensor:
     """Own cell, left, above, right, below, as (x, y) steps `[5, 2]`."""
     steps = like.new_zeros(5, 2)
-    steps[1, 0] = steps[2, 1] = -1
-    steps[3, 0] = steps[4, 1] = 1
+    for row, column, step in ((1, 0, -1), (2, 1, -1), (3, 0, 1), (4, 1, 1)):
+        steps[row, column].fill_(step)
     return steps
 
 
@@ -115,8 +115,8 @@ def complete_iou(centre: Tensor, size: Tensor, true_centre: Tensor, true_size: T
     """Overlap, less the distance of the centres and the difference in shape: it has a gradient far away too."""
     low, high = centre - size / 2, centre + size / 2
     true_low, true_high = true_centre - true_size / 2, true_centre + true_size / 2
-    shared = (torch.minimum(high, true_high) - torch.maximum(low, true_low)).clamp(min=0).prod(dim=-1)
-    union = size.prod(dim=-1) + true_size.prod(dim=-1) - shared + 1e-7
+    shared = area((torch.minimum(high, true_high) - torch.maximum(low, true_low)).clamp(min=0))
+    union = area(size) + area(true_size) - shared + 1e-7
     iou = shared / union
     hull = torch.maximum(high, true_high) - torch.minimum(low, true_low)
     distance = (centre - true_centre).square().sum(dim=-1) / (hull.square().sum(dim=-1) + 1e-7)
@@ -124,3 +124,8 @@ def complete_iou(centre: Tensor, size: Tensor, true_centre: Tensor, true_size: T
     shape = 4 / math.pi**2 * angle.square()
     trade = (shape / (1 - iou + shape + 1e-7)).detach()
     return iou - distance - trade * shape
+
+
+def area(size: Tensor) -> Tensor:
+    """Not by prod: its gradient asks the host whether there are zeros, which a graph forbids."""
+    return size[..., 0] * size[..., 1]

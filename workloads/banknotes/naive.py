@@ -72,7 +72,7 @@ def defaults(size: str) -> Settings:
     return {
         "tiny": Settings("tiny", epochs=7, frozen_epochs=1, batch_size=8, workers=0, **shrunk),
         "small": Settings("small", epochs=16, frozen_epochs=1, workers=2, **shrunk),
-        "report": Settings("report", epochs=30, frozen_epochs=3),
+        "report": Settings("report", epochs=12, frozen_epochs=3),
     }[size]
 
 

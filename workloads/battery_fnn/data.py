@@ -19,6 +19,10 @@ SIZES = {
     "report": Campaign(train_cycles=100, valid_cycles=12, rows=5400, step_seconds=1.0),
 }
 
+# Host memory to train naively, a quarter added. Tiny and small: peak of all processes (PSS), measured on 2 cores.
+# Report, reckoned: the rows are small; 8 workers of 165 MB, as at small, 0.4 GB for the process, 1 GB allowed for CUDA.
+MEMORY_MB = {"tiny": 520, "small": 930, "report": 3_500}
+
 
 def default_folder(size: str, seed: int = 0, root: Path | None = None) -> Path:
     return cache.folder("battery_fnn", size, seed, VERSION, root)

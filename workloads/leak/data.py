@@ -38,6 +38,11 @@ SHAPES = {
     "report": Shape(train_files=500, valid_files=125, long=8, short=10),
 }
 
+# Host memory to train naively, a quarter added. Tiny and small: peak of all processes (PSS), measured on 2 cores.
+# Report, reckoned: 8 workers of 80 MB, as at small, 0.3 GB for the process, batches of less than 1 MB, 1 GB allowed for
+# CUDA.
+MEMORY_MB = {"tiny": 380, "small": 580, "report": 2_500}
+
 
 def default_folder(size: str, seed: int = 0, root: Path | None = None) -> Path:
     return cache.folder("leak", size, seed, VERSION, root)

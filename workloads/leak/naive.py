@@ -52,7 +52,7 @@ def defaults(size: str) -> Settings:
     return {
         "tiny": Settings("tiny", epochs=8, batch_size=64, workers=0),
         "small": Settings("small", epochs=8, batch_size=256, workers=2),
-        "report": Settings("report", epochs=40, batch_size=5632),
+        "report": Settings("report", epochs=15, batch_size=5632),
     }[size]
 
 

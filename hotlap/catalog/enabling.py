@@ -1,0 +1,82 @@
+"""hotlap.enable(…) and hotlap.disable(): the optimisations from inside a program or notebook."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+import wrapt
+
+from hotlap.catalog.running import Running, lines
+from hotlap.model.plan import Choice, Outcome
+
+_enabled: Enabled | None = None
+
+
+class Enabled:
+    """What is enabled; as a context manager it ends with the block."""
+
+    def __init__(self, choices: tuple[Choice, ...], quiet: bool) -> None:
+        self._choices, self._quiet = choices, quiet
+        self._running: Running | None = None
+        self._over = False
+
+    def torch_imported(self, torch: Any) -> None:
+        from hotlap.patch.guard import Guard
+        from hotlap.patch.seams import Seams
+
+        if self._over or self._running is not None:
+            return
+        seams = Seams(torch, Guard())
+        seams.open()
+        self._running = Running(torch, self._choices, seams)
+        self._running.quiet = self._quiet
+        self._running.begin()
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What became of each optimisation so far."""
+        return self._running.outcomes if self._running else ()
+
+    def close(self) -> None:
+        self._over = True
+        if self._running is not None:
+            self._running.close()
+            self._running.seams.close()
+
+    def __enter__(self) -> Enabled:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        disable()
+
+    def __repr__(self) -> str:
+        return "\n".join(lines(self.outcomes)) if self._running else "waiting for torch to be imported"
+
+
+def start(choices: Iterable[Choice], quiet: bool) -> Enabled:
+    """Applies at once where torch is imported, else as soon as it is. What was enabled before ends."""
+    global _enabled
+    disable()
+    enabled = _enabled = Enabled(tuple(choices), quiet)
+    if os.environ.get("HOTLAP", "").lower() == "off":
+        return enabled
+    if "torch" in sys.modules:
+        enabled.torch_imported(sys.modules["torch"])
+    else:
+        notify: Callable[[Any], None] = enabled.torch_imported
+        wrapt.register_post_import_hook(notify, "torch")
+    return enabled
+
+
+def disable() -> None:
+    """Take everything back: nothing of hotlap is left in torch. Does nothing when nothing is enabled."""
+    global _enabled
+    if _enabled is not None:
+        _enabled.close()
+        _enabled = None

@@ -1,0 +1,79 @@
+"""What a catalogue entry says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Expectation, Risk
+
+if TYPE_CHECKING:
+    from hotlap.catalog.site import Site
+
+
+class NotAValue(ValueError):
+    """The text given for a value, and what would have been one."""
+
+
+@dataclass(frozen=True)
+class WholeNumber:
+    low: int
+    high: int
+
+    def parse(self, text: str) -> int:
+        if not text.isdecimal() or not self.low <= int(text) <= self.high:
+            raise NotAValue(f"{text!r} is not a whole number from {self.low} to {self.high}")
+        return int(text)
+
+    def __str__(self) -> str:
+        return f"{self.low}…{self.high}"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    names: tuple[str, ...]
+
+    def parse(self, text: str) -> str:
+        if text not in self.names:
+            raise NotAValue(f"{text!r} is none of {', '.join(self.names)}")
+        return text
+
+    def __str__(self) -> str:
+        return "|".join(self.names)
+
+
+Values = WholeNumber | OneOf
+Environment = Callable[[Any, Mapping[str, str]], Mapping[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One optimisation. Its folder's name is its name, with hyphens for underscores.
+
+    `apply(site)` is called once torch is imported, subscribes to seams, and tells its outcome through the site, at once
+    or when it knows. `environment(value, environ)` gives variables to set before the command starts, for what torch
+    reads only then. `detect(observation)` says what it could gain at most, or None where it could not.
+    """
+
+    code: str  # never used again for another entry
+    title: str
+    risk: Risk
+    apply: Callable[[Site], None]
+    detect: Callable[[Observation], Expectation | None]
+    environment: Environment | None = None
+    values: Values | None = None
+    device: str | None = None  # "cuda": needs a GPU
+    torch: tuple[int, int] = (2, 6)  # the oldest it works with
+    order: int = 50  # smaller first
+    conflicts: frozenset[str] = frozenset()  # names; one side naming the other is enough
+    automatic: bool = True  # part of --plan safe or fast, by its risk
+
+    def parse(self, text: str | None) -> Any:
+        """The value that a text means. None stands for 'find your own'."""
+        if text is None:
+            return None
+        if self.values is None:
+            raise NotAValue("it takes no value")
+        return self.values.parse(text)

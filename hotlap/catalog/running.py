@@ -1,0 +1,118 @@
+"""In the user's process: applies the plan, entry by entry, and tells what became of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from hotlap.catalog import entries
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.site import Site
+from hotlap.model.codec import SCHEMA, to_json
+from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
+from hotlap.model.session import Session
+from hotlap.patch.seams import Seams
+
+SETTLED = 6  # optimizer steps, then every entry has had its moment
+
+
+def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
+    """Called once torch is imported; the result is called when the process ends."""
+    differs = None if session.proven is None else difference(session.proven, torch)
+    if differs is not None:
+        sys.stderr.write(f"hotlap: the saved plan was proven under {differs}; running with the plan 'safe' instead\n")
+    running = Running(torch, session.choices if differs is None else session.otherwise, seams)
+    running.folder, running.quiet = Path(session.folder), session.quiet
+    running.begin()
+    return running.tell
+
+
+def difference(proven: Circumstances, torch: Any) -> str | None:
+    """What is not as it was when the plan was proven; the command and its source are compared before it starts."""
+    if proven.torch != str(torch.__version__):
+        return f"torch {proven.torch}, this is {torch.__version__}"
+    here = hardware(torch)
+    return f"{proven.hardware}, this is {here}" if proven.hardware != here else None
+
+
+def hardware(torch: Any) -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    return f"{os.cpu_count()} cores, {platform.machine()}"
+
+
+class Running:
+    def __init__(self, torch: Any, choices: Iterable[Choice], seams: Seams) -> None:
+        self.torch, self.seams = torch, seams
+        self._moments = Moments(seams)
+        self.sites = [self._site(choice) for choice in choices]
+        self.sites.sort(key=lambda site: list(entries()).index(site.name))
+        self.folder: Path | None = None
+        self.quiet = True
+        self._steps = 0
+        self._told = False
+
+    def _site(self, choice: Choice) -> Site:
+        entry = entries()[choice.name]
+        return Site(choice.name, entry, entry.parse(choice.value), self.torch, self.seams, self._moments)
+
+    def begin(self) -> None:
+        for site in self.sites:
+            why = unmet(site, self.torch)
+            if why is not None:
+                site.no_effect(why)
+                continue
+            try:
+                site.entry.apply(site)
+            except Exception as error:
+                if self.seams.guard.strict:
+                    raise
+                site.withdraw(f"it could not be applied ({type(error).__name__}: {error})")
+        self.seams.stepping.subscribe(after=self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        self._steps += 1
+        if self._steps >= SETTLED:
+            self.seams.stepping.unsubscribe(self._stepped)
+            self.tell()
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        return tuple(site.outcome for site in self.sites)
+
+    def tell(self) -> None:
+        """Said once the training is under way, written again at the end: an entry may be withdrawn late."""
+        if self._steps == 0:
+            return  # a process that does not train has nothing to say
+        if self.folder is not None:
+            record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
+            (self.folder / f"outcomes-{os.getpid()}.json").write_text(to_json(record), encoding="utf-8")
+        if not self._told and not self.quiet and os.environ.get("RANK", "0") == "0":
+            sys.stderr.write("".join(f"hotlap: {line}\n" for line in lines(self.outcomes)))
+        self._told = True
+
+    def close(self) -> None:
+        for site in reversed(self.sites):
+            site.close()
+
+
+def unmet(site: Site, torch: Any) -> str | None:
+    """Why an entry cannot do anything on this machine."""
+    entry = site.entry
+    if entry.device == "cuda" and not torch.cuda.is_available():
+        return "no GPU that torch can use"
+    numbers = torch.__version__.split("+")[0].split(".")[:2]
+    if all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < entry.torch:
+        return f"needs torch {'.'.join(map(str, entry.torch))}, this is {torch.__version__}"
+    return None
+
+
+def lines(outcomes: Iterable[Outcome]) -> list[str]:
+    """One line per outcome, what was applied first."""
+    order = [Status.APPLIED.value, Status.WITHDRAWN.value, Status.REFUSED.value, Status.NO_EFFECT.value]
+    sorted_ = sorted(outcomes, key=lambda one: order.index(one.status))
+    return [f"{one.status}: {one.name} ({one.why})" for one in sorted_] or ["nothing to apply"]

@@ -1,0 +1,168 @@
+"""Where an entry is at work: it reaches the seams through here, so that all it did can be taken back.
+
+An entry that fails is withdrawn and the call it stood in goes on without it. An error of the user's own code passes
+through untouched.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from hotlap.catalog.entry import Entry
+from hotlap.catalog.moments import Moments
+from hotlap.model.plan import Outcome, Status
+from hotlap.patch.ledger import Ledger
+from hotlap.patch.seams import Seam, Seams
+
+Original = Callable[..., Any]
+Instead = Callable[[Original, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Site:
+    def __init__(self, name: str, entry: Entry, value: Any, torch: Any, seams: Seams, moments: Moments) -> None:
+        self.name, self.entry, self.value = name, entry, value  # value None: the entry finds its own
+        self.torch, self.seams, self._moments = torch, seams, moments
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.ledger = Ledger()
+        self.closed = False
+        self._status: Status | None = None
+        self._why = ""
+        self._at_seams: list[tuple[Seam, Callable[..., Any]]] = []
+
+    # What the entry says
+
+    def applied(self, what: str) -> None:
+        self._tell(Status.APPLIED, what)
+
+    def no_effect(self, why: str) -> None:
+        """Said only while nothing was applied: one loader of two may be left as it is."""
+        if self._status is not Status.APPLIED:
+            self._tell(Status.NO_EFFECT, why)
+
+    def refused(self, why: str) -> None:
+        if self._status is not Status.APPLIED:
+            self._tell(Status.REFUSED, why)
+
+    def withdraw(self, why: str) -> None:
+        """Take back all of it, now."""
+        self._tell(Status.WITHDRAWN, why)
+        self.close()
+
+    def _tell(self, status: Status, why: str) -> None:
+        if self._status is not Status.WITHDRAWN:
+            self._status, self._why = status, why
+
+    @property
+    def outcome(self) -> Outcome:
+        status = self._status or Status.NO_EFFECT
+        value = None if self.value is None else str(self.value)
+        why = self._why or "the moment it waits for never came"
+        return Outcome(name=self.name, code=self.entry.code, status=status.value, why=why, value=value)
+
+    # What the entry does
+
+    def first_sight(self, thing: Any) -> bool:
+        """Whether this object is seen for the first time here; it is neither marked nor kept alive."""
+        if thing in self._known:
+            return False
+        self._known.add(thing)
+        return True
+
+    def when_root(self, known: Callable[[Any], None]) -> None:
+        """known(module) for each root training module, between two steps, after the second."""
+        self._moments.when_root(self._guarded(known))
+
+    def before(self, seam: Seam, subscriber: Callable[..., None]) -> None:
+        """subscriber(instance, args, kwargs) ahead of each call; of an optimizer's step subscriber(optimizer)."""
+        guarded = self._guarded(subscriber)
+        seam.subscribe(before=guarded)
+        self._at_seams.append((seam, guarded))
+
+    def after(self, seam: Seam, subscriber: Callable[..., None]) -> None:
+        """subscriber(instance, args, kwargs, outcome); of an optimizer's step subscriber(optimizer, None)."""
+        guarded = self._guarded(subscriber)
+        seam.subscribe(after=guarded)
+        self._at_seams.append((seam, guarded))
+
+    def stand_in(self, seam: Seam, instead: Instead) -> None:
+        """instead(original, instance, args, kwargs) is called in place of the call."""
+        guarded = self._standing_in(instead)
+        seam.stand_in(guarded)
+        self._at_seams.append((seam, guarded))
+
+    def replace(self, owner: Any, attribute: str, instead: Instead) -> None:
+        """The same for a function that has no seam; `instance` is a method's first argument, None of a function."""
+        guarded = self._standing_in(instead)
+        method = isinstance(owner, type)
+
+        def layer(original: Original) -> Original:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if method:
+                    return guarded(lambda *a, **k: original(args[0], *a, **k), args[0], args[1:], kwargs)
+                return guarded(original, None, args, kwargs)
+
+            call.__wrapped__ = original  # type: ignore[attr-defined]
+            call.__name__ = getattr(original, "__name__", attribute)
+            call.__doc__ = getattr(original, "__doc__", None)
+            return call
+
+        self.ledger.wrap(owner, attribute, layer)
+
+    def close(self) -> None:
+        self.closed = True
+        for seam, function in self._at_seams:
+            seam.unsubscribe(function)
+        self._at_seams.clear()
+        self.ledger.close()
+
+    def _failed(self, error: Exception) -> None:
+        if self.seams.guard.strict:
+            raise error
+        self.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+
+    def _guarded(self, subscriber: Callable[..., None]) -> Callable[..., None]:
+        def call(*what: Any) -> None:
+            if self.closed:
+                return
+            try:
+                subscriber(*what)
+            except Exception as error:  # noqa: BLE001 whatever the entry raises
+                self._failed(error)
+
+        return call
+
+    def _standing_in(self, instead: Instead) -> Instead:
+        def call(original: Original, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self.closed:
+                return original(*args, **kwargs)
+            attempt = Attempt(original)
+            try:
+                return instead(attempt, instance, args, kwargs)
+            except Exception as error:
+                if error is attempt.error:
+                    raise
+                self._failed(error)
+                return attempt.outcome if attempt.done else original(*args, **kwargs)
+
+        return call
+
+
+class Attempt:
+    """The original call, remembering whether it was made, what came of it and whether the error was its own."""
+
+    def __init__(self, original: Original) -> None:
+        self.original = original
+        self.done = False
+        self.outcome: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self.outcome = self.original(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+            raise
+        self.done = True
+        return self.outcome

@@ -1,0 +1,78 @@
+"""What is to be applied to a command, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Risk(str, Enum):
+    """What an optimisation may change; it decides what must hold to keep it."""
+
+    EXACT = "exact"  # same numbers
+    ROUNDING = "rounding"  # same mathematics, other order of operations
+    NUMERIC = "numeric"  # lower precision
+    TRAINING = "training"  # another recipe: never automatic
+
+    @property
+    def rank(self) -> int:
+        return list(Risk).index(self)
+
+
+class Status(str, Enum):
+    APPLIED = "applied"
+    NO_EFFECT = "no effect"  # nothing here that it could change
+    REFUSED = "refused"  # it could, but must not
+    WITHDRAWN = "withdrawn"  # it failed and was taken back
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """One optimisation, by the name of its catalogue entry; without a value it finds its own."""
+
+    name: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Circumstances:
+    """What a plan was proven under."""
+
+    command: tuple[str, ...]
+    source: str  # hash of the Python files of the command
+    torch: str
+    hardware: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    schema: int
+    title: str  # "safe", "fast", "asked for", or of which tune
+    choices: tuple[Choice, ...]
+    proven: Circumstances | None = None  # None: chosen, not proven
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    name: str
+    code: str
+    status: str  # of Status
+    why: str  # what was changed, or why not
+    value: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcomes:
+    """Of one process of the command."""
+
+    schema: int
+    pid: int
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation:
+    """What an entry expects of itself, from an observation."""
+
+    most: float  # share of the step it could save at the very most, 0 to 1
+    why: str

@@ -1,0 +1,58 @@
+"""The command's own interpreter has torch and nothing of hotlap's: it is entered all the same."""
+
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from harness import PROGRAMS, bare, printed_losses, profile
+
+OURS = ("hotlap", "wrapt", "click", "rich", "psutil")
+
+
+def with_needs(*names: str) -> set[str]:
+    """Top-level entries in site-packages of these distributions and of all they need."""
+    entries, left, known = set(), list(names), set()
+    while left:
+        name = left.pop()
+        if name in known:
+            continue
+        known.add(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:  # for another system or Python
+            continue
+        entries |= {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}
+        left += [re.split(r"[^\w.-]", need)[0] for need in found.requires or () if "extra ==" not in need]
+    return entries
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    environment = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    (site,) = environment.glob("lib/python3*/site-packages")
+    installed = Path(str(distribution("torch").locate_file("")))
+    for entry in with_needs("torch", "numpy"):
+        (site / entry).symlink_to(installed / entry)
+    return str(environment / "bin" / "python")
+
+
+def test_an_interpreter_without_hotlap_is_entered(python, tmp_path):
+    question = f"from importlib.util import find_spec; print([name for name in {OURS!r} if find_spec(name)])"
+    assert bare([python, "-c", question], tmp_path).stdout == "[]\n"
+    script = tmp_path / "train.py"
+    told = "\nimport sys; print(sys.path, [name for name in ('click', 'rich', 'psutil') if name in sys.modules])\n"
+    script.write_text((PROGRAMS / "plain_loop.py").read_text() + told)
+    command = [python, str(script)]
+    alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))
+    ran = profile(command, tmp_path, "--full", PYTHONPATH=str(PROGRAMS))
+
+    assert alone.code == 0, alone.stderr
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout == alone.stdout
+    assert ran.observation["losses"] == printed_losses(alone.stdout)
+    assert len(ran.observation["losses"]) == 24
+    assert {loader["role"] for loader in ran.observation["loaders"]} == {"train"}
