@@ -6,3 +6,22 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+from harness import Ran, profile, profiled_once, python
+
+WINDOW = ("--no-ceiling", "--steps", "20", "--warmup", "3")
+
+
+@pytest.fixture(scope="session")
+def traced_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A program without faults that trains for ever, ended after the window and a trace."""
+    command = python("endless.py", "--out", "finally.txt")
+    return profiled_once(tmp_path_factory, "traced", lambda folder: profile(command, folder, *WINDOW, "--trace"))
+
+
+@pytest.fixture(scope="session")
+def worker_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The same, loading with a worker, ended after the window."""
+    command = python("endless.py", "--workers", "1", "--out", "finally.txt")
+    return profiled_once(tmp_path_factory, "worker", lambda folder: profile(command, folder, *WINDOW))

@@ -12,13 +12,12 @@ from harness import HOTLAP, PROGRAMS, bare, environment, profile, profiled_once,
 QUICK = ("--no-ceiling", "--steps", "20", "--warmup", "3")
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_the_command_is_ended_cleanly_after_the_window(workers, tmp_path):
-    out = tmp_path / "finally.txt"
-    ran = profile(python("endless.py", "--workers", workers, "--out", str(out)), tmp_path, *QUICK)
+@pytest.mark.parametrize("run", ["traced_run", "worker_run"])
+def test_the_command_is_ended_cleanly_after_the_window(run, request):
+    ran = request.getfixturevalue(run)
 
     assert ran.code == 0
-    assert out.read_text() == "cleaned up"
+    assert (ran.folder.parent / "finally.txt").read_text() == "cleaned up"
     assert ran.observation["ended"] == "window complete"
     assert ran.observation["steps"] == 20
     assert len(ran.observation["step_ms"]) == 20

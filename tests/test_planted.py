@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from harness import PROGRAMS, profile, profiled_once, python
+from harness import PROGRAMS, profile, python
 
 QUICK = ("--no-ceiling", "--steps", "40", "--warmup", "5")
 
@@ -50,15 +50,8 @@ def test_each_host_sync_is_counted_on_its_line_and_marked_on_cpu(tmp_path):
     assert "would wait on CUDA" in ran.stderr
 
 
-@pytest.fixture(scope="module")
-def traced(tmp_path_factory):
-    """One run of a program without faults, with a trace."""
-    command = python("endless.py")
-    return profiled_once(tmp_path_factory, "traced", lambda folder: profile(command, folder, *QUICK, "--trace"))
-
-
-def test_a_program_without_syncs_shows_none(traced):
-    assert traced.observation["syncs"] == []
+def test_a_program_without_syncs_shows_none(traced_run):
+    assert traced_run.observation["syncs"] == []
 
 
 def test_a_users_span_is_a_share_of_its_own(tmp_path):
@@ -90,8 +83,8 @@ def test_the_ceiling_is_the_step_without_its_input(tmp_path):
     assert "cached batch" in ran.diagnosis["sentence"]
 
 
-def test_loaders_model_and_optimizer_are_described(tmp_path):
-    seen = profile(python("endless.py", "--workers", "1"), tmp_path, *QUICK).observation
+def test_loaders_model_and_optimizer_are_described(worker_run):
+    seen = worker_run.observation
 
     (loader,) = seen["loaders"]
     expected = {"role": "train", "dataset": "Samples", "dataset_kind": "map", "length": 256, "batch_size": 4,
@@ -110,8 +103,8 @@ def test_loaders_model_and_optimizer_are_described(tmp_path):
     assert any(process["name"] == "main" for process in seen["processes"])
 
 
-def test_a_trace_of_a_few_steps_is_saved_for_perfetto_and_tensorboard(traced):
-    path = traced.run / traced.observation["trace"]
+def test_a_trace_of_a_few_steps_is_saved_for_perfetto_and_tensorboard(traced_run):
+    path = traced_run.run / traced_run.observation["trace"]
     assert path.name.endswith(".pt.trace.json")
     names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
     assert "aten::addmm" in names

@@ -26,7 +26,8 @@ class Progress(NamedTuple):
 class ProgressWriter:
     def __init__(self, path: Path) -> None:
         with path.open("wb+") as file:
-            file.truncate(_LAYOUT.size)
+            file.write(bytes(_LAYOUT.size))  # not truncate: a page that a full disk cannot back kills who writes to it
+            file.flush()
             self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
 
     def write(self, progress: Progress) -> None:

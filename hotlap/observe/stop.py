@@ -47,10 +47,11 @@ class Stopper:
         if self._world == 1:
             self._target = self._count + 1
         elif self._rank == 0 and self._target is None:
-            self._target = self._count + AHEAD
+            target = self._count + AHEAD
             draft = self._file.with_suffix(".tmp")
-            draft.write_text(str(self._target), encoding="utf-8")
+            draft.write_text(str(target), encoding="utf-8")
             draft.replace(self._file)
+            self._target = target  # only now: a rank that stops alone leaves the others waiting for it
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._count += 1

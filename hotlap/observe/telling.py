@@ -33,11 +33,17 @@ class Telling:
             self.write(complete=False)
 
     def write(self, complete: bool) -> None:
+        """A disk that is full must not keep the program from being ended; who watches misses the part and says so."""
+        self._flushed = perf_counter()
+        text = to_json(part_of(self._agent, complete))
         final = self._agent.folder / f"part-{os.getpid()}.json"
         draft = final.with_suffix(".tmp")
-        draft.write_text(to_json(part_of(self._agent, complete)), encoding="utf-8")
-        draft.replace(final)
-        self._flushed = perf_counter()
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(final)
+        except OSError as error:
+            if final.exists():  # an older part would pass for the whole
+                self._agent.seams.guard.failed("keeping the observation", error)
 
     def say(self) -> None:
         agent = self._agent

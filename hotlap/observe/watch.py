@@ -47,7 +47,7 @@ class Watch:
         while not self._stop.wait(INTERVAL):
             with suppress(psutil.Error):
                 self._sample_processes()
-            if self.measuring:
+            if self.measuring and gpus:
                 self._sample_gpus(gpus)
 
     def _sample_processes(self) -> None:

@@ -47,9 +47,9 @@ SHAPES = {
 }
 
 # Host memory to train naively, a quarter added. Tiny and small: peak of all processes (PSS), measured on 2 cores.
-# Report, from shapes: a batch of 16 pictures is 79 MB as floats; 4 workers each hold one in the making, twice, and two in
-# advance, beside 80 MB of their own; 0.5 GB for the process, 1 GB allowed for CUDA. On a CPU the activations would come
-# on top.
+# Report, from shapes: a batch of 16 pictures is 79 MB as floats; 4 workers each hold one in the making, twice, and two
+# in advance, beside 80 MB of their own; 0.5 GB for the process, 1 GB allowed for CUDA. On a CPU the activations would
+# come on top.
 MEMORY_MB = {"tiny": 430, "small": 580, "report": 4_000}
 
 
