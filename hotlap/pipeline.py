@@ -32,6 +32,7 @@ from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import Ending, accompany, supervise
 from hotlap.patch.launch import resolve
 from hotlap.plan.choose import SAFE, automatic, variables
+from hotlap.plan.needs import refuse_unmet
 
 AGENT = "hotlap.observe.agent:start"
 APPLIER = "hotlap.catalog.running:start"
@@ -89,6 +90,7 @@ class Applied:
 def run(options: RunOptions) -> Applied:
     """The command to its own end, with the plan applied."""
     resolve(options.command)
+    refuse_unmet(options.plan.choices, os.environ)
     kept = store.create(options.command, options.run_dir)
     kept.save("plan", options.plan)
     folder = kept.folder / "running"

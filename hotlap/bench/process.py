@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,10 +20,11 @@ from hotlap.bench import contract, spawn
 from hotlap.bench.memory import Gpus, Peaks
 from hotlap.bench.order import Key
 from hotlap.bench.record import FAILED, TIME_LIMIT, TRAINED, UNREADABLE, Line, Run
-from hotlap.bench.workloads import command
+from hotlap.bench.workloads import RUN, command
 
 ERROR_LINES = 20
 LONGEST_LINE = 2000
+OUR_LINES = "hotlap: "
 LOOK_EVERY = 0.25  # seconds: the parent shares the cores with the arm
 OnLine = Callable[[int, float], None]  # epochs done, seconds since the start
 
@@ -48,6 +50,7 @@ class Ending:
     seconds: float
     lines: tuple[Line, ...]
     errors: tuple[str, ...]
+    said: tuple[str, ...]
     timed_out: bool
     peak_host_mb: float | None
     peak_device_mb: float | None
@@ -57,8 +60,10 @@ def run(arm: Arm, key: Key, data: Path, on_line: OnLine) -> Run:
     workload, name, seed = key
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with tempfile.TemporaryDirectory(prefix="hotlap-bench-") as out:
-        words = command(arm.place, workload, name, arm.arguments(seed, str(data), out))
-        ending = _follow(words, arm.max_seconds, on_line)
+        words = command(arm.place, workload, name, arm.arguments(seed, str(data), out), out)
+        # hotlap run passes SIGTERM on to its command; killed itself, it would leave the command behind.
+        farewell = signal.SIGTERM if name == RUN else signal.SIGKILL
+        ending = _follow(words, farewell, arm.max_seconds, on_line)
     ended, why = _verdict(ending, arm)
     return Run(
         workload=workload,
@@ -72,6 +77,7 @@ def run(arm: Arm, key: Key, data: Path, on_line: OnLine) -> Run:
         seconds=ending.seconds,
         lines=ending.lines,
         errors=() if ended == TRAINED else tuple(_relative(ending.errors, arm.place)),
+        said=tuple(_relative(ending.said, arm.place)),
         peak_host_mb=ending.peak_host_mb,
         peak_device_mb=ending.peak_device_mb,
     )
@@ -79,15 +85,15 @@ def run(arm: Arm, key: Key, data: Path, on_line: OnLine) -> Run:
 
 def _published(arm: Arm, key: Key) -> str:
     workload, name, seed = key
-    words = command(arm.place, workload, name, arm.arguments(seed, "DATA", "OUT"))[1:]
-    return " ".join(["python", *_relative(words, arm.place)])
+    words = command(arm.place, workload, name, arm.arguments(seed, "DATA", "OUT"), "OUT")
+    return " ".join("python" if word == sys.executable else word for word in _relative(words, arm.place))
 
 
-def _follow(words: list[str], max_seconds: float | None, on_line: OnLine) -> Ending:
+def _follow(words: list[str], farewell: int, max_seconds: float | None, on_line: OnLine) -> Ending:
     gpus = Gpus()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         began = time.perf_counter()
-        process = spawn.start(words, errors)
+        process = spawn.start(words, errors, farewell)
         lines: list[Line] = []
         reader = threading.Thread(target=_read, args=(process.stdout, lines, began), daemon=True)
         reader.start()
@@ -100,12 +106,13 @@ def _follow(words: list[str], max_seconds: float | None, on_line: OnLine) -> End
             reader.join(timeout=5.0)
             if process.stdout and not reader.is_alive():
                 process.stdout.close()
-        tail = _tail(errors)
+        tail, said = _tail(errors), _said(errors)
     return Ending(
         exit_code=process.returncode,
         seconds=seconds,
         lines=tuple(lines),
         errors=tail,
+        said=said,
         timed_out=timed_out,
         peak_host_mb=peaks.host_mb,
         peak_device_mb=peaks.device_mb,
@@ -136,6 +143,11 @@ def _tail(errors: IO[str]) -> tuple[str, ...]:
     errors.seek(0)
     lines = [line.rstrip()[:LONGEST_LINE] for line in errors if line.strip()]
     return tuple(lines[-ERROR_LINES:])
+
+
+def _said(errors: IO[str]) -> tuple[str, ...]:
+    errors.seek(0)
+    return tuple(line.rstrip()[:LONGEST_LINE] for line in errors if line.startswith(OUR_LINES))
 
 
 def _verdict(ending: Ending, arm: Arm) -> tuple[str, str | None]:

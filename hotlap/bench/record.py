@@ -42,6 +42,7 @@ class Run:
     errors: tuple[str, ...]  # the last lines on stderr of a run that broke
     peak_host_mb: float | None
     peak_device_mb: float | None
+    said: tuple[str, ...] = ()  # by hotlap on stderr: what the arm `run` applied, and what not
 
     @property
     def key(self) -> tuple[str, str, int]:

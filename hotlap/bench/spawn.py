@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import IO
 
 DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
-def start(words: list[str], errors: IO[str] | int) -> subprocess.Popen[str]:
-    """In a session of its own, its stdout readable line by line."""
+def start(words: list[str], errors: IO[str] | int, farewell: int = signal.SIGKILL) -> subprocess.Popen[str]:
+    """In a session of its own, its stdout readable line by line; `farewell` is what it gets when the bench dies."""
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -25,7 +26,7 @@ def start(words: list[str], errors: IO[str] | int) -> subprocess.Popen[str]:
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        preexec_fn=partial(_die_with_parent, farewell) if sys.platform == "linux" else None,
     )
 
 
@@ -36,6 +37,6 @@ def end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(farewell: int) -> None:
     """A killed bench leaves no training behind to disturb the one that resumes it."""
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, farewell)

@@ -7,16 +7,18 @@ import difflib
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hotlap.bench.record import Task
 from hotlap.errors import HotlapError, UnknownName
 
 FOLDER = "HOTLAP_WORKLOADS"
-NAIVE, LIMIT = "naive", "limit"
+NAIVE, RUN, LIMIT = "naive", "run", "limit"
 PEERS = ("lightning", "accelerate")  # named as the package each needs
-ARMS = (NAIVE, *PEERS, LIMIT)
+ARMS = (NAIVE, *PEERS, RUN, LIMIT)
+FAST = ("--plan", "fast")
+BEST: Mapping[str, tuple[str, ...]] = {}  # workload → the options of hotlap run that were measured best, else FAST
 DIRECTION = "HIGHER_IS_BETTER"
 
 
@@ -53,7 +55,12 @@ def script(place: Path, workload: str, arm: str) -> list[str]:
     return [str(place / workload / f"{arm}.py")]
 
 
-def command(place: Path, workload: str, arm: str, arguments: Sequence[str]) -> list[str]:
+def command(place: Path, workload: str, arm: str, arguments: Sequence[str], out: str) -> list[str]:
+    """`out` is a folder for what the arm writes."""
+    if arm == RUN:
+        options = ["--run-dir", str(Path(out) / "hotlap"), *BEST.get(workload, FAST)]
+        naive = command(place, workload, NAIVE, arguments, out)
+        return [sys.executable, "-m", "hotlap", "run", *options, *naive]
     return [sys.executable, *script(place, workload, arm), *arguments]
 
 

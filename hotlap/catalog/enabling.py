@@ -14,6 +14,7 @@ from hotlap.catalog.running import Running, lines
 from hotlap.model.plan import Choice, Outcome
 
 _enabled: Enabled | None = None
+_follows_forks = False
 
 
 class Enabled:
@@ -61,8 +62,11 @@ class Enabled:
 
 def start(choices: Iterable[Choice], quiet: bool) -> Enabled:
     """Applies at once where torch is imported, else as soon as it is. What was enabled before ends."""
-    global _enabled
+    global _enabled, _follows_forks
     disable()
+    if not _follows_forks and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=disable)  # a loader's workers are not ours to change
+        _follows_forks = True
     enabled = _enabled = Enabled(tuple(choices), quiet)
     if os.environ.get("HOTLAP", "").lower() == "off":
         return enabled

@@ -27,6 +27,7 @@ def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
         sys.stderr.write(f"hotlap: the saved plan was proven under {differs}; running with the plan 'safe' instead\n")
     running = Running(torch, session.choices if differs is None else session.otherwise, seams)
     running.folder, running.quiet = Path(session.folder), session.quiet
+    seams.ledger.later(running.close)  # a child made by fork closes the seams: a loader's workers are left alone
     running.begin()
     return running.tell
 
@@ -50,6 +51,8 @@ class Running:
         self.torch, self.seams = torch, seams
         self._moments = Moments(seams)
         self.sites = [self._site(choice) for choice in choices]
+        for site in self.sites:
+            site.alongside = frozenset(each.name for each in self.sites)
         self.sites.sort(key=lambda site: list(entries()).index(site.name))
         self.folder: Path | None = None
         self.quiet = True
@@ -58,7 +61,10 @@ class Running:
 
     def _site(self, choice: Choice) -> Site:
         entry = entries()[choice.name]
-        return Site(choice.name, entry, entry.parse(choice.value), self.torch, self.seams, self._moments)
+        site = Site(choice.name, entry, entry.parse(choice.value), self.torch, self.seams, self._moments)
+        site.on_withdrawn = self._withdrawn
+        site.asked = choice.asked
+        return site
 
     def begin(self) -> None:
         for site in self.sites:
@@ -91,9 +97,17 @@ class Running:
         if self.folder is not None:
             record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
             (self.folder / f"outcomes-{os.getpid()}.json").write_text(to_json(record), encoding="utf-8")
-        if not self._told and not self.quiet and os.environ.get("RANK", "0") == "0":
-            sys.stderr.write("".join(f"hotlap: {line}\n" for line in lines(self.outcomes)))
+        if not self._told and self._speaks:
+            _say(self.outcomes)
         self._told = True
+
+    def _withdrawn(self, outcome: Outcome) -> None:
+        if self._told and self._speaks:
+            _say([outcome])
+
+    @property
+    def _speaks(self) -> bool:
+        return not self.quiet and os.environ.get("RANK", "0") == "0"
 
     def close(self) -> None:
         for site in reversed(self.sites):
@@ -109,6 +123,10 @@ def unmet(site: Site, torch: Any) -> str | None:
     if all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < entry.torch:
         return f"needs torch {'.'.join(map(str, entry.torch))}, this is {torch.__version__}"
     return None
+
+
+def _say(outcomes: Iterable[Outcome]) -> None:
+    sys.stderr.write("".join(f"hotlap: {line}\n" for line in lines(outcomes)))
 
 
 def lines(outcomes: Iterable[Outcome]) -> list[str]:

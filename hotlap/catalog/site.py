@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hotlap.catalog.entry import Entry
@@ -24,8 +25,11 @@ class Site:
     def __init__(self, name: str, entry: Entry, value: Any, torch: Any, seams: Seams, moments: Moments) -> None:
         self.name, self.entry, self.value = name, entry, value  # value None: the entry finds its own
         self.torch, self.seams, self._moments = torch, seams, moments
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.asked = False  # named by the user, who may want what no plan does by itself
+        self.alongside: frozenset[str] = frozenset()  # names of all entries of this run
+        self._known: dict[int, weakref.ref[Any]] = {}  # by id: what is seen may be equal to others or unhashable
         self.ledger = Ledger()
+        self.on_withdrawn: Callable[[Outcome], None] = lambda outcome: None
         self.closed = False
         self._status: Status | None = None
         self._why = ""
@@ -49,6 +53,7 @@ class Site:
         """Take back all of it, now."""
         self._tell(Status.WITHDRAWN, why)
         self.close()
+        self.on_withdrawn(self.outcome)
 
     def _tell(self, status: Status, why: str) -> None:
         if self._status is not Status.WITHDRAWN:
@@ -65,9 +70,10 @@ class Site:
 
     def first_sight(self, thing: Any) -> bool:
         """Whether this object is seen for the first time here; it is neither marked nor kept alive."""
-        if thing in self._known:
+        known = self._known.get(id(thing))
+        if known is not None and known() is thing:
             return False
-        self._known.add(thing)
+        self._known[id(thing)] = weakref.ref(thing)
         return True
 
     def when_root(self, known: Callable[[Any], None]) -> None:
@@ -100,9 +106,10 @@ class Site:
         def layer(original: Original) -> Original:
             def call(*args: Any, **kwargs: Any) -> Any:
                 if method:
-                    return guarded(lambda *a, **k: original(args[0], *a, **k), args[0], args[1:], kwargs)
+                    return guarded(_bound(original, args[0]), args[0], args[1:], kwargs)
                 return guarded(original, None, args, kwargs)
 
+            vars(call).update(getattr(original, "__dict__", {}))  # torch marks a step that it has put hooks around
             call.__wrapped__ = original  # type: ignore[attr-defined]
             call.__name__ = getattr(original, "__name__", attribute)
             call.__doc__ = getattr(original, "__doc__", None)
@@ -137,13 +144,15 @@ class Site:
         def call(original: Original, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if self.closed:
                 return original(*args, **kwargs)
-            attempt = Attempt(original)
+            attempt = Attempt(original, args, kwargs)
             try:
                 return instead(attempt, instance, args, kwargs)
             except Exception as error:
                 if error is attempt.error:
                     raise
                 self._failed(error)
+                if attempt.error is not None and attempt.as_asked:
+                    raise attempt.error from None
                 return attempt.outcome if attempt.done else original(*args, **kwargs)
 
         return call
@@ -152,8 +161,9 @@ class Site:
 class Attempt:
     """The original call, remembering whether it was made, what came of it and whether the error was its own."""
 
-    def __init__(self, original: Original) -> None:
-        self.original = original
+    def __init__(self, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.original, self._args, self._kwargs = original, args, kwargs
+        self.as_asked = False  # it failed with the very arguments of the user's call
         self.done = False
         self.outcome: Any = None
         self.error: BaseException | None = None
@@ -163,6 +173,17 @@ class Attempt:
             self.outcome = self.original(*args, **kwargs)
         except BaseException as error:
             self.error = error
+            self.as_asked = _same(dict(enumerate(args)), dict(enumerate(self._args))) and _same(kwargs, self._kwargs)
             raise
         self.done = True
         return self.outcome
+
+
+def _same(some: dict[Any, Any], others: dict[Any, Any]) -> bool:
+    return some.keys() == others.keys() and all(some[key] is others[key] for key in some)
+
+
+def _bound(method: Any, instance: Any) -> Original:
+    """As its class would give it: a method may be a descriptor of any kind."""
+    bind = getattr(type(method), "__get__", None)
+    return bind(method, instance, type(instance)) if bind else partial(method, instance)

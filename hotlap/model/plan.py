@@ -32,6 +32,7 @@ class Choice:
 
     name: str
     value: str | None = None
+    asked: bool = False  # named by the user (--with): it may then do what a plan must not do by itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,8 +48,12 @@ def read(path: Path) -> Plan:
         raise PlanUnusable(f"cannot read the plan {path} ({error}); name a file, safe or fast") from error
     except RecordUnreadable as error:
         raise PlanUnusable(f"{error}; or use --plan safe") from error
-    for choice in plan.choices:
-        _check(choice, f"the plan {path}")
+    try:
+        for choice in plan.choices:
+            _check(choice, "it")
+        _refuse_conflicts(plan.choices)
+    except UnknownOptimization as error:
+        raise PlanUnusable(f"cannot use the plan {path}: {error}; or use --plan safe") from error
     return plan
 
 
@@ -69,14 +73,14 @@ def _named(plan: str) -> Plan:
 
 def _asked(text: str) -> Choice:
     name, equals, value = text.partition("=")
-    choice = Choice(name=name_of(name), value=value if equals else None)
+    choice = Choice(name=name_of(name), value=value if equals else None, asked=True)
     _check(choice, f"--with {text}")
     return choice
 
 
 def _check(choice: Choice, source: str) -> None:
     if choice.name not in entries():
-        raise PlanUnusable(f"{source} names {choice.name}, which this hotlap does not have; see: hotlap list")
+        raise UnknownOptimization(f"{source} names {choice.name}, which this hotlap does not have; see: hotlap list")
     try:
         entries()[choice.name].parse(choice.value)
     except NotAValue as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hotlap.model.plan import Plan
@@ -22,9 +23,10 @@ def place(home: Path, command: Sequence[str]) -> Path:
 def source_hash(command: Sequence[str]) -> str:
     """Of the Python files beside and below the command's script; of the current folder for `python -m`."""
     digest = hashlib.sha256()
-    for path in sorted(_sources(command)):
-        digest.update(path.name.encode())
-        digest.update(_digest(path.read_bytes()).encode())
+    root = _root(command)
+    for path in sorted(_sources(root)):
+        with suppress(OSError):  # a dangling link, or a file we may not read
+            digest.update(f"{path.relative_to(root)} {_digest(path.read_bytes())}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 
@@ -40,9 +42,12 @@ def difference(plan: Plan, command: Sequence[str]) -> str | None:
     return None
 
 
-def _sources(command: Sequence[str]) -> Iterator[Path]:
+def _root(command: Sequence[str]) -> Path:
     scripts = [Path(word) for word in command if word.endswith(".py") and Path(word).is_file()]
-    root = scripts[0].resolve().parent if scripts else Path.cwd()
+    return scripts[0].resolve().parent if scripts else Path.cwd()
+
+
+def _sources(root: Path) -> Iterator[Path]:
     found = 0
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(one for one in folders if one not in PASSED_OVER and not one.startswith("."))

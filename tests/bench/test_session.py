@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hotlap.bench import record, session
+from hotlap.bench import record, session, workloads
 from hotlap.errors import ResumeRefused, RunFolderUnwritable, RunNotFound
 from tests.bench.conftest import SURROUNDINGS
 
@@ -47,8 +47,50 @@ def test_all_arms_and_seeds_of_a_workload_train_on_the_same_data(stage, bench):
 def test_everything_is_benched_when_nothing_is_named(stage, bench):
     result = bench(seeds=1)
     assert result.choice.workloads == ("moon", "sun")
-    assert result.choice.arms == ("naive", "lightning", "accelerate", "limit")
-    assert len(result.runs) == 8
+    assert result.choice.arms == ("naive", "lightning", "accelerate", "run", "limit")
+    assert len(result.runs) == 10
+
+
+def test_the_arm_run_is_the_naive_script_under_hotlap_run(stage, bench):
+    result = bench(workloads=("sun",), arms=("naive", "run"), seeds=1)
+    assert stage.played() == ["sun naive 0", "sun naive 0"]
+    naive, run = result.runs
+    assert [line.text for line in run.lines] == [line.text for line in naive.lines]
+    start = "python -m hotlap run --run-dir OUT/hotlap --plan fast python sun/naive.py --size tiny --seed 0"
+    assert run.command.startswith(start)
+    assert run.ended == "trained"
+    assert run.errors == ()
+
+
+def test_the_arm_run_keeps_what_hotlap_said(stage, bench):
+    stage.play(sun__naive={"complaint": "hotlap: applied: something (here)"})
+    (run,) = bench(workloads=("sun",), arms=("run",), seeds=1).runs
+    assert run.said == ("hotlap: applied: something (here)",)
+
+
+def test_the_options_of_the_arm_run_are_those_measured_best(stage, bench, monkeypatch):
+    monkeypatch.setattr(workloads, "BEST", {"sun": ("--with", "fused-optimizer")})
+    sun, moon = (bench(out=stage.folder / name, workloads=(name,), arms=("run",), seeds=1).runs[0].command
+                 for name in ("sun", "moon"))  # fmt: skip
+    assert "--with fused-optimizer python sun/naive.py" in sun
+    assert "--plan fast python moon/naive.py" in moon
+
+
+def test_every_best_set_of_options_is_one_hotlap_run_takes():
+    from hotlap.plan.choose import choose
+
+    for options in (*workloads.BEST.values(), workloads.FAST):
+        words = list(zip(options[::2], options[1::2], strict=True))
+        assert {word for word, _ in words} <= {"--plan", "--with", "--without"}
+        plans = [value for word, value in words if word == "--plan"]
+        with_ = [value for word, value in words if word == "--with"]
+        assert choose(*(plans or [None]), with_, [value for word, value in words if word == "--without"]).choices
+
+
+def test_a_failing_command_under_the_arm_run_is_reported_with_its_own_last_words(stage, bench):
+    stage.play(sun__naive={"exit": 3, "complaint": "out of luck"})
+    (run,) = bench(workloads=("sun",), arms=("run",), seeds=1).runs
+    assert (run.ended, run.why) == ("failed", "exit code 3: out of luck")
 
 
 def test_the_result_holds_every_raw_line_with_its_time(stage, bench):

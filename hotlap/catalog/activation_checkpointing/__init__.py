@@ -1,0 +1,16 @@
+from hotlap.catalog.activation_checkpointing.apply import apply
+from hotlap.catalog.activation_checkpointing.detect import detect
+from hotlap.catalog.entry import Entry, OneOf
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="C109",
+    title="Activations of repeated blocks computed again instead of kept",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    values=OneOf(("always", "short")),
+    order=46,
+    conflicts=frozenset({"inplace-activations", "compile", "cuda-graphs"}),
+    automatic=False,  # it costs time; only who is short of memory wants it
+)

@@ -1,0 +1,14 @@
+from hotlap.catalog.autocast.apply import apply
+from hotlap.catalog.autocast.detect import detect
+from hotlap.catalog.entry import Entry, OneOf
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="C103",
+    title="The model's forward pass in half precision",
+    risk=Risk.NUMERIC,
+    apply=apply,
+    detect=detect,
+    values=OneOf(("bf16", "fp16")),
+    order=40,
+)

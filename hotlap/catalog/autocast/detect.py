@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from hotlap.catalog.shares import RECURRENT, kernels, layers
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Products and convolutions in float32 on a GPU could at most save their own time and memory's."""
+    settings = seen.settings
+    if not seen.on_cuda or settings is None or settings.autocast is not None or settings.grad_scaler:
+        return None
+    if layers(seen, *RECURRENT) or not any("float32" in model.dtypes for model in seen.models):
+        return None
+    share = kernels(seen, "matmul", "convolution", "attention", "memory")
+    if share <= 0:
+        return None
+    return Expectation(most=share, why=f"products, convolutions and memory take {share:.0%} of the step in float32")

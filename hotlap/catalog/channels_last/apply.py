@@ -1,0 +1,89 @@
+"""Tries the root with channels last on its own input; where that runs, weights and inputs are moved for good."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from hotlap.catalog.channels_last.layout import Layout, shaped
+from hotlap.catalog.rehearsal import compiled, hooked, parallel, rehearse
+from hotlap.catalog.site import Original, Site
+
+VIEW = "view size is not compatible"  # torch's words when a view cannot be had in this layout
+
+
+def apply(site: Site) -> None:
+    optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+    site.before(site.seams.stepping, optimizers.add)
+    site.when_root(lambda root: _consider(site, root, optimizers))
+
+
+def _consider(site: Site, root: Any, optimizers: weakref.WeakSet[Any]) -> None:
+    layout = Layout(site.torch, root)
+    if not layout.weights:
+        site.no_effect("the model has no convolutions over images or volumes")
+    elif all(one.is_contiguous(memory_format=layout.formats[id(one)]) for one in layout.weights):
+        site.no_effect("its weights have the channels last already")
+    elif (name := parallel(root)) is not None:
+        site.refused(f"{name} has laid out its gradients already")
+    elif compiled(root):
+        site.refused("the model is compiled, which chooses layouts by itself")
+    elif hooked(site.torch, root):
+        site.refused("hooks in the model may rely on the layout of what they see")
+    else:
+        site.stand_in(site.seams.calling, ChannelsLast(site, root, layout, optimizers).call)
+
+
+class ChannelsLast:
+    def __init__(self, site: Site, root: Any, layout: Layout, optimizers: weakref.WeakSet[Any]) -> None:
+        self._site, self._root = site, weakref.ref(root, lambda _: layout.forget())
+        self._layout, self._optimizers = layout, optimizers
+        self._moved: bool | None = None  # None: not tried yet
+
+    def call(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        root = self._root()
+        if root is None or module is not root:
+            return original(*args, **kwargs)
+        if self._moved is None and module.training:
+            self._moved = self._try(module, args, kwargs)
+        if not self._moved:
+            return original(*args, **kwargs)
+        args_last, kwargs_last = shaped(self._site.torch, (args, kwargs), last=True)
+        try:
+            outcome = original(*args_last, **kwargs_last)
+        except RuntimeError as error:
+            if VIEW not in str(error):
+                raise
+            self._site.withdraw("the model takes a view that needs the channels first")
+            return original(*args, **kwargs)
+        return shaped(self._site.torch, outcome, last=False)
+
+    def _try(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        site, layout = self._site, self._layout
+        layout.put(self._optimizers, last=True)
+        try:
+            rehearse(site.torch, module, *shaped(site.torch, (args, kwargs), last=True))
+        except RuntimeError as error:
+            layout.put(self._optimizers, last=False)
+            why = "the model takes a view that needs the channels first" if VIEW in str(error) else str(error)
+            site.refused(why.splitlines()[0])
+            return False
+        self._keep_together()
+        site.applied(f"{len(layout.weights)} convolutions")
+        return True
+
+    def _keep_together(self) -> None:
+        """Whatever enters or leaves an optimizer's state has the layout its reader expects."""
+        site, layout, optimizers = self._site, self._layout, self._optimizers
+        site.ledger.later(lambda: layout.put(optimizers, last=False))
+
+        def saved(original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return layout.as_saved(optimizer, original(*args, **kwargs))
+
+        def loaded(original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            outcome = original(*args, **kwargs)
+            layout.put_state(optimizer, last=True)
+            return outcome
+
+        site.replace(site.torch.optim.Optimizer, "state_dict", saved)
+        site.replace(site.torch.optim.Optimizer, "load_state_dict", loaded)

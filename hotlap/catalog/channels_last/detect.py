@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from hotlap.catalog.shares import CONVOLUTIONS, kernels, layers
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Convolutions on channels-first memory could at most save their own time and the changes of layout around them."""
+    found = layers(seen, *CONVOLUTIONS)
+    if not found or not any(model.memory_format == "contiguous" for model in seen.models):
+        return None
+    share = kernels(seen, "convolution", "memory")
+    if share <= 0:
+        return None
+    return Expectation(most=share, why=f"{found} convolutions ({share:.0%} of the step) have the channels first")

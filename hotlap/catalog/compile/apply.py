@@ -1,0 +1,210 @@
+"""Compiles the forward of each root module for the inputs it sees most; other calls stay as they are.
+
+One shape is compiled, and only training. A last batch that is smaller would compile all of it again, for seconds, to
+run once an epoch: it runs eagerly. So does evaluation, whose results are then the user's to the bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+from hotlap.catalog.compile.attempt import FirstCall, Graphs, NotWorthIt
+from hotlap.catalog.forwards import call_with, is_wrapper
+from hotlap.catalog.site import Site
+from hotlap.patch.roots import is_compiled
+
+SEEN_OFTEN = 2  # calls with the same inputs, then they are compiled for
+DIFFERENT = 24  # kinds of input, none of them seen often, then it is given up
+AGAIN = 4  # compilations for one kind of input, then it is taken back
+
+
+def apply(site: Site) -> None:
+    compiled = CompiledRoots(site)
+    site.when_root(compiled.known)
+    site.stand_in(site.seams.calling, compiled.called)
+    site.before(site.seams.backward, compiled.backward_begins)
+    site.after(site.seams.backward, compiled.backward_ends)
+
+
+def why_not(torch: Any, module: Any) -> str | None:
+    """Why this root cannot gain from being compiled."""
+    name = type(module).__name__
+    if is_compiled(module):
+        return f"{name} is compiled already"
+    if is_wrapper(module):
+        return f"{name} spreads the model over devices or processes"
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"{name} is scripted"
+    if any(is_compiled(child) for child in module.modules()):
+        return f"parts of {name} are compiled already"
+    recurrent = [child for child in module.modules() if isinstance(child, torch.nn.RNNBase)]
+    inside = sum(parameter.numel() for child in recurrent for parameter in child.parameters())
+    share = inside / max(1, sum(parameter.numel() for parameter in module.parameters()))
+    if share > 0.5:
+        return f"Dynamo skips nn.{type(recurrent[0]).__name__}, which holds {share:.0%} of the parameters"
+    return None
+
+
+class CompiledRoots:
+    def __init__(self, site: Site) -> None:
+        self.site, self.torch = site, site.torch
+        self._roots: dict[int, Root] = {}  # a root that is gone is forgotten when its id is met again
+        self._compiling: Root | None = None
+        site.ledger.later(self._roots.clear)
+
+    def known(self, module: Any) -> None:
+        why = why_not(self.torch, module)
+        if why is not None:
+            self.site.no_effect(why)
+        else:
+            self._roots[id(module)] = Root(self.site, module)
+
+    def called(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        root = self._roots.get(id(module))
+        if root is None or not module.training or not self.torch.is_grad_enabled():
+            return original(*args, **kwargs)
+        forward = module.forward
+        function = forward.__func__ if getattr(forward, "__self__", None) is module else None
+        if function is None:  # what it closes over cannot be told
+            self.site.no_effect(f"another tool has put a forward of its own on {type(module).__name__}")
+            return original(*args, **kwargs)
+
+        def instead(*these: Any, **named: Any) -> Any:
+            self._compiling = root if root.first is None else self._compiling
+            return root.forward(module, function, these, named)
+
+        return call_with(instead, module, lambda: original(*args, **kwargs))
+
+    def backward_begins(self, *_: Any) -> None:
+        if self._compiling is not None and self._compiling.first is not None:
+            self._compiling.first.backward_begins()
+
+    def backward_ends(self, *_: Any) -> None:
+        root = self._compiling
+        if root is not None and root.first is not None:
+            self._compiling = None
+            root.first.backward_ends()
+            root.tell()
+
+
+class Root:
+    """One root module: which inputs it is compiled for, and what came of it."""
+
+    def __init__(self, site: Site, module: Any) -> None:
+        self.site, self.torch = site, site.torch
+        self.name = type(module).__name__
+        self.first: FirstCall | None = None
+        self._seen: dict[Any, int] = {}
+        self._for: Any = None
+        self._compiled: Any = None
+        self._function: Any = None
+        self._graphs = Graphs()
+        self._again = 0
+
+    def forward(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kind = kind_of(self.torch, args, kwargs)
+        if self.site.closed or not self._is_for(kind) or self._function not in (None, function):
+            return function(module, *args, **kwargs)
+        if self._compiled is None:
+            return self._compile(module, function, args, kwargs)
+        try:
+            outcome = types.MethodType(self._compiled, module)(*args, **kwargs)
+        except self.torch._dynamo.exc.TorchDynamoException as error:  # something changed, and this does not compile
+            self._withdraw(f"{self.name} could not be compiled again ({type(error).__name__}: {first_line(error)})")
+            return function(module, *args, **kwargs)
+        self._check_again()
+        return outcome
+
+    def _is_for(self, kind: Any) -> bool:
+        if self._for is not None or kind is None:
+            return kind is not None and kind == self._for
+        self._seen[kind] = self._seen.get(kind, 0) + 1
+        if self._seen[kind] >= SEEN_OFTEN:
+            self._for = kind
+            self._seen.clear()
+            return True
+        if len(self._seen) > DIFFERENT:
+            self.site.no_effect(f"{self.name} gets inputs of another shape at each step")
+            self._for = MISSING_KIND
+        return False
+
+    def _compile(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The first call with compiled code. What fails is taken back, and the call is made as it was."""
+        self._function = function
+        self.first = FirstCall(self.torch, module)
+        try:
+            self._compiled = compiled(self.torch, function, self.site.value or "default")
+            self._graphs.start()
+            with self.first.timed():
+                outcome = types.MethodType(self._compiled, module)(*args, **kwargs)
+            self._graphs.judge()
+        except NotWorthIt as error:
+            self._withdraw(f"{self.name}: {error}")
+            return outcome
+        except Exception as error:  # noqa: BLE001 the compiler's, or the user's: then it comes again below
+            self.first.undo()
+            self._withdraw(f"{self.name} could not be compiled ({type(error).__name__}: {first_line(error)})")
+            return function(module, *args, **kwargs)
+        self.tell()
+        return outcome
+
+    def _withdraw(self, why: str) -> None:
+        self.first = None
+        self.site.withdraw(why)
+
+    def _check_again(self) -> None:
+        """Code that must be compiled for each step anew costs seconds a step."""
+        if self._graphs.grown():
+            self._again += 1
+            if self._again > AGAIN:
+                self._withdraw(f"{self.name} had to be compiled again at each step")
+
+    def tell(self) -> None:
+        if self.first is not None and not self.site.closed:
+            self.site.applied(f"{self.name}, {self._graphs}; {self.first}; other shapes and evaluation stay eager")
+
+
+MISSING_KIND: Any = object()
+
+
+def compiled(torch: Any, function: Any, mode: str) -> Any:
+    """Random numbers are torch's own, in torch's order: a dropout drops the same elements."""
+    options = {**torch._inductor.list_mode_options(mode), "fallback_random": True}
+    if "triton.cudagraphs" not in options:
+        return torch.compile(function, dynamic=False, options=options)
+    inner = torch.compile(function, dynamic=False, options=options)
+
+    def replayed(*args: Any, **kwargs: Any) -> Any:
+        """What a graph returns is overwritten by its next replay, and the user may keep it."""
+        torch.compiler.cudagraph_mark_step_begin()
+        tensor = torch.Tensor
+        return torch.utils._pytree.tree_map_only(tensor, lambda one: one.clone(), inner(*args, **kwargs))
+
+    return replayed
+
+
+def kind_of(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What compiled code is made for: shapes, types, and the values of plain arguments. None: it cannot be told."""
+    leaves, shape = torch.utils._pytree.tree_flatten((args, kwargs))
+    kinds: list[Any] = [shape, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")]
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            kinds.append((leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad))
+        elif leaf is None or isinstance(leaf, bool | int | float | str):
+            kinds.append((type(leaf), leaf))
+        else:
+            return None
+    return Kind(kinds)
+
+
+class Kind(tuple[Any, ...]):
+    """Equal by all of its parts, found by those that can be hashed."""
+
+    def __hash__(self) -> int:
+        return hash(tuple(self[1:]))
+
+
+def first_line(error: Exception) -> str:
+    return inspect.cleandoc(str(error)).partition("\n")[0][:160]

@@ -1,0 +1,15 @@
+from hotlap.catalog.cuda_graphs.apply import apply
+from hotlap.catalog.cuda_graphs.detect import detect
+from hotlap.catalog.entry import Entry
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="C111",
+    title="Forward, backward and optimizer step replayed as CUDA graphs",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    device="cuda",
+    order=90,  # what changes the model or its inputs comes before
+    conflicts=frozenset({"compile"}),
+)

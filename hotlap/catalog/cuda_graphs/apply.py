@@ -1,0 +1,159 @@
+"""Wires recordings to the seams: when to record, when to replay, when to let go."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, kinds_of
+from hotlap.catalog.cuda_graphs.habits import Habits
+from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
+from hotlap.catalog.cuda_graphs.rules import Refused, forks, why_not_loaders, why_not_root
+from hotlap.catalog.cuda_graphs.stepping import Stepping
+from hotlap.catalog.forwards import MISSING, call_with
+from hotlap.catalog.site import Site
+
+OBSERVED = 1  # ordinary steps with the root known, before anything is recorded
+MISSES = 16  # calls in a row that were not what was recorded, then it is recorded anew …
+RECORDINGS = 4  # … so many times in all, also after workers were forked
+
+
+def apply(site: Site) -> None:
+    Graphs(site, CudaRecorder(site.torch)).begin()
+
+
+class Graphs:
+    def __init__(self, site: Site, recorder: Recorder) -> None:
+        self.site, self.torch, self.recorder = site, site.torch, recorder
+        self.habits = Habits()
+        self.stepping = Stepping(self)
+        self._root: Any = lambda: None
+        self._roots = 0
+        self._loaders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._graphed: GraphedRoot | None = None
+        self._recordings = self._misses = 0
+        self._applied = False
+        self._last: Any = None
+
+    def begin(self) -> None:
+        site, seams = self.site, self.site.seams
+        site.when_root(self._known)
+        site.before(seams.iterating, self._iterated)
+        site.before(seams.backward, self._backward)
+        site.before(seams.scaled_step, self._scaled)
+        site.after(seams.stepping, self._stepped)
+        site.stand_in(seams.calling, self._called)
+        self.stepping.begin()
+        site.ledger.later(self.drop)
+
+    @property
+    def active(self) -> bool:
+        return self._graphed is not None
+
+    # What is learnt of the program
+
+    def _known(self, module: Any) -> None:
+        self._roots += 1
+        self._root = weakref.ref(module, lambda _: self.drop())
+        self.habits.root_known()
+        if self._roots > 1:
+            self._refuse("several modules are trained")
+
+    def _iterated(self, loader: Any, *_: Any) -> None:
+        """Workers forked while recordings exist crash when they free what belongs to the device: let go first."""
+        self._loaders[id(loader)] = loader
+        if self.active and forks(loader):
+            self.drop()
+            gc.collect()  # what is left in cycles would be freed in a worker
+            if self._recordings >= RECORDINGS:
+                self.site.withdraw("DataLoaders fork workers again and again, which fails while graphs exist")
+
+    def _backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.habits.backward(first, args, kwargs)
+
+    def _scaled(self, scaler: Any, *_: Any) -> None:
+        self.habits.scaler = self.habits.scaler or scaler.is_enabled()
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self.habits.stepped(optimizer)
+        if self.habits.why_not is not None and not self._recordings:
+            self._refuse(self.habits.why_not)
+
+    def _refuse(self, why: str) -> None:
+        if self._applied:
+            self.site.withdraw(why)
+        else:
+            self.site.refused(why)
+            self.site.close()
+
+    # Forward and backward
+
+    def _called(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if module is not self._root() or not module.training or not self.torch.is_grad_enabled():
+            return original(*args, **kwargs)
+        self.habits.called()
+        forward = module.forward
+
+        def instead(*these: Any, **named: Any) -> Any:
+            found = self._replayed(module, forward, these, named)
+            return forward(*these, **named) if found is MISSING else found
+
+        return call_with(instead, module, lambda: original(*args, **kwargs))
+
+    def _replayed(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An error in here is ours, though it happens inside the user's call."""
+        try:
+            if self._graphed is None and not self._record(module, forward, args, kwargs):
+                return MISSING
+            assert self._graphed is not None
+            found = self._graphed(module, forward, args, kwargs)
+        except Refused as refusal:
+            self._refuse(str(refusal))
+            return MISSING
+        except Exception as error:
+            if self.site.seams.guard.strict:
+                raise
+            self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+            return MISSING
+        self._misses = self._misses + 1 if found is MISSING else 0
+        if self._misses >= MISSES and self._recordings < RECORDINGS:
+            self.drop()
+        return found
+
+    def _record(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether it was recorded now: after an ordinary step, for inputs of a kind seen twice in a row."""
+        if self.habits.steps < OBSERVED or self._recordings >= RECORDINGS or self.site.closed:
+            return False
+        leaves, shape = self.torch.utils._pytree.tree_flatten((args, kwargs))
+        kinds = kinds_of(self.torch, leaves, self.recorder.device_type)
+        repeated, self._last = kinds is not None and (shape, kinds) == self._last, (shape, kinds)
+        if not repeated:
+            self.site.no_effect("no two training calls in a row had inputs that can be recorded")
+            return False
+        why = why_not_root(self.torch, module, self.recorder.device_type)
+        why = why or why_not_loaders(self._loaders.values()) or self._why_not_now()
+        if why is not None:
+            raise Refused(why)
+        self._recordings += 1
+        self._misses = 0
+        self._graphed = GraphedRoot(self.torch, self.recorder, module, forward, args, kwargs)
+        self.tell()
+        return True
+
+    def _why_not_now(self) -> str | None:
+        return "anomaly mode is on" if self.torch.is_anomaly_enabled() else None
+
+    def tell(self) -> None:
+        root = self._root()
+        if self.active and root is not None:
+            self._applied = True
+            self.site.applied(f"forward and backward of {type(root).__name__}; {self.stepping}")
+
+    def drop(self) -> None:
+        """Let go of all recordings. Gradients that lie in their memory keep it."""
+        graphed, self._graphed = self._graphed, None
+        self._last = None
+        if graphed is not None:
+            graphed.forget()
+        self.stepping.drop()

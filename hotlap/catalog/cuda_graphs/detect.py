@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from hotlap.model.observation import BACKWARD, FORWARD, OPTIMIZER, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """A graph saves the host's time of issuing kernels: at most what the device idles during them."""
+    if not seen.on_cuda or seen.device is None or any(model.compiled for model in seen.models):
+        return None
+    issuing = sum(seen.shares.get(phase, 0.0) for phase in (FORWARD, BACKWARD, OPTIMIZER))
+    idle = max(0.0, 1.0 - seen.device.busy_share)
+    most = min(issuing, idle)
+    if most <= 0:
+        return None
+    launches = seen.device.launches_per_step
+    return Expectation(
+        most=most, why=f"{launches:.0f} kernels a step are issued one by one; the device idles {idle:.0%}"
+    )

@@ -1,0 +1,272 @@
+"""A root module's forward and backward, recorded once for one kind of input and replayed for each call of that kind."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import unwrap
+from typing import Any
+
+from hotlap.catalog.cuda_graphs.recorder import Recorder
+from hotlap.catalog.cuda_graphs.rules import Refused
+from hotlap.catalog.cuda_graphs.standing import Kept, Standing, Traces
+from hotlap.catalog.forwards import MISSING
+
+MORE_REHEARSALS = 2  # besides the one that is compared with the replay: lazy set-up must not end up in a recording
+NEAR = 1e-3  # of the largest element; some kernels add up in another order each time, a wrong replay is far off
+MANY_OUTPUTS = 8
+
+
+def kinds_of(torch: Any, leaves: list[Any], device_type: str) -> list[Any] | None:
+    """What a recording is made for. None: these cannot be the inputs of one."""
+    kinds: list[Any] = [torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)]
+    for leaf in leaves:
+        if type(leaf) is torch.Tensor:
+            if leaf.device.type != device_type or leaf.requires_grad:
+                return None
+            kinds.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+        elif leaf is None or isinstance(leaf, bool | int | float | str):
+            kinds.append((type(leaf), leaf))
+        else:
+            return None
+    return kinds
+
+
+class Turn:
+    """From a forward to its backward: the recorded activations are in use."""
+
+    over = False
+
+
+class GraphedRoot:
+    def __init__(
+        self, torch: Any, recorder: Recorder, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._torch, self._recorder = torch, recorder
+        self._tree = torch.utils._pytree
+        leaves, self._shape = self._tree.tree_flatten((args, kwargs))
+        self._kinds = kinds_of(torch, leaves, recorder.device_type)
+        self._inputs = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._parameters = [one for one in module.parameters() if one.requires_grad]
+        self._standing = Standing(torch, module, forward)
+        self._turn: Any = lambda: None
+        self._grad = unwrap(torch.autograd.grad)  # not through our own seam: this is no step of the user's
+        kept = Kept(torch, recorder, module)
+        try:
+            self._record(module, forward)
+            kept.put_back()
+            self._compare()
+        finally:
+            kept.put_back()
+        self._function = self._autograd_function()
+
+    # Recording
+
+    def _record(self, module: Any, forward: Any) -> None:
+        args, kwargs = self._tree.tree_unflatten(self._inputs, self._shape)
+
+        def run() -> list[Any]:
+            with self._own_casts():
+                outputs, self._outputs_shape = self._tree.tree_flatten(forward(*args, **kwargs))
+            return outputs  # type: ignore[no-any-return]
+
+        kept = Kept(self._torch, self._recorder, module)
+        self._rehearse(module, run)
+        for _ in range(MORE_REHEARSALS):
+            self._recorder.aside(lambda: self._backward(run()), may_wait=True)
+        kept.put_back()
+        self._forward, self._back = self._recorder.record_both(run, self._backward)
+        # Without their history, which would keep the activations and nodes that belong to the recording's stream.
+        self._outputs = [one.detach() if isinstance(one, self._torch.Tensor) else one for one in self._forward.outcome]
+        self._gradients = self._back.outcome
+        self._forward, self._back = self._forward._replace(outcome=None), self._back._replace(outcome=None)
+
+    def _rehearse(self, module: Any, run: Any) -> None:
+        """Once with everything watched that a replay would miss; the results are kept to compare the replay with."""
+        traces = Traces(self._torch, module, own_stream=self._recorder.device_type != "cpu")
+        versions = [one._version for one in self._inputs if isinstance(one, self._torch.Tensor)]
+        try:
+            self._recorder.aside(lambda: self._try(run), may_wait=False)
+        except RuntimeError as error:
+            if "synchroniz" not in str(error):
+                raise
+            raise Refused("forward or backward waits for a value of the device") from error
+        finally:
+            why = traces.why_not()
+            traces.put_back()
+        if versions != [one._version for one in self._inputs if isinstance(one, self._torch.Tensor)]:
+            why = "forward writes into its inputs"
+        if why is not None:
+            raise Refused(why)
+
+    def _try(self, run: Any) -> None:
+        torch = self._torch
+        outputs = run()
+        self._check(outputs)
+        self._differentiable = [number for number, one in enumerate(outputs) if self._is_trained(one)]
+        self._upstream = [torch.ones_like(outputs[number]) for number in self._differentiable]
+        trained = [outputs[number] for number in self._differentiable]
+        single = len(trained) == 1
+        reached = [] if single else [self._backward_of([one], [torch.ones_like(one)], True) for one in trained]
+        gradients = self._backward_of(trained, self._upstream, False)
+        self._reached = [[one is not None for one in each] for each in (reached or [gradients])]
+        self._reference = [one.detach().clone() for one in outputs if isinstance(one, torch.Tensor)] + gradients
+
+    def _check(self, outputs: list[Any]) -> None:
+        torch = self._torch
+        for one in outputs:
+            if isinstance(one, torch.Tensor):
+                if type(one) is not torch.Tensor or one.device.type != self._recorder.device_type:
+                    raise Refused("forward returns a tensor that is not on the GPU, or of a kind of its own")
+            elif not (one is None or isinstance(one, bool | int | float | str)):
+                raise Refused(f"forward returns {type(one).__name__}, which may hold anything")
+        trained = sum(self._is_trained(one) for one in outputs)
+        if not 0 < trained <= MANY_OUTPUTS:
+            raise Refused(f"forward returns {trained} tensors to differentiate")
+
+    def _is_trained(self, one: Any) -> bool:
+        return isinstance(one, self._torch.Tensor) and one.requires_grad
+
+    def _backward(self, outputs: list[Any]) -> list[Any]:
+        return self._backward_of([outputs[number] for number in self._differentiable], self._upstream, False)
+
+    def _backward_of(self, outputs: list[Any], upstream: list[Any], retain: bool) -> list[Any]:
+        found = self._grad(outputs, self._parameters, upstream, retain_graph=retain, allow_unused=True)
+        if any(one is not None and one.layout is not self._torch.strided for one in found):
+            raise Refused("gradients are sparse")
+        return self._apart(found, upstream)
+
+    def _apart(self, found: tuple[Any, ...], upstream: list[Any]) -> list[Any]:
+        """Each in memory of its own, laid out as its parameter: what autograd would make of them when it keeps them."""
+        taken = [_extent(one) for one in upstream]
+        gradients: list[Any] = []
+        for one, parameter in zip(found, self._parameters, strict=True):
+            held = one
+            if one is not None:
+                start, end = _extent(one)
+                if one.stride() != parameter.stride() or any(start < last and first < end for first, last in taken):
+                    held = self._torch.empty_like(parameter, requires_grad=False).copy_(one)
+                taken.append(_extent(held))
+            gradients.append(held)
+        return gradients
+
+    @contextmanager
+    def _own_casts(self) -> Iterator[None]:
+        """Autocast as it is, but weights are cast in the recording: a cast kept from before would never change."""
+        torch, kind = self._torch, self._recorder.device_type
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        torch.clear_autocast_cache()
+        with torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False):
+            yield
+        torch.clear_autocast_cache()
+
+    def _compare(self) -> None:
+        """The replay against the rehearsal, on the same inputs and random numbers. Host sync, once."""
+        self._forward.replay()
+        self._back.replay()
+        outputs = [one for one in self._outputs if isinstance(one, self._torch.Tensor)]
+        for one, other in zip([*outputs, *self._gradients], self._reference, strict=True):
+            if not near(self._torch, one, other):
+                raise Refused("a replay gives other results than the model itself")
+        self._reference = []
+
+    # Replaying
+
+    def __call__(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What forward would return, or MISSING where this is not a call that was recorded."""
+        leaves, shape = self._tree.tree_flatten((args, kwargs))
+        if self._under_way:
+            return MISSING  # the activations of another call wait for their backward
+        if shape != self._shape or kinds_of(self._torch, leaves, self._recorder.device_type) != self._kinds:
+            return MISSING
+        if not self._standing.holds(module, forward):
+            return MISSING
+        for held, leaf in zip(self._inputs, leaves, strict=True):
+            if isinstance(leaf, self._torch.Tensor):
+                held.copy_(leaf)
+        replayed = iter(self._function.apply(*self._parameters))
+        outputs = [next(replayed) if isinstance(one, self._torch.Tensor) else one for one in self._outputs]
+        return self._tree.tree_unflatten(outputs, self._outputs_shape)
+
+    def _autograd_function(self) -> Any:
+        graphed, torch = self, self._torch
+
+        class Replayed(torch.autograd.Function):  # type: ignore[misc,name-defined]
+            @staticmethod
+            def forward(ctx: Any, *parameters: Any) -> Any:
+                ctx.set_materialize_grads(False)
+                ctx.turn = turn = Turn()
+                graphed._turn = weakref.ref(turn)
+                return graphed._replay_forward(ctx)
+
+            @staticmethod
+            @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+            def backward(ctx: Any, *upstream: Any) -> Any:
+                if ctx.turn.over:
+                    raise RuntimeError(
+                        "a second backward through the same forward: hotlap's CUDA graphs cannot repeat it; "
+                        "run it --without cuda-graphs"
+                    )
+                ctx.turn.over = True
+                return graphed._replay_backward(upstream)
+
+        return Replayed
+
+    def _replay_forward(self, ctx: Any) -> tuple[Any, ...]:
+        """Copies: the next replay overwrites what is recorded, and the user may keep what forward returned."""
+        self._forward.replay()
+        copies = {n: one.detach().clone() for n, one in enumerate(self._outputs) if isinstance(one, self._torch.Tensor)}
+        ctx.mark_non_differentiable(*(one for n, one in copies.items() if n not in self._differentiable))
+        self._positions = [position for position, n in enumerate(copies) if n in self._differentiable]
+        return tuple(copies.values())
+
+    def _replay_backward(self, upstream: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Gradients that autograd adds to those there are. Without any, a parameter takes the recorded tensor itself;
+        the next replay would overwrite it, so then its old value is what is added to the new one.
+        """
+        given = [upstream[position] for position in self._positions]
+        for held, one in zip(self._upstream, given, strict=True):
+            held.zero_() if one is None else held.copy_(one)
+        old = {n: self._parameters[n].grad.clone() for n in range(len(self._parameters)) if self._is_held(n)}
+        self._back.replay()
+        reached = [each for each, one in zip(self._reached, given, strict=True) if one is not None]
+        return tuple(
+            old[n] if n in old else one.detach() if any(each[n] for each in reached) else None
+            for n, one in enumerate(self._gradients)
+        )
+
+    def _is_held(self, number: int) -> bool:
+        gradient, recorded = self._parameters[number].grad, self._gradients[number]
+        return gradient is not None and recorded is not None and gradient.data_ptr() == recorded.data_ptr()
+
+    @property
+    def _under_way(self) -> bool:
+        turn = self._turn()
+        return turn is not None and not turn.over
+
+    def forget(self) -> None:
+        """Give the memory back, unless a backward is still to come: it then goes when that graph does."""
+        if not self._under_way:
+            self._forward.forget()
+            self._back.forget()
+            self._inputs, self._outputs, self._gradients, self._upstream = [], [], [], []
+            self._function = None
+
+
+def _extent(tensor: Any) -> tuple[int, int]:
+    """Of its memory, for tensors without gaps."""
+    start = tensor.data_ptr()
+    return start, start + tensor.numel() * tensor.element_size()
+
+
+def near(torch: Any, one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    one, other = one.detach(), other.detach()
+    if torch.equal(one, other):
+        return True
+    if not one.is_floating_point():
+        return False
+    one, other = one.double().nan_to_num(), other.double().nan_to_num()
+    return bool((one - other).abs().max() <= NEAR * other.abs().max())

@@ -1,0 +1,52 @@
+"""What the first steps show of the loop: one forward, one backward and one optimizer a step, or something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+RETAIN, CREATE = 2, 3  # positions in torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, …)
+
+
+class Habits:
+    def __init__(self) -> None:
+        self.why_not: str | None = None
+        self.scaler = False
+        self.steps = 0  # counted since the root is known
+        self._counting = False
+        self._calls = self._backwards = 0
+        self._optimizer: int | None = None
+
+    def _found(self, why: str) -> None:
+        self.why_not = self.why_not or why
+
+    def root_known(self) -> None:
+        self._counting = True
+        self._calls = self._backwards = 0
+
+    def called(self) -> None:
+        self._calls += 1
+
+    def backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._backwards += 1
+        if first is None:
+            self._found("torch.autograd.grad is used")
+        elif _argument(args, kwargs, CREATE, "create_graph") or _argument(args, kwargs, RETAIN, "retain_graph"):
+            self._found("backward keeps its graph for a second one")
+        elif kwargs.get("inputs") is not None:
+            self._found("backward is asked for some inputs only")
+
+    def stepped(self, optimizer: Any) -> None:
+        if self._optimizer not in (None, id(optimizer)):
+            self._found("there are several optimizers")
+        self._optimizer = id(optimizer)
+        if self._backwards > 1:
+            self._found(f"{self._backwards} backwards a step (gradient accumulation)")
+        if self._counting:
+            if self._calls > 1:
+                self._found(f"the model is called {self._calls} times a step")
+            self.steps += self._calls == 1 and self._backwards == 1
+        self._calls = self._backwards = 0
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str) -> bool:
+    return bool(args[position] if len(args) > position else kwargs.get(name))

@@ -1,0 +1,100 @@
+"""Small work on the device, done the same way at each step: an optimizer's step, a clipping of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import unwrap
+from typing import Any
+
+from hotlap.catalog.cuda_graphs.recorder import Recorder, Recording
+
+MOST_PATIENCE = 64
+
+
+class Steady:
+    """Recorded once it was asked for twice in the same way, and replayed for as long as it stays that way.
+
+    The key holds all that the recording took for granted: addresses, and every number that is part of it. A number
+    that changes now and then (a learning rate by epoch) is recorded anew; the more often, the longer it must stay.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._recording: Recording | None = None
+        self._key: Any = None
+        self._last: Any = None
+        self._repeated = 0
+        self._patience = 1
+
+    @property
+    def recorded(self) -> bool:
+        return self._recording is not None
+
+    def ready(self, key: Any) -> bool:
+        """To be asked once for each time the work is due; where it is not ready, the work is done without us."""
+        if self._recording is not None and key == self._key:
+            return True
+        self._repeated = self._repeated + 1 if key == self._last else 0
+        self._last = key
+        return self._repeated >= self._patience
+
+    def replay(self, key: Any, work: Callable[[], Any]) -> Any:
+        if self._recording is None or key != self._key:
+            self._record(key, work)
+        assert self._recording is not None
+        self._recording.replay()
+        return self._recording.outcome
+
+    def _record(self, key: Any, work: Callable[[], Any]) -> None:
+        if self._recording is not None:
+            self._patience = min(MOST_PATIENCE, 2 * self._patience)
+        self.forget()
+        self._recording, self._key = self._recorder.record(work), key
+
+    def forget(self) -> None:
+        if self._recording is not None:
+            self._recording.forget()
+        self._recording = self._last = None
+        self._repeated = 0
+
+
+def key_of_step(torch: Any, optimizer: Any) -> list[Any]:
+    key: list[Any] = [id(optimizer), id(optimizer.state)]
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            if name != "params":
+                key.append((name, value.data_ptr() if isinstance(value, torch.Tensor) else value))
+        key.extend(addresses(group["params"]))
+    return key
+
+
+def addresses(parameters: list[Any]) -> Iterator[int]:
+    for parameter in parameters:
+        yield parameter.data_ptr()
+        yield 0 if parameter.grad is None else parameter.grad.data_ptr()
+
+
+def step_of(torch: Any, optimizer: Any) -> Callable[[], None]:
+    """The bare step: neither hooks nor a scheduler's count, which run around it in any case."""
+    bare = unwrap(type(optimizer).step)
+
+    def work() -> None:
+        with torch.no_grad(), _capturable(optimizer):
+            bare(optimizer)
+
+    return work
+
+
+@contextmanager
+def _capturable(optimizer: Any) -> Iterator[None]:
+    """Torch asks for this flag while recording. Of a fused step and of SGD it changes nothing else."""
+    groups = [group for group in optimizer.param_groups if "capturable" in group]
+    before = [group["capturable"] for group in groups]
+    for group in groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group, value in zip(groups, before, strict=True):
+            group["capturable"] = value

@@ -1,0 +1,148 @@
+"""The optimizer's step and the clipping of gradients, replayed while the root's backward is.
+
+Gradients then lie at the same addresses at each step. Where they do not (a last batch of another size), where a number
+of the optimizer changed, or where its state was loaded anew, the key differs and the step is made as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotlap.catalog.cuda_graphs.rules import why_not_optimizer
+from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, step_of
+from hotlap.catalog.forwards import MISSING
+
+if TYPE_CHECKING:
+    from hotlap.catalog.cuda_graphs.apply import Graphs
+
+CLIP = "clip_grad_norm_"
+CLIP_ARGUMENTS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
+
+
+class Stepping:
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs, self._torch = graphs, graphs.torch
+        self._step, self._clip = Steady(graphs.recorder), Steady(graphs.recorder)
+        self._failed: str | None = None
+        self._why: str | None = "it has not stepped yet"
+        self._name = "the optimizer"
+        self._hooked: dict[type, bool] = {}
+
+    def begin(self) -> None:
+        """Before optimizers are made where possible: a learning-rate scheduler keeps the step it finds."""
+        site, optim = self._graphs.site, self._torch.optim
+        for kind in (optim.SGD, optim.Adam, optim.AdamW):
+            if "step" in vars(kind):
+                self._hooked[kind] = bool(getattr(kind.step, "hooked", False))
+                site.replace(kind, "step", self._stepped)
+        for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
+            site.replace(owner, CLIP, self._clipped)
+
+    def drop(self) -> None:
+        self._step.forget()
+        self._clip.forget()
+
+    def __str__(self) -> str:
+        done = [f"{self._name}'s step"] * self._step.recorded + ["clipping"] * self._clip.recorded
+        text = f"{' and '.join(done)} too" if done else ""
+        if self._step.recorded:
+            return text
+        return f"{text}{'; ' if text else ''}{self._name} stays eager ({self._failed or self._why})"
+
+    # The optimizer's step
+
+    def _stepped(self, original: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._graphs.active:
+            return original(*args, **kwargs)
+        closure = args[0] if args else kwargs.get("closure")
+        loss = None if closure is None else self._loss(original, closure)
+        if self._is_replayed(optimizer):
+            return loss
+        return original(*args, **kwargs) if closure is None else original(lambda: loss)
+
+    def _loss(self, original: Any, closure: Any) -> Any:
+        try:
+            with self._torch.enable_grad():
+                return closure()
+        except BaseException as error:
+            original.error = error  # the user's own: not a failure of this entry
+            raise
+
+    def _is_replayed(self, optimizer: Any) -> bool:
+        recorded = self._step.recorded
+        why = self._why_not(optimizer)
+        done = why is None and self._done(optimizer)
+        if done and recorded:
+            return True
+        self._name = type(optimizer).__name__
+        self._why = why or "its gradients or numbers change from step to step"
+        if self._graphs.active:
+            self._graphs.tell()
+        return done
+
+    def _why_not(self, optimizer: Any) -> str | None:
+        if self._failed is not None or self._graphs.habits.scaler:
+            return self._failed or "a GradScaler decides about its steps"
+        return why_not_optimizer(self._torch, optimizer)
+
+    def _done(self, optimizer: Any) -> bool:
+        try:
+            return self._replay(optimizer)
+        except Exception as error:
+            if self._graphs.site.seams.guard.strict:
+                raise
+            self._failed = f"recording it failed: {type(error).__name__}: {error}"
+            self._step.forget()
+            return False
+
+    def _replay(self, optimizer: Any) -> bool:
+        key = key_of_step(self._torch, optimizer)
+        if not self._step.ready(key):
+            return False
+
+        def replay(*_: Any) -> None:
+            self._step.replay(key, step_of(self._torch, optimizer))
+
+        if self._is_around_hooks(optimizer):
+            replay = self._torch.optim.Optimizer.profile_hook_step(replay)
+        replay(optimizer)
+        return True
+
+    def _is_around_hooks(self, optimizer: Any) -> bool:
+        """Where the class had been hooked before us, its hooks are inside the step we stand in for."""
+        return next((self._hooked[kind] for kind in type(optimizer).__mro__ if kind in self._hooked), False)
+
+    # Clipping
+
+    def _clipped(self, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        named = {**dict(zip(CLIP_ARGUMENTS, args, strict=False)), **kwargs}
+        given = named.get("parameters")
+        if not self._graphs.active or given is None or isinstance(given, self._torch.Tensor):
+            return original(*args, **kwargs)
+        named["parameters"] = parameters = list(given)  # it may be a generator, to be read once
+        norm = MISSING
+        if self._may_clip(named):
+            key = [*((name, named[name]) for name in CLIP_ARGUMENTS[1:] if name in named), *addresses(parameters)]
+            norm = self._clip_outcome(key, lambda: original.original(**named))
+        return original(**named) if norm is MISSING else norm.clone()
+
+    def _may_clip(self, named: dict[str, Any]) -> bool:
+        kind = self._graphs.recorder.device_type
+        return (
+            self._failed is None
+            and len(named) <= len(CLIP_ARGUMENTS)
+            and not named.get("error_if_nonfinite")  # it asks the device
+            and isinstance(named.get("max_norm"), int | float)
+            and all(one.device.type == kind for one in named["parameters"])
+            and any(one.grad is not None for one in named["parameters"])
+        )
+
+    def _clip_outcome(self, key: list[Any], work: Any) -> Any:
+        try:
+            return self._clip.replay(key, work) if self._clip.ready(key) else MISSING
+        except Exception as error:
+            if self._graphs.site.seams.guard.strict:
+                raise
+            self._failed = f"recording the clipping failed: {type(error).__name__}: {error}"
+            self._clip.forget()
+            return MISSING

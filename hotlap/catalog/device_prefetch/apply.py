@@ -1,0 +1,170 @@
+"""Hands out batches whose tensors are on the device already, copied there on a stream of their own."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from hotlap.catalog.resident_data.layout import Layout, take_apart
+from hotlap.catalog.site import Site
+
+if TYPE_CHECKING:
+    from hotlap.catalog.resident_data.watched import Learning
+
+
+def apply(site: Site) -> None:
+    prefetching = Prefetching(site, CudaCopies(site.torch))
+    site.after(site.seams.iterating, prefetching.iterated)
+    site.ledger.later(prefetching.leave)
+
+
+class Prefetching:
+    def __init__(self, site: Site, copies: Any) -> None:
+        self._site, self._copies = site, copies
+        self._home = os.getpid()
+        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._learned: weakref.WeakKeyDictionary[Any, Learning] = weakref.WeakKeyDictionary()
+
+    def iterated(self, loader: Any, args: Any, kwargs: Any, iterator: Any) -> None:
+        """Iterators are never saved, and end with their epoch; the attribute set on one here ends with it."""
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        if not isinstance(iterator, _BaseDataLoaderIter) or os.getpid() != self._home:
+            return
+        if loader not in self._learned:
+            self._learned[loader] = self._copies.learning()
+        iterator._next_data = Ahead(  # type: ignore[method-assign]
+            self._site, self._copies, loader, iterator, self._learned[loader]
+        )
+        self._iterators.add(iterator)
+
+    def leave(self) -> None:
+        """A batch fetched ahead is handed out before the iterator goes its usual way."""
+        for iterator in list(self._iterators):
+            ahead = vars(iterator).get("_next_data")
+            if isinstance(ahead, Ahead) and not ahead.waiting:
+                del iterator._next_data
+
+
+class Ahead:
+    """In place of an iterator's _next_data. It holds the iterator weakly: dropped, it must end its workers at once."""
+
+    def __init__(self, site: Site, copies: Any, loader: Any, iterator: Any, learning: Learning) -> None:
+        from hotlap.catalog.resident_data.iterator import draws_at_once
+
+        self._site, self._copies, self._learning = site, copies, learning
+        self._name = type(loader.dataset).__name__
+        self._iterator = weakref.ref(iterator)
+        # Without workers a batch fetched earlier would draw its random numbers earlier, as a sampler might.
+        self._looks_ahead = bool(loader.num_workers) and loader._auto_collation and draws_at_once(loader)
+        self._next: Fetched | None = None
+
+    @property
+    def waiting(self) -> bool:
+        return self._next is not None
+
+    def __call__(self) -> Any:
+        current, self._next = self._next, None
+        if self._site.closed:
+            return self._usual() if current is None else current.given(self._copies)
+        if current is None:
+            current = self._fetched()
+        if self._looks_ahead and self._learning.devices and current.error is None:
+            self._next = self._fetched()
+        return current.given(self._copies)
+
+    def _usual(self) -> Any:
+        iterator: Any = self._iterator()
+        return type(iterator)._next_data(iterator)
+
+    def _fetched(self) -> Fetched:
+        """Errors of the loader, and its end, come out when their batch is asked for."""
+        try:
+            batch = self._usual()
+        except Exception as error:  # noqa: BLE001 raised again in its turn
+            return Fetched(None, error=error.with_traceback(None))  # its frames hold the iterator
+        try:
+            return self._sent(batch)
+        except Exception as error:
+            if self._site.seams.guard.strict:
+                raise
+            self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+            return Fetched(batch)
+
+    def _sent(self, batch: Any) -> Fetched:
+        layout, leaves = take_apart(self._site.torch, batch, None)
+        if not self._learning.settled:
+            return Fetched(self._watched(batch, layout, leaves))
+        devices = {leaf: device for leaf, device in self._learning.devices.items() if leaf < len(leaves)}
+        leaves, event = self._copies.send(leaves, devices)
+        return Fetched(layout.build(iter(leaves)), event, leaves) if event is not None else Fetched(batch)
+
+    def _watched(self, batch: Any, layout: Layout, leaves: list[Any]) -> Any:
+        tensor = self._site.torch.Tensor
+        if not any(type(leaf) is tensor for leaf in leaves):
+            return batch  # resident-data is watching its own
+        if self._learning.asked():
+            self._tell(len(leaves))
+            return batch
+        return layout.build(iter(self._learning.watch(leaves)))
+
+    def _tell(self, leaves: int) -> None:
+        if not self._learning.devices:
+            self._site.no_effect(f"{self._name}: no tensor of its batches is only copied to the device")
+            return
+        ahead = "a batch ahead" if self._looks_ahead else "as soon as they are fetched"
+        moved = len(self._learning.devices)
+        self._site.applied(f"{self._name}: {moved} of {leaves} parts of a batch, copied {ahead}")
+
+
+class Fetched:
+    def __init__(self, batch: Any, event: Any = None, leaves: Any = (), error: Exception | None = None) -> None:
+        self.batch, self.event, self.leaves, self.error = batch, event, leaves, error
+
+    def given(self, copies: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        if self.event is not None:
+            copies.receive(self.leaves, self.event)
+        return self.batch
+
+
+class CudaCopies:
+    """Copies on one stream per device. Nothing here waits on the host."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._streams: dict[Any, Any] = {}
+
+    def learning(self) -> Learning:
+        from hotlap.catalog.resident_data.watched import Learning
+
+        return Learning()
+
+    def send(self, leaves: list[Any], devices: dict[int, Any]) -> tuple[list[Any], Any]:
+        """Leaves on the host go to their device; the event tells when all are there, None that none went."""
+        going = [leaf for leaf in devices if self._goes(leaves[leaf])]
+        if not going:
+            return leaves, None
+        cuda, device = self._torch.cuda, devices[going[0]]
+        if device not in self._streams:
+            self._streams[device] = cuda.Stream(device)
+        stream, sent = self._streams[device], list(leaves)
+        with cuda.stream(stream):
+            for leaf in going:
+                host = leaves[leaf]
+                pinned = host if host.is_pinned() else host.pin_memory()
+                sent[leaf] = pinned.to(devices[leaf], non_blocking=True)  # its pinned block waits for the copy
+        return sent, stream.record_event()
+
+    def _goes(self, leaf: Any) -> bool:
+        return type(leaf) is self._torch.Tensor and leaf.device.type == "cpu"
+
+    def receive(self, leaves: list[Any], event: Any) -> None:
+        """The stream in use waits for the copies, and their memory is not used again before it is done with them."""
+        for leaf in leaves:
+            if isinstance(leaf, self._torch.Tensor) and leaf.is_cuda:
+                current = self._torch.cuda.current_stream(leaf.device)
+                current.wait_event(event)
+                leaf.record_stream(current)

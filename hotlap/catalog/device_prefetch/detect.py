@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from hotlap.model.observation import COPY, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """On a GPU it could at most save the copies to the device."""
+    share = seen.shares.get(COPY, 0.0)
+    if seen.machine.gpu is None or not seen.copies or share <= 0 or not seen.loaders:
+        return None
+    return Expectation(most=share, why=f"copies of batches to the device take {share:.0%} of the step")

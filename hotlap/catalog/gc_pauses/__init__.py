@@ -1,0 +1,14 @@
+from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.gc_pauses.apply import apply
+from hotlap.catalog.gc_pauses.detect import detect
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="H102",
+    title="Full garbage collections wait until between two epochs",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    values=WholeNumber(1, 1_000_000),
+    order=99,  # its site closes first: what is frozen is hidden from those who look for their traces
+)

@@ -1,0 +1,98 @@
+"""Freezes Python's garbage collector during steps: full collections happen between epochs, or every so many steps."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from gc import collect  # the function itself: another entry may stand in for it in its module
+from typing import Any
+
+from hotlap.catalog.site import Original, Site
+
+WARM = 5  # optimizer steps before anything is frozen: caches and state are there by then
+LATEST = 1000  # steps without a full collection
+SHARE = 0.01  # of the time may go into full collections of ours
+NEVER = 1_000_000_000  # young collections before a full one
+
+
+def apply(site: Site) -> None:
+    pauses = Pauses(site)
+    site.after(site.seams.stepping, pauses.stepped)
+    site.before(site.seams.iterating, pauses.epoch_begins)
+
+
+class Pauses:
+    """Full collections take the frozen objects in: whoever asks for one gets all that is garbage freed."""
+
+    def __init__(self, site: Site, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._site, self._clock = site, clock
+        self._steps = self._since_full = 0
+        self._frozen = False
+        self._began = self._ended = 0.0  # the last full collection
+
+    def stepped(self, *_: Any) -> None:
+        self._steps += 1
+        self._since_full += 1
+        if self._steps == WARM:
+            self._begin()
+        elif self._frozen and self._since_full >= (self._site.value or LATEST):
+            self._collect(limited=self._site.value is None)
+
+    def epoch_begins(self, *_: Any) -> None:
+        if self._frozen and self._since_full and self._site.value is None:
+            self._collect(limited=True)
+
+    def _begin(self) -> None:
+        if not gc.isenabled():
+            self._site.no_effect("the program has switched the garbage collector off")
+            return
+        if gc.get_freeze_count():
+            self._site.no_effect("the program freezes the garbage collector itself")
+            return
+        self._hold_off()
+        collect()
+        often = f"every {self._site.value} steps" if self._site.value else "between epochs"
+        self._site.applied(f"{gc.get_freeze_count()} objects frozen, full collections {often}")
+
+    def _hold_off(self) -> None:
+        before = gc.get_threshold()
+        ours = (before[0], before[1], NEVER)
+        gc.set_threshold(*ours)
+        gc.callbacks.append(self._collecting)
+        self._frozen = True
+
+        def undo() -> None:
+            self._frozen = False
+            gc.callbacks.remove(self._collecting)
+            gc.unfreeze()
+            if gc.get_threshold() == ours:  # else the program has chosen others meanwhile
+                gc.set_threshold(*before)
+
+        self._site.ledger.later(undo)
+        self._site.replace(gc, "get_objects", self._with_all)
+
+    def _with_all(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Frozen objects are listed too: programs look for tensors among them, and so do we for the model."""
+        gc.unfreeze()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if self._frozen:
+                gc.freeze()
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        """Called by Python around every collection."""
+        if info["generation"] != 2 or not self._frozen:
+            return
+        if phase == "start":
+            self._began = self._clock()
+            gc.unfreeze()
+        else:
+            gc.freeze()
+            self._ended, self._since_full = self._clock(), 0
+
+    def _collect(self, limited: bool) -> None:
+        took, passed = self._ended - self._began, self._clock() - self._ended
+        if gc.isenabled() and not (limited and took > SHARE * passed):
+            collect()

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from hotlap.model.observation import GARBAGE, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """At most the time Python spends collecting; collections of young objects stay."""
+    share = seen.shares.get(GARBAGE, 0.0)
+    if share <= 0:
+        return None
+    return Expectation(most=min(1.0, share), why=f"Python's garbage collector takes {share:.1%} of the step")

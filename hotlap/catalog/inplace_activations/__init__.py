@@ -1,0 +1,14 @@
+from hotlap.catalog.entry import Entry
+from hotlap.catalog.inplace_activations.apply import apply
+from hotlap.catalog.inplace_activations.detect import detect
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="C108",
+    title="Activations overwrite their input where that is proven harmless",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    order=45,
+    conflicts=frozenset({"activation-checkpointing"}),  # which computes again from an input that was overwritten
+)

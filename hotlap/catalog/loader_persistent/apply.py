@@ -1,0 +1,117 @@
+"""Keeps workers alive between epochs, with the random numbers drawn as if they had been started anew.
+
+A loader without persistent workers draws a base seed for them each epoch; one with persistent workers draws it once.
+So it is drawn here, and the order of the samples stays the same. Workers hold a copy of the dataset: where the program
+changes it between epochs, they are started anew as without us. The loader keeps its settings: it is persistent only
+while torch asks it for an iterator, so that whatever else looks at it or copies it sees what the program made.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.catalog.loader_persistent.contents import TooMuch, fingerprint
+from hotlap.catalog.main_script import why_not_twice
+from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.site import Original, Site
+from hotlap.catalog.weighing import weigh
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An iterator that was read to its end, and what its workers were started with."""
+
+    iterator: Any
+    contents: int
+    settings: tuple[Any, ...]
+
+
+# Not in a site: a child made by fork closes those, and there an iterator that is let go would end its parent's workers.
+_kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()
+
+
+def apply(site: Site) -> None:
+    keeping = Keeping(site)
+    when_made(site, keeping.settings)
+    site.stand_in(site.seams.iterating, keeping.iterate)
+    site.ledger.later(keeping.close)
+
+
+def _check(site: Site, making: Making) -> None:
+    if making.workers == 0:
+        raise NoEffect(f"{making.name} is loaded without workers")
+    if making.given.get("persistent_workers"):
+        raise NoEffect(f"the workers of {making.name} stay alive already")
+    if making.iterable:
+        raise Refused(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
+    if making.start_method != "fork" and (why := why_not_twice()) is not None:
+        raise Refused(why)
+    weight = weigh(making)
+    if weight.problem is not None:
+        raise Refused(f"{making.name}: {weight.problem}")
+    if weight.random is not None and not site.asked:
+        raise Refused(f"{making.name}: {weight.random}, and workers that stay are not seeded anew; ask for it by name")
+    try:
+        fingerprint(site.torch, making.dataset)
+    except TooMuch as why:
+        raise Refused(f"{making.name} {why}, so a change between epochs could be missed") from None
+
+
+class Keeping:
+    """The loaders whose workers stay because of us."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._owner = site, os.getpid()
+        self._ours: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def settings(self, making: Making) -> dict[str, Any]:
+        _check(self._site, making)
+        self._ours.add(making.loader)
+        self._site.applied(f"workers of {making.name}")
+        return {}
+
+    def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if loader not in self._ours or loader.num_workers == 0 or loader.persistent_workers:
+            return original(*args, **kwargs)
+        try:
+            contents = fingerprint(self._site.torch, loader.dataset)
+        except TooMuch:
+            _kept.pop(loader, None)
+            return original(*args, **kwargs)
+        held, settings = vars(loader), (loader.num_workers, loader.prefetch_factor, loader.pin_memory)
+        held["_iterator"] = self._again(loader, contents, settings)
+        held["persistent_workers"] = True  # not by setattr, which torch forbids
+        try:
+            return original(*args, **kwargs)
+        finally:
+            iterator, held["_iterator"], held["persistent_workers"] = held["_iterator"], None, False
+            if iterator is not None:
+                _kept[loader] = Kept(iterator, contents, settings)
+
+    def _again(self, loader: Any, contents: int, settings: tuple[Any, ...]) -> Any:
+        """The iterator of the last epoch. Not one still being read: torch would give the same one to both readers."""
+        kept = _kept.pop(loader, None)
+        if kept is None or (kept.contents, kept.settings) != (contents, settings) or not finished(kept.iterator):
+            return None
+        draw_as_if_new(self._site.torch, loader)
+        return kept.iterator
+
+    def close(self) -> None:
+        """Workers end with the epoch under way."""
+        if os.getpid() == self._owner:
+            for loader in list(self._ours):
+                _kept.pop(loader, None)
+
+
+def finished(iterator: Any) -> bool:
+    """Whether an epoch was read to its end."""
+    return bool(iterator._tasks_outstanding == 0 and iterator._rcvd_idx >= iterator._send_idx)
+
+
+def draw_as_if_new(torch: Any, loader: Any) -> None:
+    """What making an iterator draws: it asks the sampler once more than it needs, then draws the base seed."""
+    iter(loader._index_sampler)
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)

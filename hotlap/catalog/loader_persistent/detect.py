@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import math
+
+from hotlap.model.observation import DATA, Loader, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Starting workers shows as data wait at the begin of an epoch; it could at most save all of that wait."""
+    share = seen.shares.get(DATA, 0.0)
+    leaving = [one for one in seen.loaders if one.workers and not one.persistent_workers and _several_epochs(one)]
+    if not leaving or share <= 0:
+        return None
+    names = ", ".join(sorted({one.dataset for one in leaving}))
+    return Expectation(most=share, why=f"each epoch starts the workers of {names} anew")
+
+
+def _several_epochs(loader: Loader) -> bool:
+    if not loader.length or not loader.batch_size:
+        return False
+    return loader.batches > math.ceil(loader.length / loader.batch_size)

@@ -1,0 +1,14 @@
+from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.loader_prefetch.apply import apply
+from hotlap.catalog.loader_prefetch.detect import detect
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="D103",
+    title="More batches are made ahead",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    values=WholeNumber(1, 64),
+    order=32,
+)

@@ -1,0 +1,54 @@
+"""Lets few workers make more batches ahead, so that a slow one is not waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotlap.catalog import room
+from hotlap.catalog.main_script import why_not_twice
+from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.site import Site
+from hotlap.catalog.weighing import weigh
+
+READY = 8  # batches under way in all workers together
+DEFAULT = 2  # torch's own depth
+
+
+def apply(site: Site) -> None:
+    when_made(site, lambda making: _settings(site, making))
+
+
+def _settings(site: Site, making: Making) -> dict[str, Any]:
+    _check(site, making)
+    has = making.given.get("prefetch_factor") or DEFAULT
+    depth = site.value if site.value is not None else -(-READY // making.workers)
+    if depth <= has:
+        raise NoEffect(f"{making.name}: {making.workers} workers have {has} batches under way each already")
+    if making.start_method != "fork" and (why := why_not_twice()) is not None:
+        raise Refused(why)
+    weight = weigh(making)
+    if weight.problem is not None:
+        raise Refused(f"{making.name}: {weight.problem}")
+    depth = _within_memory(making, weight.item_bytes * making.batch_size, has, depth)
+    site.applied(f"{making.name}: {has} → {depth} batches ahead in each of {making.workers} workers")
+    return {"prefetch_factor": depth}
+
+
+def _check(site: Site, making: Making) -> None:
+    if making.workers == 0:
+        raise NoEffect(f"{making.name} is loaded without workers")
+    if making.iterable:
+        raise Refused(f"{making.name} is a stream: how much memory more of its batches take is not known")
+    if not making.in_order:
+        raise Refused(f"the loader of {making.name} gives batches in the order they are ready, which would change")
+    strange = making.strange_sampler()
+    if strange is not None and not site.asked:
+        raise Refused(f"the sampler {strange} would be read further ahead of the training; ask for it by name")
+
+
+def _within_memory(making: Making, batch_bytes: int, has: int, depth: int) -> int:
+    while depth > has and room.workers_by_memory(batch_bytes, depth) < making.workers:
+        depth -= 1
+    if depth == has:
+        raise Refused(f"{making.name}: memory has no room for more than {has} batches in each worker")
+    return depth

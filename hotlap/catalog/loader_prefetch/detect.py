@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from hotlap.catalog.loader_prefetch.apply import DEFAULT, READY
+from hotlap.model.observation import DATA, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Few batches ahead let bursts through to the training; it could at most save the wait."""
+    share = seen.shares.get(DATA, 0.0)
+    few = [
+        one
+        for one in seen.loaders
+        if one.role == "train" and one.dataset_kind == "map" and 0 < one.workers * (one.prefetch or DEFAULT) < READY
+    ]
+    if not few or share <= 0:
+        return None
+    ahead = min(one.workers * (one.prefetch or DEFAULT) for one in few)
+    return Expectation(most=share, why=f"the loop waits {share:.0%} of the step with {ahead} batches made ahead")

@@ -1,0 +1,14 @@
+from hotlap.catalog.entry import Entry, OneOf
+from hotlap.catalog.loader_start_method.apply import apply
+from hotlap.catalog.loader_start_method.detect import detect
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="D105",
+    title="Workers start in a way that is safe with CUDA graphs",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    values=OneOf(("fork", "forkserver", "spawn")),
+    order=33,
+)

@@ -1,0 +1,14 @@
+from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.loader_workers.apply import apply
+from hotlap.catalog.loader_workers.detect import detect
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="D101",
+    title="Samples are made by other processes while the model trains",
+    risk=Risk.ROUNDING,
+    apply=apply,
+    detect=detect,
+    values=WholeNumber(1, 512),
+    order=40,  # the last to subscribe is asked first: the others see the workers given here
+)

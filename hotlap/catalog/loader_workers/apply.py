@@ -1,0 +1,117 @@
+"""Gives workers to loaders whose samples are worth it, as many as there is room for beside the training."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from typing import Any
+
+from hotlap.catalog import room
+from hotlap.catalog.loader_workers.reaper import Reaper
+from hotlap.catalog.main_script import why_not_twice
+from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.site import Site
+from hotlap.catalog.weighing import Weight, weigh
+
+LIGHT_BATCH_US = 1000.0  # sending a batch between processes costs up to this
+PREFETCH = 2  # batches a worker has under way unless told otherwise
+
+
+def apply(site: Site) -> None:
+    reaper = Reaper()
+    when_made(site, lambda making: _settings(site, making))
+    site.after(site.seams.iterating, lambda loader, args, kwargs, iterator: reaper.watch(iterator))
+    site.ledger.later(reaper.close)
+
+
+def _settings(site: Site, making: Making) -> dict[str, Any]:
+    _check_kind(site, making)
+    most = _most(site, making)
+    if making.start_method != "fork" and (why := why_not_twice()) is not None:
+        raise Refused(why)
+    weight = weigh(making)
+    _check_weight(site, making, weight)
+    workers = _count(site, making, weight, most)
+    said = f"{making.name}: {making.workers} → {workers} workers"
+    if weight.random:
+        said += "; its random numbers are other ones in workers"
+    elif site.value is not None and workers < site.value:
+        said += f" ({room.cores()} cores allow no more)"
+    site.applied(said)
+    return {"num_workers": workers}
+
+
+def _check_kind(site: Site, making: Making) -> None:
+    if multiprocessing.current_process().daemon:
+        raise NoEffect("this process may start no others")
+    if making.iterable:
+        if not shards_itself(making):
+            raise Refused(f"{making.name} is a stream: every worker would repeat all of it")
+        if not site.asked:
+            raise Refused(
+                f"{making.name} is a stream: with other workers its batches are other ones; ask for it by name"
+            )
+    strange = making.strange_sampler()
+    if strange is not None and not site.asked:
+        raise Refused(f"workers read the sampler {strange} ahead of the training; ask for it by name")
+
+
+def shards_itself(making: Making) -> bool:
+    """Whether a stream splits itself among workers; found in the names its class uses."""
+    if making.given.get("worker_init_fn") is not None:
+        return True
+    for kind in type(making.dataset).__mro__:
+        functions = () if kind.__module__.startswith("torch.") else vars(kind).values()
+        for function in functions:
+            code = getattr(function, "__code__", None)
+            if code is not None and "get_worker_info" in code.co_names:
+                return True
+    return False
+
+
+def _most(site: Site, making: Making) -> int:
+    """Workers that the cores allow. Who asks for a number gets it, up to one core left for the training."""
+    cores = room.cores()
+    threads = 1 if site.value is not None else room.training_threads(site.torch)
+    most = cores - threads
+    if most <= making.workers:
+        has = f"has {making.workers} workers" if making.workers else "gets no workers"
+        raise NoEffect(f"{making.name} {has}: {cores} cores, {threads} of them for the training")
+    if site.value is not None and site.value <= making.workers:
+        raise NoEffect(f"{making.name} has {making.workers} workers already")
+    return most
+
+
+def _check_weight(site: Site, making: Making, weight: Weight) -> None:
+    if making.iterable:
+        return
+    if weight.problem is not None:
+        raise Refused(f"{making.name}: {weight.problem}")
+    if not weight.on_host:
+        raise Refused(f"{making.name} makes its samples on the device")
+    if weight.random is not None and not site.asked:
+        raise Refused(f"{making.name}: {weight.random}, which are other ones in workers; ask for it by name")
+    batch = weight.item_us * making.batch_size
+    if site.value is None and batch < LIGHT_BATCH_US:
+        raise NoEffect(f"{making.name}: a batch takes only {batch:.0f} µs to fetch, sending it would cost more")
+
+
+def _count(site: Site, making: Making, weight: Weight, most: int) -> int:
+    """As many as make a batch each millisecond, or as asked for; within cores, memory and batches."""
+    depth = making.given.get("prefetch_factor") or PREFETCH
+    limit = min(most, room.workers_by_memory(weight.item_bytes * making.batch_size, depth))
+    if limit <= making.workers:
+        raise NoEffect(f"{making.name}: memory allows no more than {limit} workers")
+    wanted = site.value if site.value is not None else math.ceil(weight.item_us * making.batch_size / LIGHT_BATCH_US)
+    batches = _batches(making)
+    workers = min(wanted, limit) if batches is None else min(wanted, limit, max(1, batches))
+    if workers <= making.workers:
+        raise NoEffect(f"{making.name}: {making.workers} workers are enough")
+    return int(workers)
+
+
+def _batches(making: Making) -> int | None:
+    try:
+        return math.ceil(len(making.dataset) / making.batch_size)
+    except TypeError:
+        return None

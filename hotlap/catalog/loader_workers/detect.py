@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from hotlap.catalog.loader_workers.apply import LIGHT_BATCH_US
+from hotlap.model.observation import DATA, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Data that is waited for could at most cost nothing; a light batch is not worth sending."""
+    share, cores = seen.shares.get(DATA, 0.0), seen.machine.cores // max(1, len(seen.ranks))
+    few = [one for one in seen.loaders if one.role == "train" and one.dataset_kind == "map" and one.workers < cores - 1]
+    if not few or share <= 0 or seen.ms(DATA) * 1000 < LIGHT_BATCH_US:
+        return None
+    names = ", ".join(sorted({f"{one.dataset} with {one.workers} workers" for one in few}))
+    return Expectation(most=share, why=f"the loop waits {share:.0%} of the step for {names}")

@@ -1,0 +1,60 @@
+"""Turns blocking copies of batch tensors to the device into copies from pinned memory that nobody waits for."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any
+
+from hotlap.catalog.resident_data.layout import take_apart
+from hotlap.catalog.site import Original, Site
+from hotlap.patch.dynamo import keep_out
+from hotlap.patch.tensors import IN, direction_of
+
+RECENT = 4  # batches: frameworks fetch ahead
+
+
+def apply(site: Site) -> None:
+    copies = Copies(site)
+    site.after(site.seams.fetching, copies.fetched)
+    for name in ("to", "cuda"):
+        site.replace(site.torch.Tensor, name, copies.in_place_of(name))
+    keep_out(site.ledger)
+
+
+class Copies:
+    def __init__(self, site: Site) -> None:
+        self._site, self._torch = site, site.torch
+        self._recent: deque[dict[int, weakref.ref[Any]]] = deque(maxlen=RECENT)
+
+    def fetched(self, iterator: Any, args: Any, kwargs: Any, batch: Any) -> None:
+        """Remember the tensors of a batch; they are neither marked nor kept alive."""
+        if batch is None:
+            return  # the end of an epoch
+        _, leaves = take_apart(self._torch, batch, None)
+        tensors = [leaf for leaf in leaves if self._can_be_pinned(leaf)]
+        self._recent.append({id(leaf): weakref.ref(leaf) for leaf in tensors})
+
+    def _can_be_pinned(self, leaf: Any) -> bool:
+        return type(leaf) is self._torch.Tensor and leaf.device.type == "cpu" and not leaf.requires_grad
+
+    def in_place_of(self, name: str) -> Any:
+        def instead(original: Original, tensor: Any, args: Any, kwargs: Any) -> Any:
+            if not self._of_a_batch(tensor) or not waits(name, tensor, args, kwargs) or tensor.is_pinned():
+                return original(*args, **kwargs)
+            self._site.applied("batches are copied to the device from pinned memory")
+            # The pinned copy is ours: whatever the program writes into its tensor from now on is not in it.
+            pinned = tensor.pin_memory()
+            return getattr(self._torch.Tensor, name)(pinned, *args, **{**kwargs, "non_blocking": True})
+
+        return instead
+
+    def _of_a_batch(self, tensor: Any) -> bool:
+        return any((known := batch.get(id(tensor))) is not None and known() is tensor for batch in self._recent)
+
+
+def waits(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:
+    """Whether this is a copy from host to device that the host waits for, written in a form we can change."""
+    if kwargs.get("non_blocking") or any(isinstance(one, bool) for one in args):
+        return False
+    return direction_of(name, tensor, args, kwargs) == IN

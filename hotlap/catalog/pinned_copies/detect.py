@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """On a GPU it could at most save the copies from pageable memory."""
+    slow = [one for one in seen.copies if not one.pinned and one.blocking]
+    total = seen.mean_step_ms
+    cost = sum(one.ms_per_step for one in slow)
+    if seen.machine.gpu is None or not slow or total <= 0:
+        return None
+    share = min(1.0, cost / total)
+    return Expectation(most=share, why=f"copies from pageable memory take {share:.0%} of the step")

@@ -1,0 +1,63 @@
+"""Bounds how often tqdm draws its bars, also where the loop asks for it with every step."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import weakref
+from typing import Any
+
+import wrapt
+
+from hotlap.catalog.site import Original, Site
+
+SECONDS = 1
+DRAWING = ("set_postfix", "set_postfix_str", "set_description", "set_description_str")
+
+
+def apply(site: Site) -> None:
+    site.no_effect("the program makes no tqdm bar")
+    rate = Rate(site, float(site.value or SECONDS))
+    wrapt.register_post_import_hook(rate.imported, "tqdm.std")  # at once where it is imported already
+
+
+class Rate:
+    def __init__(self, site: Site, seconds: float) -> None:
+        self._site, self._seconds = site, seconds
+        self._drawn: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+    def imported(self, module: Any) -> None:
+        if self._site.closed:
+            return
+        bar = module.tqdm
+        signature = inspect.signature(bar.__init__)
+        default = signature.parameters["mininterval"].default
+
+        def make(original: Original, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            given = signature.bind_partial(instance, *args, **kwargs).arguments
+            if given.get("file") is None and given.get("mininterval", default) == default and not given.get("disable"):
+                self._drawn[instance] = float("-inf")
+                self._site.applied(f"tqdm draws every {self._seconds:g} s")
+                if "mininterval" not in given:
+                    kwargs = {**kwargs, "mininterval": self._seconds}
+            return original(*args, **kwargs)
+
+        self._site.replace(bar, "__init__", make)
+        for name in DRAWING:
+            self._site.replace(bar, name, self._seldom(inspect.signature(getattr(bar, name))))
+
+    def _seldom(self, signature: inspect.Signature) -> Any:
+        """The text is kept as asked for; it is drawn only when the bar is due."""
+
+        def change(original: Original, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            given = signature.bind_partial(instance, *args, **kwargs)
+            if not given.arguments.get("refresh", True) or instance not in self._drawn:
+                return original(*args, **kwargs)
+            now = time.monotonic()
+            if now - self._drawn[instance] >= self._seconds:
+                self._drawn[instance] = now
+                return original(*args, **kwargs)
+            given.arguments["refresh"] = False
+            return original(*given.args[1:], **given.kwargs)
+
+        return change

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from hotlap.model.observation import REST, Observation
+from hotlap.model.plan import Expectation
+
+BARS = ("lightning", "pytorch-lightning", "tqdm", "transformers")  # packages whose loops draw bars with tqdm
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Drawing is part of what is left of a step after all known phases."""
+    share = seen.shares.get(REST, 0.0)
+    if share <= 0 or not any(name in seen.machine.versions for name in BARS):
+        return None
+    return Expectation(most=min(1.0, share), why=f"at most the {share:.1%} of the step outside of torch")

@@ -1,0 +1,44 @@
+"""Flattens recurrent weights that cuDNN would otherwise copy together at every call.
+
+Moving a module flattens its weights. They come apart when parameters are replaced or copied: deepcopy,
+load_state_dict(assign=True), a model loaded right onto the GPU, `parameter.data = …`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotlap.catalog.site import Site
+
+
+def apply(site: Site) -> None:
+    site.when_root(lambda root: _flatten(site, root))
+
+
+def _flatten(site: Site, root: Any) -> None:
+    layers = [one for one in root.modules() if isinstance(one, site.torch.nn.RNNBase)]
+    apart = [one for one in layers if on_gpu(one) and not is_flat(one)]
+    if not apart:
+        site.no_effect("their weights are in one piece already" if layers else "the model has no recurrent layers")
+        return
+    for layer in apart:
+        layer.flatten_parameters()  # in place: the same parameters, the same values, another address
+    done = sum(map(is_flat, apart))
+    if done:
+        site.applied(f"{done} of {len(layers)} layers had their weights copied together at every call")
+    else:
+        site.no_effect("torch cannot flatten these weights (shared, or of several types)")
+
+
+def on_gpu(layer: Any) -> bool:
+    return all(getattr(weight, "is_cuda", False) for weight in layer._flat_weights)
+
+
+def is_flat(layer: Any) -> bool:
+    """As cuDNN wants it: all in one storage, and biases behind all matrices."""
+    weights = layer._flat_weights
+    if len({weight.untyped_storage().data_ptr() for weight in weights}) > 1:
+        return False
+    matrices = [weight.storage_offset() for weight in weights if weight.dim() > 1]
+    biases = [weight.storage_offset() for weight in weights if weight.dim() == 1]
+    return not biases or max(matrices) < min(biases)

@@ -1,0 +1,181 @@
+"""A root module run once more on its own input, leaving no trace: to prove a change before it is made for real.
+
+Random states, buffers, attributes of modules, gradients and what is printed are as before afterwards. The price is one
+forward and backward pass and a copy of the gradients, once.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from inspect import unwrap
+from typing import Any
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+IN_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule")
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    outputs: list[Any]
+    gradients: list[Any]
+    inputs: list[Any]  # as the module left them
+    kept: bool  # whether the module changed attributes of its own
+
+    def equals(self, other: Rehearsed) -> bool:
+        """Bit by bit."""
+        return (
+            _equal(self.outputs, other.outputs)
+            and _equal(self.gradients, other.gradients)
+            and _equal(self.inputs, other.inputs)
+        )
+
+
+def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rehearsed:
+    """The module's own call and its gradients. An error of it is raised, after tidying up.
+
+    Neither the call nor the gradients pass a seam: to the other entries this is no step of the user's.
+    """
+    if parallel(module):
+        module = module.module  # the wrapper would wait for a backward pass that never comes
+    given_args, given_kwargs = _copied(torch, (args, kwargs))
+    parameters = [one for one in module.parameters() if one.requires_grad]
+    with _no_trace(torch, module), _own_attributes(module) as before:
+        outcome = unwrap(type(module).__call__)(module, *given_args, **given_kwargs)
+        kept = any(_changed(one, attributes) for one, attributes in before)
+        outputs = [one for one in tensors_in(torch, outcome) if one.is_floating_point() and one.requires_grad]
+        gradients = _gradients(torch, outputs, parameters)
+    return Rehearsed(
+        outputs=[one.detach() for one in outputs],
+        gradients=gradients,
+        inputs=tensors_in(torch, (given_args, given_kwargs)),
+        kept=kept,
+    )
+
+
+def tensors_in(torch: Any, structure: Any) -> list[Any]:
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, torch.Tensor)]
+
+
+def signature(torch: Any, structure: Any) -> tuple[Any, ...]:
+    """Shapes and dtypes, and the values of what is no tensor by type: another one may take another way."""
+    from torch.utils._pytree import tree_leaves
+
+    return tuple(
+        (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, torch.Tensor) else type(leaf)
+        for leaf in tree_leaves(structure)
+    )
+
+
+def hooked(torch: Any, module: Any) -> bool:
+    """Whether someone looks at what passes inside the module."""
+    return any(getattr(one, name, None) for one in module.modules() for name in HOOKS) or any(
+        one._backward_hooks or getattr(one, "_post_accumulate_grad_hooks", None) for one in module.parameters()
+    )
+
+
+def parallel(module: Any) -> str | None:
+    """The class that spreads the module over devices or processes."""
+    return next((base.__name__ for base in type(module).__mro__ if base.__name__ in IN_PARALLEL), None)
+
+
+def compiled(module: Any) -> bool:
+    return any(
+        type(one).__name__ == "OptimizedModule" or getattr(one, "_compiled_call_impl", None) is not None
+        for one in module.modules()
+    )
+
+
+def _gradients(torch: Any, outputs: list[Any], parameters: list[Any]) -> list[Any]:
+    if not outputs or not parameters:
+        return []
+    # A pattern instead of random numbers; different for each element, so that no two of them can be mixed up.
+    weights = [
+        torch.cos(torch.arange(one.numel(), device=one.device, dtype=torch.float32)).reshape(one.shape).to(one.dtype)
+        for one in outputs
+    ]
+    return list(unwrap(torch.autograd.grad)(outputs, parameters, weights, allow_unused=True))
+
+
+def _copied(torch: Any, structure: Any) -> Any:
+    from torch.utils._pytree import tree_map
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        twin = leaf.detach().clone()
+        return twin.requires_grad_(leaf.requires_grad)
+
+    return tree_map(copy, structure)
+
+
+@contextmanager
+def _no_trace(torch: Any, module: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(io.StringIO()))
+        stack.enter_context(redirect_stderr(io.StringIO()))
+        stack.enter_context(_random_states(torch, module))
+        stack.enter_context(own_buffers(module))
+        stack.enter_context(torch.enable_grad())
+        yield
+
+
+@contextmanager
+def _random_states(torch: Any, module: Any) -> Iterator[None]:
+    numpy = sys.modules.get("numpy")
+    python, numpys = random.getstate(), numpy.random.get_state() if numpy else None
+    devices = sorted({one.device.index for one in module.parameters() if one.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy:
+            numpy.random.set_state(numpys)
+
+
+@contextmanager
+def own_buffers(module: Any) -> Iterator[None]:
+    """Copies stand in for the buffers, so that running statistics move nowhere."""
+    held = [(one, dict(one._buffers)) for one in module.modules() if one._buffers]
+    try:
+        for one, buffers in held:
+            one._buffers.update({name: None if each is None else each.clone() for name, each in buffers.items()})
+        yield
+    finally:
+        for one, buffers in held:
+            one._buffers.clear()
+            one._buffers.update(buffers)
+
+
+@contextmanager
+def _own_attributes(module: Any) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
+    before = [(one, dict(vars(one))) for one in module.modules()]
+    try:
+        yield before
+    finally:
+        for one, attributes in before:
+            if _changed(one, attributes):
+                vars(one).clear()
+                vars(one).update(attributes)
+
+
+def _changed(module: Any, attributes: dict[str, Any]) -> bool:
+    now = vars(module)
+    return now.keys() != attributes.keys() or any(now[name] is not attributes[name] for name in now)
+
+
+def _equal(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.dtype == other.dtype and bool(one.equal(other))  # host sync; only while rehearsing

@@ -1,0 +1,267 @@
+"""Stands in for the iteration of DataLoaders whose dataset can be kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hotlap.catalog.resident_data.identity import ByIdentity, same_function
+from hotlap.catalog.resident_data.rows import Wanted
+from hotlap.catalog.resident_data.sameness import Unfit
+from hotlap.catalog.resident_data.store import PATIENCE, SHARE_OF_MEMORY, Store, megabytes
+from hotlap.catalog.site import Original, Site
+
+if TYPE_CHECKING:
+    from hotlap.catalog.resident_data.watched import Learning
+
+SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
+FEW = 0.1  # of the items: fetched when they are wanted
+
+
+def apply(site: Site) -> None:
+    keeper = Keeper(site)
+    site.stand_in(site.seams.iterating, keeper.iterate)
+    site.ledger.later(keeper.forget)
+
+
+class Keeper:
+    def __init__(self, site: Site) -> None:
+        self.site, self.torch = site, site.torch
+        self._home = os.getpid()
+        self._busy = False  # a dataset may read a loader of its own
+        self._stores: ByIdentity[list[Kept]] = ByIdentity()
+        self._persistent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._learned: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._by_place: dict[Any, Any] = {}
+
+    def forget(self) -> None:
+        self._stores.clear()
+        self._persistent.clear()
+        self._learned.clear()
+        self._by_place.clear()
+
+    def iterate(self, original: Original, loader: Any, args: Any, kwargs: Any) -> Any:
+        if self._busy or os.getpid() != self._home:
+            return original(*args, **kwargs)
+        why = unsuited(self.torch, loader)
+        kept = None if why is not None else self._kept(loader)
+        if why is not None:
+            self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")
+        if kept is None or kept.store is None:
+            return original(*args, **kwargs)
+        return self._iterator(partial(original, *args, **kwargs), loader, kept, kept.store)
+
+    # What is kept
+
+    def _kept(self, loader: Any) -> Kept | None:
+        """Ready to be read, or with the reason why not."""
+        dataset, collate = loader.dataset, loader.collate_fn
+        several = self._stores.get(dataset)
+        if several is None:
+            several = []
+            self._stores.put(dataset, several)
+        kept = next((one for one in several if same_function(one.collate, collate)), None)
+        self._busy = True
+        try:
+            if kept is None:
+                kept = self._made(dataset, collate)
+                several.append(kept)
+            elif kept.store is not None:
+                self._check(dataset, kept, kept.store)
+            if kept.store is not None and kept.store.missing and kept.store.seconds <= PATIENCE:
+                self._filled(dataset, kept, kept.store)
+        finally:
+            self._busy = False
+        return kept
+
+    def _made(self, dataset: Any, collate: Any) -> Kept:
+        try:
+            return Kept(collate, Store(self.torch, dataset, collate))
+        except Unfit as unfit:
+            self.site.refused(f"{type(dataset).__name__}: {unfit}")
+            return Kept(collate, None)
+
+    def _filled(self, dataset: Any, kept: Kept, store: Store) -> None:
+        try:
+            store.fill(dataset)
+        except Unfit as unfit:
+            self._drop(kept, store, str(unfit))
+
+    def _check(self, dataset: Any, kept: Kept, store: Store) -> None:
+        try:
+            why = store.changed(dataset)
+        except Unfit as unfit:
+            why = str(unfit)
+        if why is not None:
+            self._drop(kept, store, why)
+
+    def _drop(self, kept: Kept, store: Store, why: str) -> None:
+        kept.store = None
+        if kept.told:
+            self.site.applied(f"{kept.told}; given up later: {why}")
+        else:
+            self.site.refused(f"{store.name}: {why}")
+
+    # Iterating
+
+    def _iterator(self, original: Original, loader: Any, kept: Kept, store: Store) -> Any:
+        from hotlap.catalog.resident_data.iterator import Gathering, Recording
+
+        before = self._persistent.get(loader)
+        left_to_workers = bool(loader.num_workers) and store.missing > FEW
+        if type(before) is (Recording if left_to_workers else Gathering):
+            before._reset(loader)
+            return before
+        failed = partial(self._failed, kept, store)
+        if not left_to_workers:
+            pick = Picking(self, kept, store, loader.dataset, self._learning(loader, store))
+            iterator: Any = Gathering(loader, pick, failed, resumed=before is not None or loader._iterator is not None)
+        elif loader._iterator is not None or not getattr(loader, "in_order", True):
+            self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
+            return original()
+        else:
+            iterator = Recording(loader, partial(self._shown, store), failed)
+            self._tell(kept, f"{store.name}: {store.total} items, kept as its workers fetch them the first time")
+        if loader.persistent_workers and loader.num_workers:
+            self._persistent[loader] = iterator
+        return iterator
+
+    def _shown(self, store: Store, rows: Wanted, batch: Any) -> None:
+        store.put(rows.indices, batch)
+
+    def _failed(self, kept: Kept, store: Store, error: Exception) -> None:
+        if isinstance(error, Unfit):
+            self._drop(kept, store, str(error))
+        elif self.site.seams.guard.strict:
+            raise error
+        else:
+            self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+
+    def _tell(self, kept: Kept, what: str) -> None:
+        kept.told = what
+        self.site.applied(what)
+
+    # Devices
+
+    def _learning(self, loader: Any, store: Store) -> Learning | None:
+        """What is known of how this loader's batches are used; a loader made anew on the same line is used alike."""
+        if self.site.value == "host" or not self.on_a_device():
+            return None
+        if loader not in self._learned:
+            key = (id(store), _place(), type(loader.sampler), loader.batch_size)
+            self._learned[loader] = self._by_place.setdefault(key, new_learning())
+        learning: Learning = self._learned[loader]
+        return learning
+
+    def settle(self, kept: Kept, store: Store, learning: Learning) -> None:
+        """It is known which leaves go to a device: copy them there if they fit."""
+        device = next(iter(learning.devices.values()), None)
+        if device is None:
+            return
+        free = self.device_memory(device)
+        share = SHARE_WHEN_ASKED if self.site.value == "device" else SHARE_OF_MEMORY
+        needed = store.bytes_for(learning.devices)
+        if store.missing or needed > free * share:
+            learning.devices = {}
+            why = "not complete" if store.missing else f"{megabytes(free)} free on {device}"
+            self._tell(kept, f"{kept.told}; not on the device: {megabytes(needed)}, {why}")
+            return
+        store.copy_to(learning.devices)
+        parts = f"{len(learning.devices)} of {len(store.rows)} tensors of a batch"
+        self._tell(kept, f"{store.name}: {store.total} items, {parts} from {megabytes(needed)} on {device}")
+
+    def on_a_device(self) -> bool:
+        return bool(self.torch.cuda.is_initialized())
+
+    def device_memory(self, device: Any) -> float:
+        return float(self.torch.cuda.mem_get_info(device)[0])
+
+
+@dataclass
+class Kept:
+    """Of one dataset as one collate_fn sees it; without a store it could not be kept."""
+
+    collate: Any
+    store: Store | None
+    told: str = ""
+
+
+class Picking:
+    """Makes a batch from the store."""
+
+    def __init__(self, keeper: Keeper, kept: Kept, store: Store, dataset: Any, learning: Learning | None) -> None:
+        self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, dataset
+        self._learning = learning
+        self._ready = False
+
+    def __call__(self, wanted: Wanted, pin: bool) -> Any:
+        store, learning = self._store, self._learning
+        store.ensure(self._dataset, wanted.indices)
+        if not self._ready:
+            self._begin()
+        if learning is None:
+            return self._built(store.batch(wanted), pin)
+        if not learning.settled and learning.asked():
+            self._keeper.settle(self._kept, store, learning)
+        return self._built(store.batch(wanted, learning.devices), pin)
+
+    def _begin(self) -> None:
+        self._ready = True
+        store = self._store
+        if not store.missing:
+            store.remember_witnesses()
+        if not self._kept.told or "as its workers" in self._kept.told:
+            where = "read where it is" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
+            self._keeper._tell(self._kept, f"{store.name}: {store.total} items, {where}")
+
+    def _built(self, leaves: list[Any], pin: bool) -> Any:
+        layout = self._store.layout
+        if pin:
+            layout, leaves = layout.as_pinned(), [_pinned(leaf) for leaf in leaves]
+        if self._learning is not None and not self._learning.settled:
+            leaves = self._learning.watch(leaves)
+        return layout.build(iter(leaves))
+
+
+def _pinned(leaf: Any) -> Any:
+    if not hasattr(leaf, "device"):
+        return list(leaf)
+    return leaf.pin_memory() if leaf.device.type == "cpu" else leaf
+
+
+def new_learning() -> Learning:
+    from hotlap.catalog.resident_data.watched import Learning
+
+    return Learning()
+
+
+def unsuited(torch: Any, loader: Any) -> str | None:
+    """Why a loader is left alone without looking at its data."""
+    data = torch.utils.data
+    if isinstance(loader.dataset, data.IterableDataset):
+        return "it is a stream"
+    if isinstance(loader.dataset, data.datapipes.datapipe.MapDataPipe):
+        return "it is a data pipe"
+    if not loader._auto_collation:
+        return "its sampler or dataset makes whole batches already"
+    if type(loader)._get_iterator is not data.DataLoader._get_iterator:
+        return f"{type(loader).__name__} iterates in its own way"
+    if data.get_worker_info() is not None:
+        return "it is read in a worker"
+    return None
+
+
+def _place() -> tuple[str, int]:
+    """The line that iterates, outside torch and hotlap."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
+        "hotlap",
+        "torch",
+        "wrapt",
+    ):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from hotlap.model.observation import COPY, DATA, Loader, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """A map-style dataset could at most save the wait for data and the copies to the device."""
+    share = seen.shares.get(DATA, 0.0) + seen.shares.get(COPY, 0.0)
+    names = dataset_names(seen)
+    if not names or share <= 0:
+        return None
+    return Expectation(most=min(share, 1.0), why=f"fetching and copying {names} takes {share:.0%} of the step")
+
+
+def dataset_names(seen: Observation) -> str:
+    return ", ".join(sorted({one.dataset for one in seen.loaders if _can_be_kept(one)}))
+
+
+def _can_be_kept(loader: Loader) -> bool:
+    return loader.dataset_kind == "map" and loader.role != "evaluation"

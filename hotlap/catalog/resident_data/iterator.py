@@ -1,0 +1,179 @@
+"""An iterator over a DataLoader that takes indices exactly as torch's own do, and makes batches another way.
+
+The sampler, the draw of the base seed, and how far indices are taken ahead of the batches are torch's: with workers
+prefetch_factor × num_workers batches at the start and one more per batch, without workers one per batch. Where nothing
+can be told apart, the whole epoch's indices are taken at once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+
+from hotlap.catalog.resident_data.rows import Order, Wanted
+
+AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+Pick = Callable[[Wanted, bool], Any]  # rows, whether the loader pins → batch
+Failed = Callable[[Exception], None]
+_pin: Any = pin_memory
+
+
+class Gathering(_BaseDataLoaderIter):
+    """`resumed`: torch would go on with the iterator of persistent workers, which draws no base seed again."""
+
+    def __init__(self, loader: Any, pick: Pick, failed: Failed, resumed: bool = False) -> None:
+        start_from: Any = _Aside(loader) if resumed else loader
+        super().__init__(start_from)
+        self._total = len(loader.dataset)
+        self._index_sampler = loader._index_sampler
+        self._pick, self._failed = pick, failed
+        self._plain: Any = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, loader.drop_last)
+        self._own_way = True
+        self._at_once = draws_at_once(loader)
+        self._ahead_by = (loader.prefetch_factor or 2) * loader.num_workers
+        self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
+        self._waiting: deque[tuple[list[Any], Wanted | None]] = deque()
+        self._started = False
+        if loader.num_workers:
+            self._reset(loader, first_iter=not resumed)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        super()._reset(loader, first_iter)
+        self._waiting.clear()
+        self._started = False
+        if loader.num_workers:
+            self._prime(self._ahead_by)
+
+    def _prime(self, count: int) -> None:
+        self._started = True
+        if self._at_once:
+            self._take_all()
+            return
+        for _ in range(count):
+            self._take_one()
+
+    def _take_one(self) -> None:
+        try:
+            indices = next(self._sampler_iter)
+        except StopIteration:
+            return
+        self._waiting.append((indices, wanted(indices, self._total)))
+
+    def _take_all(self) -> None:
+        lists = list(self._sampler_iter)
+        flat = as_indices(list(chain.from_iterable(lists)), self._total)
+        order, start = None if flat is None else Order(flat), 0
+        for indices in lists:
+            end = start + len(indices)
+            self._waiting.append((indices, None if order is None else Wanted(order.indices[start:end], order, start)))
+            start = end
+
+    def _next_data(self) -> Any:
+        if not self._num_workers and (not self._started or not self._at_once):
+            self._prime(1)
+        if not self._waiting:
+            raise StopIteration
+        indices, rows = self._waiting.popleft()
+        if self._num_workers and not self._at_once:
+            self._take_one()
+        return self._made(indices, rows)
+
+    def _made(self, indices: list[Any], rows: Wanted | None) -> Any:
+        """Indices that are no row numbers, and anything that fails, go the usual way."""
+        if rows is not None and self._own_way:
+            try:
+                return self._pick(rows, self._pin_memory)
+            except Exception as error:  # noqa: BLE001 whatever our own code raises
+                self._own_way = False
+                self._failed(error)
+        batch = self._plain.fetch(indices)
+        return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
+
+
+class Recording(_MultiProcessingDataLoaderIter):
+    """Torch's own iterator over its workers; each batch is shown, with its indices, before it is handed out."""
+
+    def __init__(self, loader: Any, show: Callable[[Wanted, Any], None], failed: Failed) -> None:
+        self._under_way: deque[Any] = deque()
+        self._show, self._failed = show, failed
+        self._showing = True
+        self._total = len(loader.dataset)
+        super().__init__(loader)
+        self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._under_way.clear()
+        super()._reset(loader, first_iter)
+
+    def _next_index(self) -> Any:
+        indices = next(self._sampler_iter)
+        self._under_way.append(indices)
+        return indices
+
+    def _next_data(self) -> Any:
+        batch = super()._next_data()  # type: ignore[no-untyped-call]
+        rows = wanted(self._under_way.popleft(), self._total)
+        if rows is not None and self._showing:
+            try:
+                self._show(rows, batch)
+            except Exception as error:  # noqa: BLE001 whatever our own code raises
+                self._showing = False
+                self._failed(error)
+        return batch
+
+
+class _Aside:
+    """A loader whose sampler and generator are left alone."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._index_sampler: tuple[Any, ...] = ()
+        self.generator = torch.Generator()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _usual_name(loader: Any) -> str:
+    return "_MultiProcessingDataLoaderIter" if loader.num_workers else "_SingleProcessDataLoaderIter"
+
+
+def draws_at_once(loader: Any) -> bool:
+    """Whether taking all indices at the first batch draws the same numbers at the same moment as taking them singly."""
+    sampler, batches = loader.sampler, loader.batch_sampler
+    if type(batches) is not BatchSampler or batches.sampler is not sampler:
+        return False
+    if type(sampler) is RandomSampler:  # given a generator, it draws from it again after the last index
+        return sampler.generator is None
+    return type(sampler) in AT_ONCE
+
+
+def wanted(indices: Any, total: int) -> Wanted | None:
+    rows = as_indices(indices, total) if isinstance(indices, list | tuple) else None
+    return None if rows is None else Wanted(rows)
+
+
+def as_indices(indices: Any, total: int) -> Any:
+    """As a tensor; None when they are no row numbers, such as pairs of index and size, or counted from the end."""
+    try:
+        rows = torch.frombuffer(array("q", indices), dtype=torch.int64)
+    except (TypeError, ValueError, OverflowError):  # ValueError: there are none
+        return None
+    low, high = torch.aminmax(rows)
+    return rows if int(low) >= 0 and int(high) < total else None

@@ -1,0 +1,110 @@
+"""The rows of one leaf, for all samples: picked by index, which is a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotlap.catalog.resident_data.sameness import Unfit
+
+
+class Wanted:
+    """The indices of one batch; on a device they are copied there once, from pinned memory, without a wait."""
+
+    def __init__(self, indices: Any, order: Order | None = None, start: int = 0) -> None:
+        self.indices, self._order, self._start = indices, order, start
+
+    def on(self, device: Any) -> Any:
+        if device.type == "cpu":
+            return self.indices
+        if self._order is not None:
+            return self._order.on(device)[self._start : self._start + len(self.indices)]
+        return to_device(self.indices, device)
+
+
+class Order:
+    """All indices of an epoch, one batch after the other."""
+
+    def __init__(self, indices: Any) -> None:
+        self.indices = indices
+        self._elsewhere: dict[Any, Any] = {}
+
+    def on(self, device: Any) -> Any:
+        if device not in self._elsewhere:
+            self._elsewhere[device] = to_device(self.indices, device)
+        return self._elsewhere[device]
+
+
+def to_device(tensor: Any, device: Any) -> Any:
+    pinned = tensor if device.type != "cuda" or tensor.is_pinned() else tensor.pin_memory()
+    return pinned.to(device, non_blocking=True)  # the host allocator keeps the pinned block until the copy ended
+
+
+class TensorRows:
+    def __init__(self, torch: Any, like: Any, total: int, base: Any = None) -> None:
+        """`like` is this leaf of a batch; `base` holds all rows already, else they are put in one by one."""
+        self._order = _tail_order(like)
+        self._plain = self._order == tuple(range(1, like.dim()))
+        self._back = (0, *(1 + self._order.index(dim) for dim in range(1, like.dim())))
+        self._dtype, self._tail = like.dtype, like.shape[1:]
+        shape = (total, *(like.shape[dim] for dim in self._order))
+        self.base = torch.empty(shape, dtype=like.dtype, device=like.device) if base is None else base
+        self._copies: dict[Any, Any] = {}  # device → the same rows there
+
+    @staticmethod
+    def row_bytes(like: Any) -> int:
+        return int(like[0].numel() * like.element_size())
+
+    def put(self, rows: Any, leaf: Any) -> None:
+        if leaf.dtype != self._dtype or leaf.shape[1:] != self._tail:
+            raise Unfit(f"batches differ: {leaf.dtype} {list(leaf.shape[1:])}, {self._dtype} {list(self._tail)}")
+        laid = leaf if self._plain else leaf.permute(0, *self._order)
+        self.base.index_copy_(0, rows.to(self.base.device), laid)
+
+    def take(self, wanted: Wanted, device: Any = None) -> Any:
+        base = self.base if device is None else self._copies[device]
+        picked = base.index_select(0, wanted.on(base.device))
+        return picked if self._plain else picked.permute(self._back)
+
+    def copy_to(self, device: Any) -> None:
+        if device not in self._copies:
+            self._copies[device] = self.base.to(device)  # once, so this may wait
+
+    def bytes_for(self, device: Any) -> int:
+        return 0 if device in self._copies else int(self.base.numel() * self.base.element_size())
+
+
+def _tail_order(like: Any) -> tuple[int, ...]:
+    """The dimensions after the first, outermost in memory first: channels_last stays what it is."""
+    usual = tuple(range(1, like.dim()))
+    if like.is_contiguous():
+        return usual
+    order = tuple(sorted(usual, key=lambda dim: -like.stride(dim)))
+    if not like.permute(0, *order).is_contiguous():
+        raise Unfit("a batch is laid out in memory with gaps")
+    return order
+
+
+class TextRows:
+    """Strings stay Python objects, picked one by one."""
+
+    def __init__(self, like: Any, total: int) -> None:
+        self._made = type(like)
+        self._rows: list[Any] = [None] * total
+
+    @staticmethod
+    def row_bytes(like: Any) -> int:
+        return 64 + max(len(one) for one in like)
+
+    def put(self, rows: Any, leaf: Any) -> None:
+        for row, text in zip(rows.tolist(), leaf, strict=True):
+            self._rows[row] = text
+
+    def take(self, wanted: Wanted, device: Any = None) -> Any:
+        return self._made([self._rows[row] for row in wanted.indices.tolist()])
+
+
+Rows = TensorRows | TextRows
+
+
+def rows_for(torch: Any, like: Any, total: int) -> Rows:
+    return TensorRows(torch, like, total) if isinstance(like, torch.Tensor) else TextRows(like, total)

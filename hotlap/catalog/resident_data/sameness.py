@@ -1,0 +1,64 @@
+"""Whether two samples are the same to the last bit, and whether two are alike enough to stand in one stack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Unfit(Exception):
+    """Why a loader's data cannot be kept."""
+
+
+def same(torch: Any, one: Any, other: Any) -> bool:
+    """Types, values, containers; NaN equals NaN, and 0.0 is not -0.0."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return _same_tensors(torch, one, other)
+    if isinstance(one, float):
+        return bool(one.hex() == other.hex())
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(torch, one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(same(torch, a, b) for a, b in zip(one, other, strict=True))
+    if hasattr(one, "tobytes"):  # numpy arrays and scalars, images
+        return _like(one) == _like(other) and _content(one) == _content(other)
+    try:
+        return bool(one == other)
+    except Exception as error:
+        raise Unfit(f"its items hold a {type(one).__name__}, which cannot be compared") from error
+
+
+def _same_tensors(torch: Any, one: Any, other: Any) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
+        return False
+    if one.layout != torch.strided or one.is_quantized:
+        raise Unfit(f"its items hold tensors of layout {one.layout}")
+    return bool(torch.equal(_bits(torch, one), _bits(torch, other)))
+
+
+def _bits(torch: Any, tensor: Any) -> Any:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _like(array: Any) -> tuple[Any, ...]:
+    return tuple(getattr(array, name, None) for name in ("dtype", "shape", "mode", "size"))
+
+
+def _content(array: Any) -> Any:
+    dtype = getattr(array, "dtype", None)
+    return array.tolist() if dtype is not None and dtype.hasobject else array.tobytes()
+
+
+def signature(torch: Any, sample: Any) -> Any:
+    """Equal for samples that collate alike: the types, dtypes, shapes and strides in them."""
+    kind = type(sample)
+    if isinstance(sample, torch.Tensor):
+        return kind, sample.dtype, sample.shape, sample.stride(), sample.device, sample.requires_grad
+    if hasattr(sample, "dtype") and hasattr(sample, "shape"):
+        return kind, sample.dtype, sample.shape, getattr(sample, "strides", None)
+    if isinstance(sample, dict):
+        return kind, tuple((key, signature(torch, value)) for key, value in sample.items())
+    if isinstance(sample, list | tuple):
+        return kind, tuple(signature(torch, value) for value in sample)
+    return kind

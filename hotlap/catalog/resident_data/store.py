@@ -1,0 +1,244 @@
+"""A dataset kept as stacked rows, one stack per leaf of a batch, and batches picked from it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import psutil
+
+from hotlap.catalog.resident_data.layout import Layout, take_apart
+from hotlap.catalog.resident_data.proof import Proof, length_of, prove, unchanged, visit
+from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
+from hotlap.catalog.resident_data.sameness import Unfit, same, signature
+from hotlap.catalog.resident_data.streams import Streams
+
+CHUNK = 256  # items fetched at once while filling
+WITNESSES = 32  # rows remembered apart, some of which are checked at the start of each epoch
+CHECKED = 3
+SHARE_OF_MEMORY = 0.5
+PATIENCE = 30.0  # seconds: a dataset that takes longer is kept as the first epoch goes
+SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
+
+
+class Store:
+    """Does not hold the dataset: it lives as long as that."""
+
+    def __init__(self, torch: Any, dataset: Any, collate: Any) -> None:
+        """Proves that the data can be kept, and keeps none of it yet."""
+        self.torch, self.collate = torch, collate
+        self.name = type(dataset).__name__
+        self.total = length_of(dataset)
+        proof = prove(torch, dataset)
+        self.seconds = proof.seconds * self.total
+        self.signature = signature(torch, proof.samples[0])
+        with unchanged(torch, dataset, collate) as streams:
+            self.layout, leaves = self._apart(self._collated(proof.samples), len(proof.samples))
+            self.bytes = self.total * sum(_row_bytes(torch, leaf) for leaf in leaves)
+            self._require_memory()
+            self._check_collate(dataset, proof)
+            if streams.moved() is not None:
+                raise Unfit(f"its batches are random: collate_fn draws from {streams.moved()}")
+        self.shared = _whole_tensors(torch, dataset, collate)
+        with torch.inference_mode(False):  # written outside it, whatever the loop is in now
+            self.rows = self._empty_rows(leaves)
+            self._have = torch.full((self.total,), self.shared is not None, dtype=torch.bool, device="cpu")
+        self._left = self.total if self.shared is None else 0
+        self._witnesses: dict[int, list[Any]] = {}
+        self.spoiled: str | None = None
+
+    def _empty_rows(self, leaves: list[Any]) -> list[Rows]:
+        if self.shared is None:
+            return [rows_for(self.torch, leaf, self.total) for leaf in leaves]
+        pairs = zip(leaves, self.shared, strict=True)
+        return [TensorRows(self.torch, leaf, self.total, base) for leaf, base in pairs]
+
+    # Filling
+
+    def fill(self, dataset: Any) -> None:
+        """Fetch all that is missing, in this process."""
+        torch = self.torch
+        with unchanged(torch, dataset, self.collate) as streams:
+            missing = torch.nonzero(~self._have).reshape(-1)
+            progress = Progress(self.name, len(missing))
+            for rows in missing.split(CHUNK):
+                self._fetch(dataset, rows)
+                progress.tell(len(rows))
+            if streams.moved() is not None:
+                raise Unfit(f"its items are random: fetching them drew from {streams.moved()}")
+
+    def ensure(self, dataset: Any, rows: Any) -> None:
+        """Fetch what is missing of these rows."""
+        if self._left == 0:
+            return
+        missing = rows[~self._have[rows]]
+        if not len(missing):
+            return
+        streams = Streams(self.torch)
+        self._fetch(dataset, missing.unique())
+        if (moved := streams.moved()) is not None:
+            self.spoiled = f"fetching an item has begun to draw from {moved}"
+
+    @property
+    def missing(self) -> float:
+        """The share of items not kept yet."""
+        return self._left / self.total
+
+    def _fetch(self, dataset: Any, rows: Any) -> None:
+        samples = visit(dataset, rows.tolist())
+        for sample in samples:
+            if signature(self.torch, sample) != self.signature:
+                raise Unfit("its items differ in shape or type, so they cannot be stacked")
+        self.put(rows, self._collated(samples))
+
+    def put(self, rows: Any, batch: Any) -> None:
+        """Keep a batch as its collate_fn made it."""
+        layout, leaves = self._apart(batch, len(rows))
+        if layout != self.layout:
+            raise Unfit("its batches differ in their containers")
+        with self.torch.inference_mode(False):
+            for kept, leaf in zip(self.rows, leaves, strict=True):
+                kept.put(rows, leaf)
+        self._left -= len(rows[~self._have[rows]].unique())
+        self._have[rows] = True
+
+    # Reading
+
+    def batch(self, wanted: Wanted, devices: Mapping[int, Any] = MappingProxyType({})) -> list[Any]:
+        """The leaves of a batch, some on a device; the layout puts them together."""
+        return [rows.take(wanted, devices.get(leaf)) for leaf, rows in enumerate(self.rows)]
+
+    def bytes_for(self, devices: Mapping[int, Any]) -> int:
+        """What copying these leaves to their devices would take there."""
+        tensors = [(self.rows[leaf], device) for leaf, device in devices.items()]
+        return sum(rows.bytes_for(device) for rows, device in tensors if isinstance(rows, TensorRows))
+
+    def copy_to(self, devices: Mapping[int, Any]) -> None:
+        with self.torch.inference_mode(False):
+            for leaf, device in devices.items():
+                rows = self.rows[leaf]
+                if isinstance(rows, TensorRows):
+                    rows.copy_to(device)
+
+    # Checking
+
+    def remember_witnesses(self) -> None:
+        """On the host, so that checking them never asks the device."""
+        if not self._witnesses:
+            for row in random.Random(self.total).sample(range(self.total), min(self.total, WITNESSES)):
+                self._witnesses[row] = self.batch(Wanted(self.torch.tensor([row], device="cpu")))
+
+    def changed(self, dataset: Any) -> str | None:
+        """Why the dataset is no longer what it was when it was kept."""
+        if length_of(dataset) != self.total:
+            return f"its dataset had {self.total} items and now has {length_of(dataset)}"
+        if self.spoiled is not None or not self._witnesses:
+            return self.spoiled
+        chosen = random.SystemRandom().sample(sorted(self._witnesses), min(CHECKED, len(self._witnesses)))
+        with unchanged(self.torch, dataset, self.collate) as streams:
+            for row in chosen:
+                _, leaves = self._apart(self._collated(visit(dataset, [row])), 1)
+                if not same(self.torch, leaves, self._witnesses[row]):
+                    return f"item {row} of its dataset has changed since it was kept"
+            if streams.moved() is not None:
+                return f"fetching an item has begun to draw from {streams.moved()}"
+        return None
+
+    def _check_collate(self, dataset: Any, proof: Proof) -> None:
+        """A row of a batch depends on its own sample alone, whatever else is in the batch and in which order."""
+        torch, count = self.torch, len(proof.samples)
+        trial: list[Rows] = []
+        for position, index in enumerate(proof.indices):
+            layout, leaves = self._apart(self._collated(visit(dataset, [index])), 1)
+            if layout != self.layout:
+                raise Unfit("what its collate_fn makes of one sample differs from what it makes of several")
+            trial = trial or [rows_for(torch, leaf, count) for leaf in self._leaves_of(proof)]
+            for rows, leaf in zip(trial, leaves, strict=True):
+                rows.put(torch.tensor([position], device="cpu"), leaf)
+        for chosen in _compositions(count):
+            batch = self._collated(visit(dataset, [proof.indices[one] for one in chosen]))
+            layout, leaves = self._apart(batch, len(chosen))
+            wanted = Wanted(torch.tensor(chosen, device="cpu"))
+            picked = [rows.take(wanted) for rows in trial]
+            if layout != self.layout or not same(torch, leaves, picked) or not _same_strides(torch, leaves, picked):
+                raise Unfit("its collate_fn makes more of a batch than a stack of its samples")
+
+    def _leaves_of(self, proof: Proof) -> list[Any]:
+        return self._apart(self._collated(proof.samples), len(proof.samples))[1]
+
+    def _collated(self, samples: list[Any]) -> Any:
+        try:
+            return self.collate(samples)
+        except Exception as error:
+            raise Unfit(f"its samples cannot be stacked ({type(error).__name__}: {error})") from error
+
+    def _apart(self, batch: Any, rows: int) -> tuple[Layout, list[Any]]:
+        return take_apart(self.torch, batch, rows)
+
+    def _require_memory(self) -> None:
+        free = host_memory() * SHARE_OF_MEMORY
+        if self.bytes > free:
+            raise Unfit(f"{megabytes(self.bytes)} of data, and {megabytes(free)} of memory may be used")
+
+
+class Progress:
+    """A line on stderr now and then, when it takes long."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total, self._done = name, total, 0
+        self._next = time.monotonic() + SAY_AFTER
+
+    def tell(self, more: int) -> None:
+        self._done += more
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + SAY_AGAIN
+        share = f"{self._done / self._total:.0%}"
+        sys.stderr.write(f"hotlap: resident-data has fetched {share} of the {self._total} items of {self._name}\n")
+
+
+def _compositions(count: int) -> list[list[int]]:
+    """Batches of the proven items: all, backwards, one alone, some in disorder."""
+    everything = list(range(count))
+    shuffled = random.Random(count).sample(everything, count)
+    return [everything, everything[::-1], [count - 1], shuffled[: max(1, count // 2)], shuffled[count // 2 :]]
+
+
+def _same_strides(torch: Any, leaves: Sequence[Any], picked: Sequence[Any]) -> bool:
+    """Kernels are chosen by memory layout. Of a single row the outermost stride means nothing."""
+    pairs = [(a, b) for a, b in zip(leaves, picked, strict=True) if isinstance(a, torch.Tensor)]
+    return all(a.stride()[1:] == b.stride()[1:] for a, b in pairs)
+
+
+def _row_bytes(torch: Any, leaf: Any) -> int:
+    return TensorRows.row_bytes(leaf) if isinstance(leaf, torch.Tensor) else TextRows.row_bytes(leaf)
+
+
+def _whole_tensors(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
+    """A TensorDataset is stacked already: its own tensors are read, nothing is copied."""
+    data = torch.utils.data
+    if type(dataset) is not data.TensorDataset or collate is not data.default_collate:
+        return None
+    tensors = list(dataset.tensors)
+    plain = all(type(one) is torch.Tensor and one.is_contiguous() and not one.is_inference() for one in tensors)
+    return tensors if plain else None
+
+
+def host_memory() -> float:
+    """Bytes this process may still take: ranks on one machine share, and so do containers with a limit."""
+    free = float(psutil.virtual_memory().available)
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    with suppress(OSError, ValueError):  # no limit, or not Linux
+        free = min(free, float(limit.read_text()) - float(used.read_text()))
+    return max(0.0, free) / int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+
+
+def megabytes(amount: float) -> str:
+    return f"{amount / 1e6:,.1f} MB"

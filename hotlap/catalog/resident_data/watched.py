@@ -1,0 +1,140 @@
+"""Which leaves of a batch could come on the device at once: those the program moves there and does not use besides.
+
+The first batches are handed out as tensors that notice what is done to them. They are tensors in every other respect:
+each operation runs as it would, and what comes of it is a plain tensor. A leaf is moved for good only when, in all of
+these batches, it was copied to the same device exactly once, nothing else read its values, and nobody kept it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+WATCHED = 2  # batches
+SETTLED = 5  # batches asked for, then the watched ones must be gone: frameworks fetch ahead
+DEVICES = frozenset({"cuda"})
+SAME_ANYWHERE = frozenset(
+    "shape ndim dtype layout requires_grad is_leaf size dim numel nelement element_size stride is_contiguous "
+    "__len__ is_floating_point is_complex is_sparse is_nested is_quantized".split()
+)
+MADE_PLAIN = frozenset({"__reduce_ex__", "__deepcopy__"})  # what is saved or copied must be a plain tensor
+
+
+class Notes:
+    def __init__(self, devices: frozenset[str]) -> None:
+        self._devices = devices
+        self.device: torch.device | None = None
+        self.touched = False
+        self.kept: weakref.ref[torch.Tensor] | None = None
+
+    def called(self, name: str, arguments: tuple[Any, ...], outcome: Any) -> None:
+        if name in SAME_ANYWHERE:
+            return
+        device = _target(name, arguments, outcome)
+        if device is None or device.type not in self._devices or self.device is not None:
+            self.touched = True
+        else:
+            self.device = device
+
+    @property
+    def verdict(self) -> torch.device | None:
+        gone = self.kept is not None and self.kept() is None
+        return self.device if gone and not self.touched else None
+
+
+def _target(name: str, arguments: tuple[Any, ...], outcome: Any) -> torch.device | None:
+    """Where a call copied the watched tensor, if that is what it did."""
+    if name in ("to", "cuda"):
+        return outcome.device if isinstance(outcome, torch.Tensor) else None
+    if name == "copy_" and not isinstance(arguments[0], Watched):
+        return torch.device(arguments[0].device)
+    return None
+
+
+class Watched(torch.Tensor):
+    notes: Notes
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = _name(func)
+        watched = list(_watched_in((args, kwargs)))
+        if name in MADE_PLAIN:
+            args = (args[0].as_subclass(torch.Tensor), *args[1:])
+        with torch._C.DisableTorchFunctionSubclass():
+            outcome = func(*args, **(kwargs or {}))
+        for one in watched:
+            one.notes.called(name, args, outcome)
+        return outcome
+
+
+# As it is printed: torch writes the name of a subclass where it writes "tensor" for its own.
+Watched.__name__ = Watched.__qualname__ = "tensor"
+Watched.__module__ = "torch"
+
+
+def _name(func: Any) -> str:
+    name = getattr(func, "__name__", "")
+    return getattr(func.__self__, "__name__", name) if name in ("__get__", "__set__") else name
+
+
+def _watched_in(part: Any, depth: int = 0) -> Iterator[Watched]:
+    if isinstance(part, Watched):
+        yield part
+    elif isinstance(part, list | tuple | dict) and depth < 4:
+        for one in part.values() if isinstance(part, dict) else part:
+            yield from _watched_in(one, depth + 1)
+
+
+class Learning:
+    """Of one use of a loader."""
+
+    def __init__(self, devices: frozenset[str] = DEVICES) -> None:
+        self._devices = devices
+        self._asked = 0
+        self._notes: list[list[Notes | None]] = []
+        self.settled = False
+        self.devices: dict[int, torch.device] = {}  # leaf → where it goes
+
+    def asked(self) -> bool:
+        """A batch is asked for. Whether that settled it."""
+        if self.settled:
+            return False
+        self._asked += 1
+        if self._asked < SETTLED:
+            return False
+        self.settled = True
+        self.devices = dict(self._found())
+        self._notes.clear()
+        return True
+
+    def watch(self, leaves: list[Any]) -> list[Any]:
+        """The leaves, those on the host as tensors that notice."""
+        if self.settled or len(self._notes) >= WATCHED:
+            return leaves
+        notes: list[Notes | None] = []
+        handed = [self._watched(leaf, notes) for leaf in leaves]
+        self._notes.append(notes)
+        return handed
+
+    def _watched(self, leaf: Any, notes: list[Notes | None]) -> Any:
+        if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.requires_grad:
+            notes.append(None)
+            return leaf
+        one = Notes(self._devices)
+        watched = leaf.as_subclass(Watched)
+        watched.notes = one
+        one.kept = weakref.ref(watched)
+        notes.append(one)
+        return watched
+
+    def _found(self) -> Iterator[tuple[int, torch.device]]:
+        if len({len(notes) for notes in self._notes}) != 1:
+            return
+        for leaf, several in enumerate(zip(*self._notes, strict=True)):
+            verdicts = {None if one is None else one.verdict for one in several}
+            device = verdicts.pop()
+            if not verdicts and device is not None:
+                yield leaf, device

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from hotlap.model.observation import DATA, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """A map-style dataset loaded by the training process itself could at most save the wait for data."""
+    share = seen.shares.get(DATA, 0.0)
+    found = [one for one in seen.loaders if one.dataset_kind == "map" and one.workers == 0 and one.role != "evaluation"]
+    if not found or share <= 0:
+        return None
+    names = ", ".join(sorted({one.dataset for one in found}))
+    return Expectation(most=share, why=f"fetching the samples of {names} takes {share:.0%} of the step")

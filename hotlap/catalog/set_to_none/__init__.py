@@ -1,0 +1,13 @@
+from hotlap.catalog.entry import Entry
+from hotlap.catalog.set_to_none.apply import apply
+from hotlap.catalog.set_to_none.detect import detect
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="H108",
+    title="Gradients written to zero instead of dropped are reported",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    order=91,
+)

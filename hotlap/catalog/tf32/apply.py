@@ -1,0 +1,72 @@
+"""Sets the precision of float32 products while torch is new, so that whatever the program sets itself wins.
+
+Since torch 2.9 there are two interfaces, and reading the old one raises once the new one was used. Setting the old one
+keeps both in step, so that is what is used, and an error when reading means that the program has chosen already.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hotlap.catalog.site import Site
+
+OURS = "high"
+PLAIN = "highest"
+FIRST_CAPABLE = (8, 0)
+
+
+def apply(site: Site) -> None:
+    torch = site.torch
+    if precision(torch) != PLAIN:
+        site.no_effect("the program has chosen a precision for its products already")
+        return
+    put(torch, OURS)
+    site.ledger.later(lambda: take_back(torch))
+    site.after(site.seams.stepping, lambda optimizer, _: _tell(site, optimizer))
+
+
+def _tell(site: Site, optimizer: Any) -> None:
+    """Said after a step: before, asking for the device could start CUDA in a process that will fork."""
+    device = next((one.device for group in optimizer.param_groups for one in group["params"] if one.is_cuda), None)
+    if device is None:
+        return
+    capability = site.torch.cuda.get_device_capability(device)
+    chosen = precision(site.torch)
+    if chosen != OURS:
+        site.no_effect("the program has chosen a precision for its products itself")
+        site.close()
+    elif capability < FIRST_CAPABLE:
+        site.no_effect(f"a GPU of compute capability {'.'.join(map(str, capability))} has no TF32")
+        site.close()
+    else:
+        site.applied("float32 matrix products; convolutions as torch has it by default")
+
+
+def precision(torch: Any) -> str | None:
+    """None: chosen through the newer interface, which the older cannot read."""
+    with _no_advice():
+        try:
+            return str(torch.get_float32_matmul_precision())
+        except RuntimeError:
+            return None
+
+
+def put(torch: Any, value: str) -> None:
+    with _no_advice():
+        torch.set_float32_matmul_precision(value)
+
+
+def take_back(torch: Any) -> None:
+    if precision(torch) == OURS:
+        put(torch, PLAIN)
+
+
+@contextmanager
+def _no_advice() -> Iterator[None]:
+    """Some versions of torch advise against the older interface; that is nothing the user did."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

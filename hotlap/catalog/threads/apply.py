@@ -1,0 +1,70 @@
+"""Sets the number of threads of torch's operators: before torch starts where that is known, else while it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from hotlap.catalog.site import Site
+from hotlap.catalog.threads.cores import bound_cores, usable_cores
+
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+OURS = "HOTLAP_THREADS"  # says that the variables were set here, not by the user
+
+
+def environment(value: int | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """A number given goes to the pools at their start. One found here does so only where OpenMP would see too many
+    cores; for ranks and loader workers it is known only once the program runs.
+    """
+    if any(name in environ for name in VARIABLES):
+        return {}
+    if value is None:
+        value = usable_cores()
+        if value >= bound_cores():
+            return {}
+    return {**dict.fromkeys(VARIABLES, str(value)), OURS: str(value)}
+
+
+def beside(cores: int, workers: int) -> int:
+    """Threads that leave busy loader workers their cores. One thread that waits for a core holds up all of them."""
+    return max(1, cores - workers, cores // 4)
+
+
+def apply(site: Site) -> None:
+    if site.value is not None:
+        _set(site, site.value, "as asked for")
+        return
+    if (given := os.environ.get(VARIABLES[0])) is not None and OURS not in os.environ:
+        site.no_effect(f"{VARIABLES[0]}={given} is set, and that stays")
+        return
+    cores = _share_of_cores()
+    threads = site.torch.get_num_threads()
+    if threads > cores or OURS in os.environ:
+        _set(site, cores, f"this process may use {cores} cores")
+    else:
+        site.no_effect(f"torch uses {threads} threads on {cores} cores, and no loader workers beside them")
+    site.before(site.seams.iterating, lambda loader, *_: _iterated(site, loader))
+
+
+def _share_of_cores() -> int:
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, usable_cores() // (int(ranks) if ranks.isdecimal() and int(ranks) else 1))
+
+
+def _iterated(site: Site, loader: Any) -> None:
+    """Lowered where workers start, never raised again: results depend on the number."""
+    workers = loader.num_workers
+    threads = beside(_share_of_cores(), workers)
+    if workers and threads < site.torch.get_num_threads():
+        _set(site, threads, f"{workers} loader workers beside them")
+
+
+def _set(site: Site, threads: int, why: str) -> None:
+    torch, before = site.torch, site.torch.get_num_threads()
+    if threads != before:
+        torch.set_num_threads(threads)
+        site.ledger.later(partial(torch.set_num_threads, before))
+    noun = "thread" if threads == 1 else "threads"
+    site.applied(f"{threads} {noun}{f', not {before}' if before != threads else ''}: {why}")

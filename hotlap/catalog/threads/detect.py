@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from hotlap.model.observation import BACKWARD, FORWARD, OPTIMIZER, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Threads and busy loader workers that share cores could at most save all the time of the operators."""
+    if seen.on_cuda or seen.settings is None:
+        return None
+    threads, cores = seen.settings.threads, seen.machine.cores
+    workers = max((one.workers for one in seen.loaders if one.role == "train"), default=0)
+    processes = max(1, len(seen.ranks))
+    wanted = processes * (threads + workers)
+    share = sum(seen.shares.get(phase, 0.0) for phase in (FORWARD, BACKWARD, OPTIMIZER))
+    if threads == 1 or wanted <= cores or share <= 0:
+        return None
+    who = f"{threads} threads and {workers} loader workers" if workers else f"{threads} threads"
+    times = f" in each of {processes} processes" if processes > 1 else ""
+    return Expectation(most=share, why=f"{who}{times} share {cores} cores")

@@ -1,0 +1,61 @@
+"""Leaves out most of the gc.collect() and empty_cache() calls that a training loop makes again and again."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from hotlap.catalog.site import Original, Site
+from hotlap.catalog.throttled_cleanup.places import Places
+
+MEMORY, ALL = "memory", "all"
+
+
+def apply(site: Site) -> None:
+    cleanup = Cleanup(site)
+    site.no_effect("no clean-up call was made in the training loop")
+    site.after(site.seams.stepping, cleanup.stepped)
+    site.replace(gc, "collect", cleanup.collect)
+    for owner in _owners(site.torch, "empty_cache"):
+        site.replace(owner, "empty_cache", cleanup.empty_cache)
+    if site.value == ALL:
+        for owner in _owners(site.torch, "synchronize"):
+            site.replace(owner, "synchronize", cleanup.synchronize)
+
+
+def _owners(torch: Any, name: str) -> list[Any]:
+    """The modules that offer the function: it is bound to several names."""
+    known = [torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None), getattr(torch, "mps", None)]
+    return [owner for owner in known if owner is not None and name in vars(owner)]
+
+
+class Cleanup:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._places = Places()
+        self._told: set[str] = set()
+
+    def stepped(self, *_: Any) -> None:
+        self._places.steps += 1
+
+    def collect(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        generation = args[0] if args else kwargs.get("generation", 2)
+        if generation != 2:  # the young generations cost next to nothing
+            return original(*args, **kwargs)
+        return self._seldom("gc.collect()", original, args, kwargs, left_out=0)
+
+    def empty_cache(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._seldom("empty_cache()", original, args, kwargs, left_out=None)
+
+    def synchronize(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._seldom("synchronize()", original, args, kwargs, left_out=None)
+
+    def _seldom(
+        self, what: str, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], left_out: Any
+    ) -> Any:
+        place = self._places.here(what)
+        if place is None or not place.leave_out(self._places.steps):
+            return original(*args, **kwargs)
+        self._told.add(f"{what} at {place.name}")
+        self._site.applied(f"{', '.join(sorted(self._told))}: once in {place.every} times")
+        return left_out

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from hotlap.model.observation import GARBAGE, Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Collections, asked for or not, are one phase of the step; empty_cache and synchronize wait for the device."""
+    collecting = seen.shares.get(GARBAGE, 0.0)
+    calls = [one for one in seen.syncs if one.kind == "empty_cache"]
+    emptying = sum(one.ms_per_step for one in calls) / seen.mean_step_ms if seen.mean_step_ms else 0.0
+    share = min(1.0, collecting + emptying)
+    if share <= 0:
+        return None
+    return Expectation(most=share, why=f"collecting garbage and emptying the cache take {share:.1%} of the step")

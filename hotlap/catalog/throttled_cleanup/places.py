@@ -1,0 +1,64 @@
+"""The lines that make clean-up calls, and which of them are in the training loop."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+OURS = str(Path(__file__).parents[2])
+EVERY = 100  # calls from one place
+CLOSE = 5  # optimizer steps: calls at most so far apart are made by the loop, not between two trainings
+TRUSTED = 3  # calls so close before a place counts as in the loop
+
+
+class Place:
+    """A line, with the line that called its function: a helper may be called from the loop and from elsewhere."""
+
+    def __init__(self, name: str, result_used: bool) -> None:
+        self.name, self._result_used = name, result_used
+        self.every = EVERY
+        self._last_step: int | None = None
+        self._close = self._since_done = 0
+
+    def leave_out(self, step: int) -> bool:
+        """Told once per call."""
+        near = self._last_step is not None and step - self._last_step <= CLOSE
+        self._last_step = step
+        self._close = self._close + 1 if near else 0
+        self._since_done += 1
+        if self._result_used or step == 0 or self._close < TRUSTED or self._since_done >= self.every:
+            self._since_done = 0
+            return False
+        return True
+
+
+class Places:
+    def __init__(self) -> None:
+        self.steps = 0
+        self._known: dict[tuple[object, ...], Place] = {}
+
+    def here(self, what: str) -> Place | None:
+        """The place of the call that is being made; None when no Python code made it."""
+        frame = _caller(sys._getframe(1))
+        if frame is None:
+            return None
+        above = frame.f_back
+        key = (what, frame.f_code, frame.f_lasti, above and above.f_code, above and above.f_lasti)
+        if key not in self._known:
+            name = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            self._known[key] = Place(name, result_is_used(frame.f_code, frame.f_lasti))
+        return self._known[key]
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+        frame = frame.f_back
+    return frame
+
+
+def result_is_used(code: CodeType, call: int) -> bool:
+    """Whether what the call at this offset returns goes anywhere but away."""
+    following = next((one for one in dis.get_instructions(code) if one.offset > call), None)
+    return following is None or following.opname != "POP_TOP"

@@ -1,0 +1,166 @@
+"""What a sample of a dataset costs, and whether it is the same on every visit; found in a process of its own.
+
+That process is started as a loader's worker is. So nothing of the fetch is left in the training process (no random
+number drawn, no file opened that a fork must not share, nothing cached or printed), and data that workers could not
+load is found out before there are any.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.catalog.fetching import Recipe, look
+from hotlap.catalog.making import Making
+
+PATIENCE = 30.0  # seconds; a fetch that takes longer may as well be a deadlock
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    item_us: float = 0.0
+    item_bytes: int = 0
+    random: str | None = None  # how a sample differs from visit to visit
+    on_host: bool = True  # all its tensors are host memory
+    plain: bool = True  # nothing but tensors, arrays, numbers and text in plain containers
+    digest: str = ""  # of the first batch
+    problem: str | None = None  # why nothing else is known
+
+
+Known = dict[tuple[Any, str], Weight]  # by collate function and start method
+_known: dict[int, tuple[weakref.ref[Any], Known]] = {}  # by id: datasets need not be hashable
+
+
+def weigh(making: Making, method: str | None = None) -> Weight:
+    """Asked once per dataset and collate function; a few samples are fetched."""
+    method = method or making.start_method
+    recipe = _recipe(making)
+    known, key = _of(making.dataset), (recipe.collate, method)
+    try:
+        if key in known:
+            return known[key]
+    except TypeError:  # a collate function that cannot be hashed: asked each time
+        known, key = {}, (None, method)
+    known[key] = _by_fork(making.torch, recipe) if method == "fork" else _by_other(recipe, method)
+    return known[key]
+
+
+def _recipe(making: Making) -> Recipe:
+    given = making.given
+    batches = given.get("batch_size", 1) is not None or given.get("batch_sampler") is not None
+    collate = given.get("collate_fn")
+    if batches and collate is making.torch.utils.data.default_collate:
+        collate = None
+    return Recipe(making.dataset, collate, given.get("sampler"), given.get("batch_sampler"), batches)
+
+
+def _of(dataset: Any) -> Known:
+    found = _known.get(id(dataset))
+    if found is not None and found[0]() is dataset:
+        return found[1]
+    weights: Known = {}
+    key = id(dataset)
+    with suppress(TypeError):  # a list cannot be referred to weakly: it is weighed each time
+        _known[key] = (weakref.ref(dataset, lambda _: _known.pop(key, None)), weights)
+    return weights
+
+
+def _by_fork(torch: Any, recipe: Recipe) -> Weight:
+    read, write = os.pipe()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, as a loader does
+            child = os.fork()
+    except OSError as error:
+        os.close(read)
+        os.close(write)
+        return Weight(problem=f"no process could be started ({error.strerror})")
+    if child == 0:
+        _in_child(torch, recipe, write)
+    os.close(write)
+    try:
+        return _read(_text(read, time.monotonic() + PATIENCE))
+    finally:
+        os.close(read)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def _in_child(torch: Any, recipe: Recipe, write: int) -> None:
+    """Never returns: the way up is the training's."""
+    try:
+        _be_silent()
+        gc.disable()  # a tensor of the parent's device must not be freed here
+        torch.set_num_threads(1)  # the threads of the parent were not forked with it
+        os.write(write, json.dumps(look(recipe)).encode())
+    finally:
+        os._exit(0)
+
+
+def _be_silent() -> None:
+    """Whatever the dataset prints, or a crash."""
+    faulthandler.disable()
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 until the process ends
+    for stream in (1, 2):
+        os.dup2(sys.stdout.fileno(), stream)
+
+
+def _text(read: int, until: float) -> str | None:
+    """What the child says before it ends; None when the time is over."""
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([read], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(read, 1 << 16)
+        if not part:
+            return b"".join(parts).decode()
+        parts.append(part)
+
+
+def _read(text: str | None) -> Weight:
+    if text is None:
+        return Weight(problem=f"a process of its own did not fetch a sample within {PATIENCE:.0f} s")
+    if not text:
+        return Weight(problem="a process of its own died while fetching a sample")
+    return Weight(**json.loads(text))
+
+
+def _by_other(recipe: Recipe, method: str) -> Weight:
+    context: Any = multiprocessing.get_context(method)
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_in_spawned, args=(recipe, send), daemon=True)
+    try:
+        process.start()
+    except Exception as error:  # noqa: BLE001 whatever the user's objects raise when they are pickled
+        return Weight(problem=f"it cannot be sent to a process started by {method} ({type(error).__name__}: {error})")
+    send.close()
+    try:
+        return _read(receive.recv() if receive.poll(PATIENCE) else None)
+    except EOFError:
+        return _read("")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _in_spawned(recipe: Recipe, send: Any) -> None:
+    import torch
+
+    _be_silent()
+    torch.set_num_threads(1)
+    send.send(json.dumps(look(recipe)))

@@ -1,0 +1,13 @@
+from hotlap.catalog.entry import Entry
+from hotlap.catalog.whole_batch_fetch.apply import apply
+from hotlap.catalog.whole_batch_fetch.detect import detect
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="D106",
+    title="A batch of in-memory data is one index per tensor",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    order=35,
+)

@@ -1,0 +1,104 @@
+"""Fetches a batch of in-memory tensors by one index each, instead of item by item.
+
+The loader's iterator gets another fetcher; its sampler, its random numbers and its order are its own. The first batch
+of each epoch is fetched both ways and must be the same bit by bit.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from hotlap.catalog.making import NoEffect
+from hotlap.catalog.site import Site
+from hotlap.catalog.whole_batch_fetch.source import Source, source_of
+
+
+def apply(site: Site) -> None:
+    fetchers: weakref.WeakSet[WholeBatches] = weakref.WeakSet()
+    site.after(site.seams.iterating, lambda loader, args, kwargs, iterator: _look(site, loader, iterator, fetchers))
+    site.ledger.later(lambda: _stop(fetchers))
+
+
+def _look(site: Site, loader: Any, iterator: Any, fetchers: weakref.WeakSet[WholeBatches]) -> None:
+    """At the begin of each epoch of each loader; iterators are never kept or saved."""
+    if iterator is None:
+        return  # the loader's own error is under way
+    try:
+        check(site.torch, loader, iterator)
+        source = source_of(site.torch, loader.dataset)
+    except NoEffect as why:
+        site.no_effect(str(why))
+        return
+    iterator._dataset_fetcher = fetcher = WholeBatches(site, iterator._dataset_fetcher, source, type(loader.dataset))
+    fetchers.add(fetcher)
+
+
+def check(torch: Any, loader: Any, iterator: Any) -> None:
+    data = torch.utils.data
+    name = type(loader.dataset).__name__
+    if loader.num_workers:
+        raise NoEffect(f"{name} is loaded by workers, which are left alone")
+    if type(iterator) is not data.dataloader._SingleProcessDataLoaderIter:
+        raise NoEffect(f"{name} is read in another way already")
+    if type(iterator._dataset_fetcher) is not data._utils.fetch._MapDatasetFetcher or not iterator._auto_collation:
+        raise NoEffect(f"{name} is not put together from items")
+    collate = data._utils.collate
+    ours = collate.default_collate_fn_map.get(torch.Tensor) is collate.collate_tensor_fn
+    if loader.collate_fn is not collate.default_collate or not ours:
+        raise NoEffect(f"the batches of {name} are put together by a function of the program's own")
+
+
+def _stop(fetchers: weakref.WeakSet[WholeBatches]) -> None:
+    """Epochs under way go on item by item."""
+    for fetcher in list(fetchers):
+        fetcher.stop()
+
+
+class WholeBatches:
+    """In place of torch's fetcher. It reads the dataset's tensors at each batch: the program may change them."""
+
+    def __init__(self, site: Site, original: Any, source: Source, kind: type) -> None:
+        self._site, self._original, self._source, self._kind = site, original, source, kind
+        self._proven = False
+        self._stopped = False
+        self.dataset, self.auto_collation = original.dataset, original.auto_collation
+        self.collate_fn, self.drop_last = original.collate_fn, original.drop_last
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def fetch(self, keys: Any) -> Any:
+        if self._stopped or type(keys) is not list or not keys:
+            return self._original.fetch(keys)
+        try:
+            batch = self._source.batch(keys)
+        except Exception:  # noqa: BLE001 whatever is unusual about these keys, torch's own way says or does it
+            return self._original.fetch(keys)
+        return batch if self._proven else self._prove(keys, batch)
+
+    def _prove(self, keys: list[Any], batch: Any) -> Any:
+        expected = self._original.fetch(keys)
+        name = self._kind.__name__
+        if same(self._site.torch, batch, expected):
+            self._proven = True
+            self._site.applied(f"{name}: one index per tensor for a batch of {len(keys)}")
+        else:
+            self._stopped = True
+            self._site.no_effect(f"a whole batch of {name} is not what its items make")
+        return expected
+
+
+def same(torch: Any, one: Any, other: Any) -> bool:
+    """Bit by bit, and laid out in memory the same way."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(torch, one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(same(torch, a, b) for a, b in zip(one, other, strict=True))
+    alike = (one.dtype, one.shape, one.stride(), one.device) == (other.dtype, other.shape, other.stride(), other.device)
+    if not alike or one.requires_grad or other.requires_grad:
+        return False
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return bool(torch.equal(*bits))

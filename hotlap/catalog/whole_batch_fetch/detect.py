@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from hotlap.model.observation import DATA, Observation
+from hotlap.model.plan import Expectation
+
+IN_MEMORY = ("TensorDataset", "Subset")
+LIGHT_US = 30.0  # a sample fetched in less is likely a row of something in memory
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """Items that cost little each could at most cost nothing together."""
+    share = seen.shares.get(DATA, 0.0)
+    alone = [one for one in seen.loaders if one.role == "train" and one.dataset_kind == "map" and not one.workers]
+    sample = seen.ms(DATA) * 1000 / seen.samples_per_step if seen.samples_per_step else None
+    light = sample is not None and sample < LIGHT_US
+    fitting = [one for one in alone if one.dataset in IN_MEMORY or light]
+    if not fitting or share <= 0:
+        return None
+    names = ", ".join(sorted({one.dataset for one in fitting}))
+    return Expectation(most=share, why=f"{names} is fetched item by item, {share:.0%} of the step")

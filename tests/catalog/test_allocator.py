@@ -1,0 +1,61 @@
+"""The allocator's setting reaches the command before torch starts; a setting of the user's stays the only one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from hotlap.catalog.allocator.apply import _look, environment, expandable
+from hotlap.catalog.allocator.detect import detect
+from hotlap.model.plan import Choice
+from hotlap.plan.choose import variables
+from tests.observations import memory, observation, on_cuda
+
+
+def test_both_names_are_set_or_none():
+    setting = "expandable_segments:True"
+    assert environment(None, {}) == {"PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting}
+    assert environment(None, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}) == {}
+    assert environment(None, {"PYTORCH_ALLOC_CONF": ""}) == {}
+
+
+def test_a_command_gets_it_and_what_the_user_set_stays():
+    choices = (Choice(name="allocator"),)
+    assert variables(choices, {"HOME": "/"})["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert variables(choices, {"PYTORCH_ALLOC_CONF": "backend:native"}) == {}
+
+
+class Spoken:
+    def __init__(self, initialized, setting):
+        snapshot = {"allocator_settings": {"expandable_segments": setting}}
+        cuda = SimpleNamespace(is_initialized=lambda: initialized, memory=SimpleNamespace(_snapshot=lambda: snapshot))
+        self.torch, self.seams, self.said = SimpleNamespace(cuda=cuda), object(), []
+
+    def first_sight(self, thing):
+        return not self.said
+
+    def applied(self, what):
+        self.said.append(f"applied: {what}")
+
+    def no_effect(self, why):
+        self.said.append(f"no effect: {why}")
+
+
+def test_it_says_what_the_allocator_made_of_it():
+    for initialized, setting, said in [
+        (True, True, "applied: segments of device memory grow"),
+        (True, False, "no effect: the allocator's setting is the user's own, or torch had started before hotlap"),
+        (False, True, "no effect: the training does not use the GPU"),
+    ]:
+        site = Spoken(initialized, setting)
+        _look(site)
+        _look(site)
+        assert site.said == [said]
+    assert not expandable({})
+
+
+def test_it_expects_something_where_memory_is_short_and_in_fragments():
+    assert detect(observation()) is None
+    short = memory(peak_device_mb=40_000.0, reserved_device_mb=70_000.0, total_device_mb=80_000.0)
+    assert "43% of the device memory" in detect(on_cuda(memory=short)).why
+    roomy = memory(peak_device_mb=4_000.0, reserved_device_mb=7_000.0, total_device_mb=80_000.0)
+    assert detect(on_cuda(memory=roomy)) is None

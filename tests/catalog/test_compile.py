@@ -1,0 +1,273 @@
+"""The root module is compiled for the inputs it sees most; nothing of it stays on the module, and failure is no loss.
+
+Dynamo is real; its graphs are run as they are (backend "eager") but in the one test that compiles all the way.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from contextlib import redirect_stdout
+from importlib import import_module
+
+import pytest
+import torch
+from harness import HOTLAP, bare, printed_losses
+from torch import nn
+
+import hotlap
+from hotlap.catalog.compile.detect import detect
+from tests.observations import model, observation
+
+APPLY = import_module("hotlap.catalog.compile.apply")  # the package names its function so, too
+
+
+@pytest.fixture
+def enable(monkeypatch):
+    """Compiles without a compiler: what Dynamo found is run as it is."""
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    made = []
+
+    def compiled(torch, function, mode):
+        made.append(mode)
+        return torch.compile(function, dynamic=False, backend="eager")
+
+    monkeypatch.setattr(APPLY, "compiled", compiled)
+    torch._dynamo.reset()
+
+    def enable(name="compile"):
+        return made, hotlap.enable(None, with_=[name])
+
+    yield enable
+    hotlap.disable()
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, inputs):
+        return self.last(self.dropout(self.norm(self.first(inputs).relu())))
+
+
+def train(make=Net, sizes=(6,) * 10, evaluate=False):
+    torch.manual_seed(0)
+    net = make()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen = []
+    for size in sizes:
+        loss = net(torch.randn(size, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+        if evaluate:
+            net.eval()
+            with torch.no_grad():
+                seen.append(net(torch.ones(2, 4)).sum().item())
+            net.train()
+    return net, [*seen, torch.rand(1).item()]
+
+
+@pytest.mark.parametrize("sizes", [(6,) * 10, (6, 6, 6, 6, 2) * 3, (2, 6, 6, 6, 6, 6, 6, 6)])
+def test_it_trains_the_same_and_compiles_for_one_shape(sizes, enable):
+    _, plain = train(sizes=sizes, evaluate=True)
+    _, enabled = enable()
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    _, compiled = train(sizes=sizes, evaluate=True)
+    (outcome,) = enabled.outcomes
+    assert outcome.status == "applied"
+    assert "operations in 1 graph; compiled in" in outcome.why
+    assert "first backward" in outcome.why
+    assert compiled == plain
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 1
+
+
+def test_modules_of_the_roots_own_class_within_it(enable):
+    def nested():
+        return nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
+
+    _, plain = train(nested)
+    _, enabled = enable()
+    assert train(nested)[1] == plain
+    assert "in 1 graph" in enabled.outcomes[0].why
+
+
+def test_nothing_stays_on_the_module_and_it_is_saved_as_it_is(enable):
+    enable()
+    net, _ = train()
+    assert "forward" not in vars(net)
+    file = io.BytesIO()
+    torch.save(net, file)
+    hotlap.disable()
+    assert "__call__" not in vars(Net)
+    file.seek(0)
+    assert list(torch.load(file, weights_only=False).state_dict()) == list(Net().state_dict())
+
+
+def test_hooks_of_the_root_and_a_forward_of_its_own_stay(enable):
+    calls = []
+
+    def hooked():
+        net = Net()
+        net.register_forward_hook(lambda *_: calls.append(1))
+        return net
+
+    enable()
+    net, _ = train(hooked)
+    assert len(calls) == 10
+
+    def own(inputs):
+        return Net.forward(net, inputs)
+
+    net.forward = own
+    net(torch.ones(6, 4))
+    assert vars(net)["forward"] is own
+
+
+def test_the_value_is_the_mode(enable):
+    made, enabled = enable("compile=max-autotune")
+    train()
+    assert made == ["max-autotune"]
+    assert enabled.outcomes[0].value == "max-autotune"
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(4, 16, batch_first=True), nn.Linear(16, 1)
+
+    def forward(self, inputs):
+        return self.head(self.lstm(inputs[:, None])[0][:, -1])
+
+
+def test_recurrent_models_are_left_alone(enable):
+    _, plain = train(Recurrent)
+    made, enabled = enable()
+    assert train(Recurrent)[1] == plain
+    assert enabled.outcomes[0].status == "no effect"
+    assert "Dynamo skips nn.LSTM" in enabled.outcomes[0].why
+    assert made == []
+
+
+def test_a_model_that_is_compiled_already(enable):
+    made, enabled = enable()
+    train(lambda: torch.compile(Net(), backend="eager"))
+    assert enabled.outcomes[0].status == "no effect"
+    assert "compiled already" in enabled.outcomes[0].why
+    assert made == []
+
+
+def test_inputs_of_ever_new_shapes(enable):
+    made, enabled = enable()
+    train(sizes=range(2, 40))
+    assert enabled.outcomes[0].status == "no effect"
+    assert "another shape at each step" in enabled.outcomes[0].why
+    assert made == []
+
+
+def test_what_cannot_be_compiled_is_taken_back_and_the_step_is_repeated(enable, monkeypatch):
+    def failing(graph, inputs):
+        torch.rand(7)  # even what it did to the random stream
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(APPLY, "compiled", lambda torch, function, mode: torch.compile(function, backend=failing))
+    _, plain = train()
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    enabled = hotlap.enable(None, with_=["compile"])
+    assert train()[1] == plain
+    assert enabled.outcomes[0].status == "withdrawn"
+    assert "Net could not be compiled (BackendCompilerFailed" in enabled.outcomes[0].why
+
+
+class Crumbs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, inputs):
+        first, second, third, last = self.layers
+        inputs = first(inputs)
+        torch._dynamo.graph_break()
+        inputs = second(inputs)
+        torch._dynamo.graph_break()
+        inputs = third(inputs)
+        torch._dynamo.graph_break()
+        return last(inputs)
+
+
+def test_a_model_that_falls_into_crumbs_is_taken_back(enable):
+    _, plain = train(Crumbs)
+    _, enabled = enable()
+    assert train(Crumbs)[1] == plain
+    assert enabled.outcomes[0].status == "withdrawn"
+    assert "broke into" in enabled.outcomes[0].why
+
+
+class Counting(Net):
+    calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs) + 0.0 * self.calls
+
+
+def test_a_model_that_must_be_compiled_at_each_step_is_taken_back(enable, monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
+    monkeypatch.setattr(torch._dynamo.config, "allow_unspec_int_on_nn_module", False)
+    _, plain = train(Counting, sizes=(6,) * 14)
+    _, enabled = enable()
+    assert train(Counting, sizes=(6,) * 14)[1] == plain
+    assert enabled.outcomes[0].status == "withdrawn"
+    assert "again at each step" in enabled.outcomes[0].why
+
+
+def test_an_error_of_the_users_own_forward_is_theirs(enable):
+    class Failing(Net):
+        def forward(self, inputs):
+            if inputs.shape[0] == 6 and self.training and getattr(self, "broken", False):
+                raise ValueError("mine")
+            return super().forward(inputs)
+
+    enable()
+    net, _ = train(Failing)
+    net.broken = True
+    with pytest.raises(ValueError, match="mine"):
+        net(torch.ones(6, 4))
+
+
+PROGRAM = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, 9):
+    loss = model(torch.randn(4, 3)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"step {step} loss {loss.item()!r}")
+print(vars(model).keys() == vars(torch.nn.Linear(3, 1)).keys(), torch.rand(1).item())
+"""
+
+
+def test_an_unmodified_program_compiled_all_the_way(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    with redirect_stdout(io.StringIO()) as alone:
+        exec(PROGRAM, {})
+    command = [*HOTLAP, "run", "--with", "compile", sys.executable, "train.py"]
+    ran = bare(command, tmp_path, TORCHINDUCTOR_COMPILE_THREADS="1")
+    assert ran.code == 0, ran.stderr
+    assert "applied: compile (Linear, 1 operations in 1 graph; compiled in" in ran.stderr
+    assert printed_losses(ran.stdout) == pytest.approx(printed_losses(alone.getvalue()), rel=1e-5)
+    assert ran.stdout.splitlines()[-1] == alone.getvalue().splitlines()[-1]
+
+
+def test_it_expects_the_time_of_forward_and_backward():
+    seen = observation()
+    assert detect(seen).most == pytest.approx(seen.shares["forward"] + seen.shares["backward"])
+    assert detect(observation(models=(model(compiled=True),))) is None
+    assert detect(observation(models=(model(layers={"LSTM": 1, "Linear": 1}),))) is None

@@ -1,0 +1,20 @@
+"""Compute entries in a real process: the program prints what it prints without them."""
+
+import subprocess
+
+from harness import HOTLAP, bare, environment, python
+
+EXACT = ("inplace-activations", "anomaly-mode", "set-to-none", "channels-last", "autocast=fp16")
+
+
+def test_lightning_prints_the_same(tmp_path):
+    program = "lightning_fit.py"  # its steps call backward from a closure
+    plain = bare(python(program), tmp_path)
+    asked = [part for name in EXACT for part in ("--with", name)]
+    command = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *asked, *python(program)]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == plain.stdout
+    assert "applied: inplace-activations (1 of 1 activations" in ran.stderr
+    assert "no effect: channels-last" in ran.stderr

@@ -1,0 +1,168 @@
+"""Prefetching without a GPU: copies go to torch's `meta` device, and are counted."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import hotlap
+from hotlap.catalog import entries
+from hotlap.catalog.device_prefetch.apply import Prefetching
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.resident_data.sameness import same
+from hotlap.catalog.resident_data.watched import SETTLED, Learning
+from hotlap.catalog.site import Site
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+
+DEVICE = "meta"
+
+
+class Copies:
+    """Sends to the meta device; every sending must be received before its batch is handed out."""
+
+    def __init__(self):
+        self.sent, self.received = 0, 0
+
+    def learning(self):
+        return Learning(frozenset({DEVICE}))
+
+    def send(self, leaves, devices):
+        self.sent += 1
+        return [leaf.to(devices[at]) if at in devices else leaf for at, leaf in enumerate(leaves)], self.sent
+
+    def receive(self, leaves, event):
+        self.received += 1
+        assert event == self.received
+
+
+@pytest.fixture
+def site():
+    seams = Seams(torch, Guard(strict=True))
+    seams.open()
+    name = "device-prefetch"
+    site = Site(name, entries()[name], None, torch, seams, Moments(seams))
+    yield site
+    site.close()
+    seams.close()
+
+
+@pytest.fixture
+def copies(site):
+    copies = Copies()
+    prefetching = Prefetching(site, copies)
+    site.after(site.seams.iterating, prefetching.iterated)
+    site.ledger.later(prefetching.leave)
+    return copies
+
+
+def data(length=40):
+    return TensorDataset(torch.arange(length * 2.0).reshape(length, 2), torch.arange(length))
+
+
+def train(loader, epochs=2, use_targets=False):
+    found = []
+    for _ in range(epochs):
+        for inputs, targets in loader:
+            shape = inputs.shape
+            if use_targets:
+                found.append(targets.tolist())
+            else:
+                targets = targets.to(DEVICE)
+            inputs = inputs.to(DEVICE)
+            found.append((shape, torch.rand(1).item()))
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_batches_come_on_the_device_in_order(site, copies, workers, persistent):
+    how = {"shuffle": True, "num_workers": workers, "persistent_workers": persistent and workers > 0}
+    torch.manual_seed(0)
+    ours = train(DataLoader(data(), 6, **how), 3)
+    assert site.outcome.status == "applied"
+    assert "2 of 2" in site.outcome.why
+    assert ("a batch ahead" in site.outcome.why) == (workers > 0)
+    assert copies.sent >= 7 * 3 - SETTLED - 1
+    assert copies.received == copies.sent
+    site.close()
+    torch.manual_seed(0)
+    assert train(DataLoader(data(), 6, **how), 3) == ours
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_read_on_the_host_stays_there_and_is_right(site, copies, workers):
+    how = {"shuffle": True, "num_workers": workers}
+    torch.manual_seed(0)
+    ours = train(DataLoader(data(), 6, **how), 2, use_targets=True)
+    assert "1 of 2" in site.outcome.why
+    site.close()
+    torch.manual_seed(0)
+    assert train(DataLoader(data(), 6, **how), 2, use_targets=True) == ours
+
+
+def test_the_error_of_a_batch_comes_with_its_batch(copies):
+    class Failing(TensorDataset):
+        def __getitem__(self, index):
+            if index == 35:
+                raise KeyError("no such item")
+            return super().__getitem__(index)
+
+    loader = DataLoader(Failing(*data().tensors), 4, num_workers=1)
+    iterator = iter(loader)
+    for _ in range(8):
+        inputs, targets = next(iterator)
+        inputs, targets = inputs.to(DEVICE), targets.to(DEVICE)
+    with pytest.raises(KeyError, match="no such item"):
+        next(iterator)
+    iterator._shutdown_workers()  # torch waits 5 s for them where the collector ends the iterator
+
+
+def test_streams_and_batches_of_own_kinds(site, copies):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(12))
+
+    assert [one.tolist() for one in DataLoader(Stream(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+    assert list(DataLoader(["a", "b"] * 6, 1)) == [["a"], ["b"]] * 6
+    assert site.outcome.status == "no effect"
+
+
+def test_an_iterator_that_is_dropped_ends_at_once(copies):
+    loader = DataLoader(data(), 4, num_workers=1)
+    gc.collect()
+    gc.disable()
+    try:
+        iterator = iter(loader)
+        next(iterator)
+        worker = iterator._workers[0]
+        del iterator
+        worker.join(10)
+        assert not worker.is_alive()
+    finally:
+        gc.enable()
+
+
+def test_closing_leaves_nothing_and_loses_no_batch(site, copies):
+    loader = DataLoader(data(), 4, num_workers=1)
+    iterator, taken = iter(loader), []
+    for _ in range(7):
+        inputs, targets = next(iterator)
+        taken.append(len(inputs))
+        inputs, targets = inputs.to(DEVICE), targets.to(DEVICE)
+    site.close()
+    taken += [len(inputs) for inputs, _ in iterator]
+    assert taken == [4] * 10
+    site_free = iter(DataLoader(data(), 4))
+    assert "_next_data" not in vars(site_free)
+
+
+def test_without_a_gpu_it_says_so(monkeypatch):
+    if torch.cuda.is_available():
+        return
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    with hotlap.enable(None, with_=["device-prefetch", "pinned-copies"]) as enabled:
+        assert same(torch, [one.status for one in enabled.outcomes], ["no effect", "no effect"])

@@ -1,0 +1,119 @@
+"""hotlap.enable in a program: before or after torch is imported, twice, as a block, and gone without a trace."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from harness import bare
+
+import hotlap
+from hotlap.errors import PlanUnusable, UnknownOptimization
+
+TRAIN = """
+def train():
+    import torch
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(6):
+        loss = model(torch.ones(2, 3)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, optimizer.param_groups[0]["fused"]
+"""
+
+PROGRAMS = {
+    "before importing torch": "import hotlap\n"
+    "e = hotlap.enable(None, with_=['fused-optimizer'])\nprint(e)\nimport torch\n",
+    "after importing torch": "import torch, hotlap\ne = hotlap.enable(None, with_=['C106'])\n",
+    "twice": "import hotlap\nhotlap.enable()\nimport torch\ne = hotlap.enable(None, with_=['fused-optimizer'])\n",
+}
+
+
+@pytest.mark.parametrize("when", PROGRAMS)
+def test_it_applies_and_leaves_no_trace(when, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        PROGRAMS[when]
+        + TRAIN
+        + "_, fused = train()\nprint('fused', fused, e.outcomes[0].status)\nhotlap.disable()\n"
+        + "import torch\nfrom torch.optim import optimizer as hooks\n_, fused = train()\nprint('fused', fused)\n"
+        + "print(len(hooks._global_optimizer_pre_hooks), hasattr(torch.autograd.backward, '__wrapped__'),"
+        + " hasattr(torch.utils.data.DataLoader.__init__, '__wrapped__'))\n"
+    )
+    ran = bare([sys.executable, str(script)], tmp_path)
+    waiting = ["waiting for torch to be imported"] if when.startswith("before") else []
+    assert ran.stdout.splitlines() == [*waiting, "fused True applied", "fused None", "0 False False"], ran.stderr
+
+
+def test_hotlap_off_makes_it_inert(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAMS["after importing torch"] + TRAIN + "print(train()[1], e.outcomes)\n")
+    ran = bare([sys.executable, str(script)], tmp_path, HOTLAP="off")
+    assert ran.stdout == "None ()\n", ran.stderr
+
+
+def stepped() -> torch.optim.Optimizer:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    optimizer = torch.optim.AdamW([parameter], lr=0.1)
+    optimizer.step()
+    return optimizer
+
+
+def test_as_a_block_it_ends_with_it_also_when_the_block_fails():
+    enabled = hotlap.enable(None, with_=["fused-optimizer"])
+
+    def fails() -> None:
+        with enabled:
+            assert stepped().param_groups[0]["fused"]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert "applied: fused-optimizer" in repr(enabled)
+    assert not stepped().param_groups[0]["fused"]
+
+
+def test_enabling_again_replaces_what_was_enabled():
+    first = hotlap.enable(None, with_=["fused-optimizer"])
+    second = hotlap.enable(None)
+    assert not stepped().param_groups[0]["fused"]
+    assert second.outcomes == ()
+    assert repr(second) == "nothing to apply"
+    assert first.outcomes[0].status == "no effect"
+    hotlap.disable()
+    hotlap.disable()
+
+
+def test_what_is_not_known_is_refused_and_what_was_enabled_stays():
+    with hotlap.enable(None, with_=["fused-optimizer"]) as enabled:
+        with pytest.raises(UnknownOptimization, match="did you mean fused-optimizer"):
+            hotlap.enable(None, with_=["fused-optimiser"])
+        with pytest.raises(PlanUnusable, match=r"cannot read the plan missing\.json"):
+            hotlap.enable("missing.json")
+        assert stepped().param_groups[0]["fused"]
+        assert enabled.outcomes[0].status == "applied"
+
+
+def test_a_loader_s_workers_are_left_alone():
+    from torch.utils.data import DataLoader
+
+    with hotlap.enable(None, with_=["fused-optimizer"]):
+        assert not next(iter(DataLoader(Patched(), num_workers=1, multiprocessing_context="fork"))).item()
+        assert Patched()[0]
+
+
+class Patched(torch.utils.data.Dataset):
+    """Whether hotlap is at work where the sample is made."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return hasattr(torch.utils.data.DataLoader.__iter__, "__wrapped__")

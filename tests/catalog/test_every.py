@@ -1,0 +1,234 @@
+"""What holds for every entry of the catalogue, whatever it does. Entries are found by walking: nothing to add here."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import cache
+from itertools import combinations
+
+import pytest
+import torch
+from harness import environment
+
+import hotlap
+from hotlap import catalog
+from hotlap.catalog.entry import OneOf, WholeNumber
+from hotlap.model.plan import Expectation, Risk
+from tests import observations
+from tests.catalog.loops import KINDS, Trained, left_as_found, train
+
+ENTRIES = catalog.entries()
+CLOSE = {Risk.EXACT: 0.0, Risk.ROUNDING: 1e-4, Risk.NUMERIC: 0.05, Risk.TRAINING: float("inf")}
+SEEN = [
+    observations.observation(), observations.on_cuda(), observations.input_bound(), observations.sync_bound(),
+    observations.launch_bound(), observations.two_ranks(), observations.partial(), observations.not_a_number(),
+]  # fmt: skip
+ROOMS = {"D": "data", "C": "compute", "H": "host"}
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    """An error of an entry is raised, not contained."""
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    yield
+    hotlap.disable()
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def quick_compiler(monkeypatch):
+    """Dynamo reads the program as it does; what it finds is run as it is, without minutes of C++ compilation."""
+    from torch._inductor import compile_fx
+
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **_: graph)
+
+
+@cache
+def plain(kind) -> Trained:
+    return train(kind)
+
+
+def assert_alike(trained: Trained, kind, names) -> None:
+    risk = max((ENTRIES[name].risk for name in names), key=lambda one: one.rank)
+    expected = plain(kind)
+    if risk is Risk.EXACT:
+        assert trained.losses == expected.losses, f"{names} on {kind.__name__}"
+    else:
+        assert trained.losses == pytest.approx(expected.losses, rel=CLOSE[risk]), f"{names} on {kind.__name__}"
+    assert trained.random == expected.random, f"{names} on {kind.__name__} changed the random numbers"
+
+
+# What it says of itself
+
+
+def test_codes_are_unique_and_tell_the_kind():
+    codes = [entry.code for entry in ENTRIES.values()]
+    assert sorted(set(codes)) == sorted(codes)
+    assert all(re.fullmatch(r"[DCH]1\d\d", code) for code in codes), codes
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_card_names_code_title_and_risk(name):
+    entry, card = ENTRIES[name], catalog.card(name)
+    assert card.startswith(f"# {name} ({entry.code})\n")
+    assert f"**{entry.title}.**" in card
+    assert f"Risk: {entry.risk.value}" in card
+    assert "## When it does nothing" in card
+    assert "## What it changes" in card
+    for block in re.findall(r"```python\n(.*?)```", card, re.DOTALL):
+        compile(block, name, "exec")
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_conflicts_name_entries_that_exist(name):
+    assert ENTRIES[name].conflicts <= set(ENTRIES)
+    assert name not in ENTRIES[name].conflicts
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_it_is_found_by_name_and_code(name):
+    assert catalog.name_of(name) == catalog.name_of(ENTRIES[name].code) == name
+    assert catalog.name_of(name.replace("-", "_")) == catalog.name_of(ENTRIES[name].code.lower()) == name
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_what_it_expects_of_itself_is_a_share_or_nothing(name):
+    for seen in SEEN:
+        expected = ENTRIES[name].detect(seen)
+        if expected is not None:
+            assert isinstance(expected, Expectation)
+            assert 0 <= expected.most <= 1
+            assert expected.why
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_environment_it_asks_for_is_text(name):
+    entry = ENTRIES[name]
+    if entry.environment is not None:
+        asked = entry.environment(None, {})
+        assert all(isinstance(part, str) for pair in asked.items() for part in pair)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.values is not None])
+def test_values_out_of_range_are_refused(name):
+    values = ENTRIES[name].values
+    good = values.names if isinstance(values, OneOf) else (str(values.low), str(values.high))
+    bad = ("", "nonsense", "-1") if isinstance(values, OneOf) else ("", "x", "-1", "1.5", str(values.high + 1))
+    assert isinstance(values, OneOf | WholeNumber)
+    assert [str(ENTRIES[name].parse(text)) for text in good] == list(good)
+    for text in bad:
+        with pytest.raises(ValueError):
+            ENTRIES[name].parse(text)
+
+
+# What it does
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_alone_it_trains_alike_and_leaves_no_trace(name):
+    for kind in KINDS:
+        plain(kind)
+        with left_as_found():
+            with hotlap.enable(None, with_=[name]) as enabled:
+                trained = train(kind)
+            (outcome,) = enabled.outcomes
+            assert outcome.status in ("applied", "no effect", "refused"), outcome.why
+            assert outcome.why
+        assert_alike(trained, kind, [name])
+        assert train(kind).losses == plain(kind).losses, "what follows is as before"
+
+
+@contextmanager
+def fresh(pair):
+    """Nothing compiled, and few objects: the model is looked for among all that are not frozen."""
+    torch._dynamo.reset()
+    if "gc-pauses" not in pair:  # which leaves a collector alone that someone else has frozen
+        gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def possible_here(name: str) -> bool:
+    return ENTRIES[name].device is None or torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("quick_compiler")
+def test_every_compatible_pair_trains_alike(kind):
+    """What needs a GPU is not even asked where there is none, so it is left out there."""
+    for pair in combinations(filter(possible_here, ENTRIES), 2):
+        if not catalog.in_conflict(*pair):
+            with fresh(pair), hotlap.enable(None, with_=list(pair)) as enabled:
+                trained = train(kind)
+            assert not [one for one in enabled.outcomes if one.status == "withdrawn"], enabled
+            assert_alike(trained, kind, pair)
+
+
+@pytest.mark.parametrize("plan", ["safe", "fast"])
+def test_the_plans_train_as_exact_as_they_say(plan):
+    from hotlap.plan.choose import automatic
+
+    names = [choice.name for choice in automatic(plan).choices]
+    for kind in KINDS:
+        with left_as_found(), hotlap.enable(plan):
+            trained = train(kind)
+        assert_alike(trained, kind, names)
+
+
+# What it leaves in files
+
+LOAD = """
+import sys, torch
+from pathlib import Path
+from tests.catalog import loops
+for path in sorted(Path(sys.argv[1]).glob("*.pt")):
+    kept = torch.load(path, weights_only=False)
+    kind = type(kept["model"])
+    fresh = kind()
+    fresh.load_state_dict(kept["state"], strict=True)
+    optimizer = torch.optim.AdamW(fresh.parameters(), lr=1e-2)
+    optimizer.load_state_dict(kept["optimizer"])
+    inputs = torch.ones(4, *loops.SHAPES[kind])
+    kept["model"].eval(), fresh.eval()
+    assert torch.equal(kept["model"](inputs), fresh(inputs)), path
+    fresh(inputs).sum().backward()
+    optimizer.step()
+    print(path.stem, kind.__name__)
+assert not any(name.split(".")[0] == "hotlap" for name in sys.modules), "loading imported hotlap"
+"""
+
+
+@pytest.mark.usefixtures("quick_compiler")
+def test_what_is_saved_under_any_of_them_loads_without_hotlap(tmp_path):
+    expected = []
+    for kind in KINDS:
+        keys = list(plain(kind).model.state_dict())
+        for name in filter(possible_here, ENTRIES):
+            with hotlap.enable(None, with_=[name]):
+                trained = train(kind)
+                state = trained.model.state_dict()
+                assert list(state) == keys, name
+                kept = {"model": trained.model, "state": state, "optimizer": trained.optimizer.state_dict()}
+                torch.save(kept, tmp_path / f"{name}.{kind.__name__}.pt")
+            expected.append(f"{name}.{kind.__name__} {kind.__name__}")
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path)], env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    assert sorted(loaded.stdout.splitlines()) == sorted(expected)
+
+
+@pytest.mark.usefixtures("quick_compiler")
+def test_what_was_saved_without_hotlap_loads_under_any_of_them():
+    for kind in KINDS:
+        state = plain(kind).model.state_dict()
+        for name in filter(possible_here, ENTRIES):
+            with hotlap.enable(None, with_=[name]):
+                trained = train(kind)
+                trained.model.load_state_dict(state, strict=True)
+                again = trained.model.state_dict()
+                assert all(torch.equal(again[key], state[key]) for key in state), name

@@ -1,0 +1,164 @@
+"""Full garbage collections happen between epochs, and free all that is garbage."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import hotlap
+from hotlap.catalog.gc_pauses.apply import WARM, Pauses
+from tests.observations import observation
+
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+
+@pytest.fixture
+def step():
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    return torch.optim.SGD([parameter], lr=0.1).step
+
+
+@pytest.fixture
+def enable(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    yield lambda name="gc-pauses": hotlap.enable(None, with_=[name])
+    hotlap.disable()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_exists_is_frozen_once_warm_and_everything_is_put_back(enable, step):
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    enabled = enable()
+    for _ in range(WARM - 1):
+        step()
+    assert gc.get_freeze_count() == 0
+    step()
+    assert gc.get_freeze_count() > 1000
+    assert gc.get_threshold()[:2] == thresholds[:2]
+    assert gc.get_threshold()[2] > 1_000_000
+    assert enabled.outcomes[0].status == "applied"
+    assert "full collections between epochs" in enabled.outcomes[0].why
+    hotlap.disable()
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == thresholds
+    assert gc.callbacks == callbacks
+
+
+def test_thresholds_the_program_chooses_meanwhile_stay(enable, step):
+    before = gc.get_threshold()
+    enable()
+    for _ in range(WARM):
+        step()
+    gc.set_threshold(123, 4, 5)
+    hotlap.disable()
+    assert gc.get_threshold() == (123, 4, 5)
+    gc.set_threshold(*before)
+
+
+def test_the_program_s_own_collection_frees_frozen_garbage_too(enable, step):
+    enable()
+    cycle = Cycle()
+    gone = weakref.ref(cycle)
+    for _ in range(WARM):
+        step()
+    del cycle
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+    assert gc.get_freeze_count() > 1000
+
+
+def test_frozen_objects_are_listed_as_ever(enable, step):
+    enable()
+    cycle = Cycle()
+    for _ in range(WARM):
+        step()
+    assert any(one is cycle for one in gc.get_objects())
+    assert gc.get_freeze_count() > 1000
+
+
+def test_a_full_collection_is_made_every_n_steps_as_asked(enable, step):
+    enabled = enable("gc-pauses=10")
+    for _ in range(WARM):
+        step()
+    full = gc.get_stats()[2]["collections"]
+    for _ in range(30):
+        step()
+    list(DataLoader([1, 2]))
+    assert gc.get_stats()[2]["collections"] == full + 3
+    assert "every 10 steps" in enabled.outcomes[0].why
+
+
+def test_a_collector_switched_off_or_frozen_by_the_program_is_left_alone(enable, step):
+    gc.disable()
+    enabled = enable()
+    for _ in range(WARM):
+        step()
+    gc.enable()
+    assert "switched the garbage collector off" in enabled.outcomes[0].why
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    enabled = enable()
+    for _ in range(WARM):
+        step()
+    gc.unfreeze()
+    assert "freezes the garbage collector itself" in enabled.outcomes[0].why
+
+
+def test_collections_of_ours_take_at_most_a_hundredth_of_the_time():
+    now = SimpleNamespace(time=0.0)
+    later = []
+    site = SimpleNamespace(
+        value=None, ledger=SimpleNamespace(later=later.append), applied=lambda what: None, replace=lambda *_: None
+    )
+    pauses = Pauses(site, clock=lambda: now.time)
+    made = []
+
+    def slow(phase, info):
+        if info["generation"] == 2 and phase == "start":
+            made.append(now.time)
+            now.time += 1.0
+
+    try:
+        for _ in range(WARM):
+            pauses.stepped()
+        gc.callbacks.append(slow)  # after ours, so that each takes a second
+        for _ in range(400):
+            now.time += 1.0
+            pauses.stepped()
+            pauses.epoch_begins()
+    finally:
+        gc.callbacks.remove(slow)
+        later[0]()
+    assert len(made) == pytest.approx(400 / 100, abs=1)
+    assert min(later - earlier for earlier, later in pairwise(made)) >= 100
+
+
+def test_together_with_throttled_cleanup_ours_are_still_made(enable, step):
+    with hotlap.enable(None, with_=["gc-pauses=1", "throttled-cleanup"]):
+        for _ in range(WARM):
+            step()
+        full = gc.get_stats()[2]["collections"]
+        for _ in range(10):
+            step()
+            gc.collect()
+        assert gc.get_stats()[2]["collections"] >= full + 10
+
+
+def test_what_it_could_gain_is_the_time_of_collecting():
+    from hotlap.catalog.gc_pauses.detect import detect
+
+    assert detect(observation()) is None
+    assert detect(observation(shares={"garbage": 0.07})).most == pytest.approx(0.07)

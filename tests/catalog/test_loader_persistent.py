@@ -1,0 +1,166 @@
+"""loader-persistent: workers stay, and everything is as if they had been started anew."""
+
+import multiprocessing
+
+import numpy as np
+import pytest
+import torch
+from catalog.loading import Random, Rows, Stream, applied, outcome, shuffled, states, train
+from observations import loader, observation
+from torch.utils.data import DataLoader, Sampler
+
+from hotlap.catalog import entries
+from hotlap.catalog.loader_persistent.contents import TooMuch, fingerprint
+
+NAME = "loader-persistent"
+
+
+class Eager(Sampler):
+    """Draws from the global random numbers as soon as it is asked for an iterator."""
+
+    def __iter__(self):
+        return iter(torch.randperm(24).tolist())
+
+    def __len__(self):
+        return 24
+
+
+@pytest.mark.parametrize("sampler", [None, Eager])
+def test_losses_and_random_numbers_are_the_same_and_workers_stay(sampler):
+    options = {"num_workers": 1, "sampler": sampler and sampler(), "shuffle": sampler is None or None}
+    pids = []
+
+    def note(loader, epoch):
+        pids.extend(worker.pid for worker in multiprocessing.active_children())
+
+    alone = train(shuffled(**options))
+    with applied(NAME) as running:
+        assert train(shuffled(**options), between=note) == alone
+        assert outcome(running) == ("applied", "workers of Rows")
+    assert len(pids) == 3
+    assert len(set(pids)) == 1
+
+
+def test_a_dataset_changed_between_epochs_reaches_the_workers():
+    def louder(loader, epoch):
+        loader.dataset.scale += 1.0
+
+    def relabel(loader, epoch):
+        loader.dataset.rows[3] = float(epoch)
+
+    for change in (louder, relabel):
+        alone = train(shuffled(num_workers=1), between=change)
+        with applied(NAME):
+            assert train(shuffled(num_workers=1), between=change) == alone
+
+
+def test_an_epoch_left_early_and_two_readers_at_once_are_as_without():
+    def read(loader):
+        torch.manual_seed(0)
+        first = [next(iter(loader))[0] for _ in range(2)]
+        pairs = [torch.cat([one[0], other[0]]) for one, other in zip(loader, loader, strict=True)]
+        return [batch.tolist() for batch in (*first, *pairs)], states()
+
+    alone = read(shuffled(num_workers=1))
+    with applied(NAME):
+        assert read(shuffled(num_workers=1)) == alone
+
+
+def test_a_loader_made_from_one_of_ours_is_one_too():
+    """As Accelerate and Lightning make them."""
+
+    def copied(loader):
+        names = ("num_workers", "persistent_workers", "batch_sampler")
+        return DataLoader(loader.dataset, **{name: getattr(loader, name) for name in names})
+
+    alone = train(copied(shuffled(num_workers=1)))
+    with applied(NAME):
+        assert train(copied(shuffled(num_workers=1))) == alone
+
+
+def test_a_loader_that_keeps_its_workers_anyway_is_left_alone():
+    alone = train(shuffled(num_workers=1, persistent_workers=True))
+    with applied(NAME) as running:
+        assert train(shuffled(num_workers=1, persistent_workers=True)) == alone
+        assert outcome(running) == ("no effect", "the workers of Rows stay alive already")
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "said"),
+    [
+        (lambda: shuffled(), "no effect", "without workers"),
+        (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
+        (lambda: shuffled(Random("torch"), num_workers=1), "refused", "not seeded anew"),
+    ],
+)
+def test_elsewhere_it_says_why_not(make, status, said):
+    with applied(NAME) as running:
+        make()
+        assert outcome(running)[0] == status
+        assert said in outcome(running)[1]
+
+
+def test_once_closed_the_loader_is_as_the_program_made_it():
+    with applied(NAME):
+        loader, before = shuffled(num_workers=1), vars(shuffled(num_workers=1)).copy()
+        assert len(list(loader)) == 3
+        assert len(multiprocessing.active_children()) == 1
+        for name in ("persistent_workers", "_iterator", "num_workers"):
+            assert vars(loader)[name] == before[name]
+        assert vars(loader).keys() == before.keys()
+    assert multiprocessing.active_children() == []
+    assert len(list(loader)) == 3
+
+
+def test_workers_of_one_loader_do_not_end_those_of_another():
+    """They are forked from a process that holds the first ones, and close what hotlap changed there."""
+    with applied(NAME):
+        first, second = shuffled(num_workers=1), shuffled(num_workers=1)
+        for _ in range(3):
+            assert len(list(first)) == 3
+            assert len(list(second)) == 3
+        assert len(multiprocessing.active_children()) == 2
+
+
+def test_a_loader_kept_resident_is_drawn_for_as_the_program_made_it():
+    alone = train(shuffled(num_workers=1))
+    with applied(NAME, "resident-data"):
+        assert train(shuffled(num_workers=1)) == alone
+
+
+class Holder:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.parametrize(
+    ("held", "change"),
+    [
+        ({"a": [1, 2]}, lambda held: held["a"].append(3)),
+        (np.zeros(4), lambda held: held.__setitem__(2, 1.0)),
+        (torch.zeros(4), lambda held: held.numpy().__setitem__(2, 1.0)),
+        (Holder(Holder(3)), lambda held: setattr(held.value, "value", 4)),
+        (Rows(), lambda held: setattr(held, "scale", 2.0)),
+    ],
+)
+def test_a_change_shows_in_the_fingerprint(held, change):
+    outer = Rows()
+    outer.held = held
+    before = fingerprint(torch, outer)
+    assert fingerprint(torch, outer) == before
+    change(held)
+    assert fingerprint(torch, outer) != before
+
+
+def test_too_much_to_watch_is_said():
+    with pytest.raises(TooMuch, match="more than 32 MB"):
+        fingerprint(torch, [np.zeros(1 << 23)])
+
+
+def test_what_it_could_save_is_the_wait():
+    detect = entries()[NAME].detect
+    again = loader(workers=2, length=640, batches=60)
+    assert detect(observation(shares={"data": 0.2}, loaders=(again,))).most == 0.2
+    assert detect(observation(shares={"data": 0.2}, loaders=(loader(workers=2),))) is None, "the first epoch"

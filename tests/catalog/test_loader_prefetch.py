@@ -1,0 +1,67 @@
+"""loader-prefetch: how deep, within memory, with the same batches."""
+
+import pytest
+from catalog.loading import Random, Rows, Stream, applied, outcome, shuffled, train
+from observations import loader, observation
+from torch.utils.data import DataLoader
+
+from hotlap.catalog import entries, room
+
+NAME = "loader-prefetch"
+
+
+def test_losses_and_random_numbers_are_the_same_with_random_augmentation_too():
+    alone = train(shuffled(Random("torch"), num_workers=2), epochs=2)
+    with applied(NAME) as running:
+        loader = shuffled(Random("torch"), num_workers=2)
+        assert loader.prefetch_factor == 4
+        assert train(loader, epochs=2) == alone
+        assert outcome(running) == ("applied", "Random: 2 → 4 batches ahead in each of 2 workers")
+    assert loader.prefetch_factor == 2
+
+
+@pytest.mark.parametrize(("choice", "depth"), [(NAME, 8), (f"{NAME}=3", 3)])
+def test_a_depth_is_found_or_given(choice, depth):
+    with applied(choice):
+        assert shuffled(num_workers=1).prefetch_factor == depth
+
+
+def test_memory_bounds_it(monkeypatch):
+    monkeypatch.setattr(room, "workers_by_memory", lambda batch, depth: 0 if batch and depth > 5 else 9)
+    with applied(NAME):
+        assert shuffled(num_workers=1).prefetch_factor == 5
+    monkeypatch.setattr(room, "workers_by_memory", lambda batch, depth: 0)
+    with applied(NAME) as running:
+        assert shuffled(num_workers=1).prefetch_factor == 2
+        assert outcome(running)[0] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "said"),
+    [
+        (lambda: shuffled(), "no effect", "without workers"),
+        (lambda: shuffled(num_workers=2, prefetch_factor=6), "no effect", "6 batches under way each already"),
+        (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
+        (lambda: shuffled(num_workers=1, in_order=False), "refused", "in the order they are ready"),
+    ],
+)
+def test_elsewhere_it_says_why_not(make, status, said):
+    with applied(NAME) as running:
+        make()
+        assert outcome(running)[0] == status
+        assert said in outcome(running)[1]
+
+
+def test_it_sees_the_workers_that_another_entry_gave(monkeypatch):
+    monkeypatch.setattr(room, "cores", lambda: 3)
+    with applied(NAME, "loader-workers=2", "loader-persistent") as running:
+        made = shuffled(Rows())
+        assert (made.num_workers, made.prefetch_factor) == (2, 4)
+        assert [one.status for one in running.outcomes] == ["applied"] * 3
+    assert (made.num_workers, made.prefetch_factor) == (0, None)
+
+
+def test_what_it_could_save_is_the_wait():
+    detect = entries()[NAME].detect
+    assert detect(observation(shares={"data": 0.2}, loaders=(loader(workers=2, prefetch=2),))).most == 0.2
+    assert detect(observation(shares={"data": 0.2}, loaders=(loader(workers=8, prefetch=2),))) is None

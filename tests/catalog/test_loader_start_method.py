@@ -1,0 +1,138 @@
+"""loader-start-method: when it is needed, and never where a script or dataset cannot bear it."""
+
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from catalog.loading import Rows, applied, outcome, shuffled, train
+from harness import HOTLAP, environment
+from observations import on_cuda
+
+from hotlap.catalog import entries
+from hotlap.catalog.loader_start_method.apply import CLEAN, found
+from hotlap.catalog.main_script import why_not_twice
+from hotlap.catalog.making import Making, NoEffect
+
+NAME = "loader-start-method"
+GUARDED = """
+'''A script.'''
+import torch
+SIZE = 3
+def main():
+    pass
+if __name__ == "__main__":
+    main()
+"""
+
+
+def script(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    return module
+
+
+def test_a_guarded_script_may_be_imported_again(tmp_path):
+    assert why_not_twice(script(tmp_path, GUARDED)) is None
+    assert why_not_twice(types.ModuleType("__main__")) is None, "a notebook has no script"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import torch\nmain()\n", "train.py has no `if __name__"),
+        (GUARDED + "print('done')\n", "run line 9 of train.py again"),
+        ("for _ in range(3):\n    pass\n" + GUARDED, "run line 1 of train.py again"),
+        ("if (", "cannot be read"),
+    ],
+)
+def test_others_may_not(text, said, tmp_path):
+    assert said in why_not_twice(script(tmp_path, text))
+
+
+def test_training_outside_of_the_guard_is_noticed(tmp_path):
+    module = script(tmp_path, GUARDED.replace("SIZE = 3", "SIZE = ask()"))
+    said = []
+    vars(module)["ask"] = lambda: said.append(why_not_twice(module))
+    exec(compile((tmp_path / "train.py").read_text(), module.__file__, "exec"), vars(module))
+    assert said == ["every worker would run line 4 of train.py again"]
+
+
+class Site:
+    def __init__(self, asked=False, alongside=(), cuda=False, available=False):
+        self.asked, self.alongside = asked, frozenset(alongside)
+        cuda_ = types.SimpleNamespace(is_initialized=lambda: cuda, is_available=lambda: available)
+        self.torch = types.SimpleNamespace(cuda=cuda_)
+
+
+@pytest.mark.parametrize(
+    ("site", "method"),
+    [
+        (Site(), None),
+        (Site(cuda=True), None),
+        (Site(asked=True), None),
+        (Site(asked=True, cuda=True), CLEAN),
+        (Site(alongside=["cuda-graphs"]), None),
+        (Site(alongside=["cuda-graphs"], available=True), CLEAN),
+    ],
+)
+def test_a_fork_is_avoided_only_where_it_is_not_safe(site, method):
+    making = Making(torch, {"dataset": Rows(), "num_workers": 1, "multiprocessing_context": "fork"})
+    if method:
+        assert found(site, making) == method
+    else:
+        with pytest.raises(NoEffect, match="a fork is safe here"):
+            found(site, making)
+
+
+class Local(Rows):
+    def __reduce__(self):
+        raise TypeError("not to be sent")
+
+
+@pytest.mark.parametrize(
+    ("choice", "dataset", "options", "status", "said"),
+    [
+        (f"{NAME}=spawn", Rows, {}, "no effect", "without workers"),
+        (f"{NAME}=spawn", Rows, {"num_workers": 1, "multiprocessing_context": "fork"}, "no effect", "itself"),
+        (NAME, Rows, {"num_workers": 1}, "no effect", "a fork is safe"),
+        (f"{NAME}=fork", Rows, {"num_workers": 1}, "no effect", "by fork already"),
+        (f"{NAME}=spawn", Local, {"num_workers": 1}, "refused", "TypeError: not to be sent"),
+    ],
+)
+def test_elsewhere_it_says_why_not(choice, dataset, options, status, said, monkeypatch):
+    monkeypatch.setattr("hotlap.catalog.making.multiprocessing.get_start_method", lambda allow_none: "fork")
+    monkeypatch.setattr(sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"], "why_not_twice", lambda: None)
+    with applied(choice) as running:
+        shuffled(dataset(), **options)
+        assert (outcome(running)[0], said in outcome(running)[1]) == (status, True), outcome(running)
+
+
+PROGRAM = """
+import torch
+from catalog.loading import shuffled, train
+
+if __name__ == "__main__":
+    loader = shuffled(num_workers=1)
+    print([*train(loader, epochs=1)[0], *torch.rand(2).tolist()])
+"""
+
+
+def test_workers_by_forkserver_give_the_same_losses(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    command = [sys.executable, "train.py"]
+    path = environment(PYTHONPATH=str(__file__).rpartition("/catalog/")[0])
+    alone = [*train(shuffled(num_workers=1), epochs=1)[0], *torch.rand(2).tolist()]
+    asked = ["--with", f"{NAME}=forkserver"]
+    whole = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *asked, *command]
+    under = subprocess.run(whole, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=120)
+    assert under.returncode == 0, under.stderr
+    assert under.stdout == f"{alone}\n"
+    assert "applied: loader-start-method (workers of Rows by forkserver)" in under.stderr
+
+
+def test_it_saves_no_time_itself():
+    assert entries()[NAME].detect(on_cuda()) is None

@@ -1,0 +1,78 @@
+"""Which copies are changed; the copies themselves need a GPU and are tested in tests/cuda."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from hotlap.catalog import entries
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.pinned_copies.apply import Copies, apply, waits
+from hotlap.catalog.site import Site
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+
+HOST = torch.ones(2)
+
+
+@pytest.fixture
+def site():
+    seams = Seams(torch, Guard(strict=True))
+    seams.open()
+    site = Site("pinned-copies", entries()["pinned-copies"], None, torch, seams, Moments(seams))
+    yield site
+    site.close()
+    seams.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "expected"),
+    [
+        ("to", ("cuda",), {}, True),
+        ("to", (torch.device("cuda:0"),), {}, True),
+        ("to", (), {"device": "cuda"}, True),
+        ("to", ("cuda", torch.float16), {}, True),
+        ("cuda", (), {}, True),
+        ("cuda", (), {"non_blocking": False}, True),
+        ("to", ("cuda",), {"non_blocking": True}, False),
+        ("to", ("cuda", torch.float16, True), {}, False),
+        ("to", ("cpu",), {}, False),
+        ("to", (torch.float16,), {}, False),
+        ("to", (HOST,), {}, False),
+    ],
+)
+def test_only_copies_to_the_device_that_block(name, args, kwargs, expected):
+    assert waits(name, HOST, args, kwargs) is expected
+
+
+def test_only_tensors_of_recent_batches_are_known_and_none_is_kept(site):
+    copies = Copies(site)
+    site.after(site.seams.fetching, copies.fetched)
+    loader = DataLoader(TensorDataset(torch.arange(40.0), torch.arange(40)), 2)
+    iterator = iter(loader)
+    inputs, targets = next(iterator)
+    assert copies._of_a_batch(inputs)
+    assert copies._of_a_batch(targets)
+    assert not copies._of_a_batch(inputs.clone())
+    assert not copies._of_a_batch(HOST)
+    del inputs, targets
+    gc.collect()
+    assert all(known() is None for batch in copies._recent for known in batch.values())
+    for _ in iterator:
+        assert len(copies._recent) <= 4
+
+
+def test_other_uses_of_to_are_as_they_were_and_closing_leaves_nothing(site):
+    before = torch.Tensor.to, torch.Tensor.cuda, dict(vars(torch.Tensor))
+    apply(site)
+    for inputs, targets in DataLoader(TensorDataset(torch.arange(4.0), torch.arange(4)), 2):
+        assert inputs.to(torch.float64).dtype == torch.float64
+        assert inputs.to("cpu") is inputs
+        assert targets.to(inputs).dtype == torch.float32
+        assert inputs.to("meta").device.type == "meta"
+    assert site.outcome.status == "no effect"
+    site.close()
+    assert (torch.Tensor.to, torch.Tensor.cuda, dict(vars(torch.Tensor))) == before

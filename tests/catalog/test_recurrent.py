@@ -1,0 +1,83 @@
+"""recurrent: weights that came apart are put together once."""
+
+import copy
+import importlib
+
+import pytest
+import torch
+from catalog.compute_models import ROWS, SERIES, Recurrent, mlp, train
+from observations import device, kernel, model, observation
+from torch import nn
+
+from hotlap.catalog import entries
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.site import Site
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+
+recurrent = importlib.import_module("hotlap.catalog.recurrent.apply")
+
+
+@pytest.fixture
+def site():
+    seams = Seams(torch, Guard(strict=True))
+    seams.open()
+    made = Site("recurrent", entries()["recurrent"], None, torch, seams, Moments(seams))
+    recurrent.apply(made)
+    yield made
+    made.close()
+    seams.close()
+
+
+def in_one_piece(layer):
+    """As torch does on a GPU: matrices first, then biases, views of one storage."""
+    weights = sorted(layer._flat_weights, key=lambda one: -one.dim())
+    piece = torch.cat([one.detach().flatten() for one in weights])
+    start = 0
+    for one in weights:
+        one.data = piece[start : start + one.numel()].view_as(one)
+        start += one.numel()
+
+
+def test_what_counts_as_flat():
+    layer = nn.LSTM(3, 5, num_layers=2)
+    assert not recurrent.is_flat(layer)
+    in_one_piece(layer)
+    assert recurrent.is_flat(layer)
+    assert not recurrent.is_flat(copy.deepcopy(layer))  # a copy comes apart
+
+
+def test_one_storage_in_another_order_is_not_flat():
+    layer = nn.LSTM(3, 5, num_layers=2)
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(layer.parameters()), layer.parameters())
+    assert not recurrent.is_flat(layer)
+
+
+def test_weights_that_came_apart_are_put_together(site, monkeypatch):
+    monkeypatch.setattr(recurrent, "on_gpu", lambda _: True)
+
+    def first_step(step, *_):  # not earlier: moving the model would have them put together
+        monkeypatch.setattr(nn.LSTM, "flatten_parameters", in_one_piece)
+
+    _, module, _, _ = train(Recurrent, SERIES, steps=4, between=first_step)
+    assert site.outcome.why == "1 of 1 layers had their weights copied together at every call"
+    assert recurrent.is_flat(module.lstm)
+
+
+def test_on_a_cpu_there_is_nothing_to_do(site):
+    train(Recurrent, SERIES, steps=4)
+    assert site.outcome.status == "no effect"
+
+
+def test_models_without_recurrent_layers(site):
+    train(mlp, ROWS, steps=4)
+    assert site.outcome.why == "the model has no recurrent layers"
+
+
+def test_detect():
+    detect = entries()["recurrent"].detect
+    seen = observation(
+        models=(model(device="cuda:0", layers={"LSTM": 1}),), device=device(8.0, kernels=(kernel("copy", 0.5),))
+    )
+    assert detect(seen).most == pytest.approx(0.4)
+    assert detect(observation()) is None

@@ -1,0 +1,484 @@
+"""Batches from the resident dataset are those of plain torch, bit by bit, and so are the random streams."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import OrderedDict, namedtuple
+
+import numpy as np
+import pytest
+import torch
+from harness import HOTLAP, bare, python
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+import hotlap
+from hotlap.catalog.resident_data.sameness import same
+
+Pair = namedtuple("Pair", "left right")
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    yield
+    hotlap.disable()
+
+
+def resident(*more):
+    return hotlap.enable(None, with_=["resident-data", *more])
+
+
+def outcome(enabled):
+    (one,) = [one for one in enabled.outcomes if one.name == "resident-data"]
+    return one
+
+
+class Made(Dataset):
+    """Items of a given form."""
+
+    def __init__(self, form, length=23):
+        self.values = torch.randn(length, 3, 4, generator=torch.Generator().manual_seed(1))
+        self.form, self.fetched = form, 0
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        self.fetched += 1
+        return self.form(self.values[index], index)
+
+
+FORMS = {
+    "tensor": lambda x, i: x,
+    "scalar tensor": lambda x, i: x[0, 0],
+    "pair": lambda x, i: (x, i),
+    "list": lambda x, i: [x, float(i), i % 2 == 0],
+    "dict": lambda x, i: {"x": x, "y": i, "name": f"item {i}"},
+    "ordered dict": lambda x, i: OrderedDict(b=x, a=np.float32(i)),
+    "namedtuple": lambda x, i: Pair(x, {"deep": [x * 2, i]}),
+    "numpy": lambda x, i: (x.numpy(), np.int16(i), x.numpy().astype(np.float64)),
+    "numpy bool": lambda x, i: (np.bool_(i % 2), x > 0),
+    "strings": lambda x, i: ("abc", b"def", i),
+    "one string": lambda x, i: f"item {i}",
+    "half": lambda x, i: (x.half(), x.bfloat16(), x.to(torch.complex64)),
+    "transposed": lambda x, i: x.t(),
+    "channels last": lambda x, i: x.reshape(1, 3, 2, 2).to(memory_format=torch.channels_last)[0],
+    "empty": lambda x, i: (x[:0], i),
+    "nan": lambda x, i: (x / 0 * 0, -0.0),
+}
+SAMPLERS = {
+    "in order": lambda data: {"batch_size": 5},
+    "shuffled": lambda data: {"batch_size": 4, "shuffle": True},
+    "dropping": lambda data: {"batch_size": 5, "shuffle": True, "drop_last": True},
+    "generator": lambda data: {
+        "batch_size": 6, "shuffle": True, "generator": torch.Generator().manual_seed(5)
+    },
+    "replacement": lambda data: {"batch_size": 7, "sampler": RandomSampler(data, replacement=True, num_samples=40)},
+    "more than all": lambda data: {"batch_size": 7, "sampler": RandomSampler(data, num_samples=60)},
+    "subset": lambda data: {"batch_size": 3, "sampler": SubsetRandomSampler([3, 1, 4, 15, 9, 2])},
+    "weighted": lambda data: {"batch_size": 8, "sampler": WeightedRandomSampler([1.0] * len(data), 30)},
+    "batch sampler": lambda data: {"batch_sampler": BatchSampler(SequentialSampler(data), 4, True)},
+    "list of batches": lambda data: {"batch_sampler": [[0, 1], [5], [2, 2, 2], [22, 0]]},
+    "numpy indices": lambda data: {"batch_size": 2, "sampler": list(np.arange(6))},
+    "lazy draws": lambda data: {"batch_size": 3, "sampler": Lazy(9)},
+    "eager draws": lambda data: {"batch_size": 3, "sampler": Eager(9)},
+    "from the end": lambda data: {"batch_size": 3, "sampler": [-1, 0, 1, 2, 3]},
+}  # fmt: skip
+
+
+class Lazy:
+    """Draws from the global stream whenever an index is taken."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield int(torch.randint(0, 20, ()))
+
+    def __len__(self):
+        return self.count
+
+
+class Eager(Lazy):
+    """Draws when it is asked for an iterator."""
+
+    def __iter__(self):
+        return iter(torch.randint(0, 20, (self.count,)).tolist())
+
+
+def epochs(loader, count=2, stop=None):
+    """All batches, with random numbers drawn in between as a model would, and the streams at the end."""
+    seen = []
+    for _ in range(count):
+        for number, batch in enumerate(loader):
+            seen.append(batch)
+            seen.append([torch.rand(1), random.random(), float(np.random.rand())])
+            if number == stop:
+                break
+    return seen
+
+
+def seeded(make, **how):
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    return epochs(make(), **how)
+
+
+def strides(batches):
+    return [t.stride() for part in batches for t in tensors(part)]
+
+
+def tensors(part):
+    if isinstance(part, torch.Tensor):
+        return [part]
+    if isinstance(part, dict):
+        part = list(part.values())
+    return [t for one in part for t in tensors(one)] if isinstance(part, (list, tuple)) else []
+
+
+def check(make, status="applied", **how):
+    plain = seeded(make, **how)
+    with resident() as enabled:
+        ours = seeded(make, **how)
+        assert outcome(enabled).status == status, outcome(enabled)
+    assert same(torch, ours, plain)
+    assert strides(ours) == strides(plain)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_sample(form):
+    data = Made(FORMS[form])
+    check(lambda: DataLoader(data, batch_size=4, shuffle=True))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("stop", [None, 1])
+def test_every_sampler_also_when_the_loop_breaks_off(sampler, stop):
+    data = Made(FORMS["pair"])
+    check(lambda: DataLoader(data, **SAMPLERS[sampler](data)), stop=stop, count=3)
+
+
+@pytest.mark.parametrize("sampler", ["shuffled", "generator", "lazy draws", "eager draws"])
+@pytest.mark.parametrize(("workers", "persistent"), [(1, False), (2, True)])
+def test_workers_take_indices_ahead_and_so_do_we(sampler, workers, persistent):
+    data = Made(FORMS["pair"])
+    make = lambda: DataLoader(  # noqa: E731
+        data, num_workers=workers, persistent_workers=persistent, **SAMPLERS[sampler](data)
+    )
+    check(make, count=3)
+
+
+def test_random_loaders():
+    """Many loaders, chosen by chance under a fixed seed."""
+    chance = random.Random(3)
+    for _ in range(60):
+        length = chance.randint(1, 40)
+        data = Made(FORMS[chance.choice(list(FORMS))], length)
+        data = Subset(data, chance.sample(range(length), chance.randint(1, length))) if chance.random() < 0.3 else data
+        how = {
+            "batch_size": chance.randint(1, 45),
+            "shuffle": chance.random() < 0.5,
+            "drop_last": chance.random() < 0.5,
+        }
+        check(
+            lambda data=data, how=how: DataLoader(data, **how),
+            count=chance.randint(1, 3),
+            status=may_be_nothing(data, how),
+        )
+
+
+def may_be_nothing(data, how):
+    return "applied" if not how["drop_last"] or len(data) >= how["batch_size"] else "no effect"
+
+
+def test_no_worker_is_started(monkeypatch):
+    def start(*args, **kwargs):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr(torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__", start)
+    with resident():
+        assert len(list(DataLoader(Made(FORMS["pair"]), 4, num_workers=2))) == 6
+
+
+def test_items_are_fetched_once_for_all_loaders_made_of_a_dataset():
+    data = Made(FORMS["pair"], 200)
+    with resident():
+        for _ in range(4):
+            list(DataLoader(data, 10, shuffle=True))
+            list(DataLoader(data, 30, collate_fn=lambda batch: torch.utils.data.default_collate(batch)))
+    assert data.fetched <= 2 * (200 + 60) + 8 * 3
+
+
+def test_a_tensor_dataset_is_read_where_it_is():
+    data = TensorDataset(torch.randn(30, 2), torch.arange(30))
+    check(lambda: DataLoader(data, 4, shuffle=True))
+    with resident() as enabled:
+        list(DataLoader(data, 4))
+        assert "read where it is" in outcome(enabled).why
+
+
+def test_what_the_program_does_to_a_batch_stays_in_the_batch():
+    data = TensorDataset(torch.ones(8, 2))
+    with resident():
+        for _ in range(2):
+            for (batch,) in DataLoader(data, 8):
+                assert batch.eq(1).all()
+                batch.zero_()
+    assert data.tensors[0].eq(1).all()
+
+
+def stacked(batch):
+    return torch.stack([x for x, _ in batch]) / 2, torch.tensor([y for _, y in batch])
+
+
+def padded(batch):
+    return torch.nn.utils.rnn.pad_sequence([x[: 1 + y % 3] for x, y in batch], batch_first=True)
+
+
+def normalised(batch):
+    inputs = torch.stack([x for x, _ in batch])
+    return inputs - inputs.mean()
+
+
+def numbered(batch):
+    return torch.stack([x for x, _ in batch]), torch.arange(len(batch))
+
+
+def noisy(batch):
+    return torch.stack([x for x, _ in batch]) + torch.rand(())
+
+
+def counted(batch):
+    return {"x": torch.stack([x for x, _ in batch]), "count": len(batch)}
+
+
+def test_a_collate_function_that_stacks_may_be_the_users_own():
+    data = Made(FORMS["pair"])
+    check(lambda: DataLoader(data, 4, shuffle=True, collate_fn=stacked))
+
+
+@pytest.mark.parametrize("collate", [padded, normalised, numbered, noisy, counted])
+def test_a_collate_function_that_does_more_is_refused(collate):
+    data = Made(FORMS["pair"])
+    check(lambda: DataLoader(data, 4, shuffle=True, collate_fn=collate), status="refused")
+
+
+class Augmented(Made):
+    def __init__(self, draw):
+        super().__init__(FORMS["pair"])
+        self.draw = draw
+
+    def __getitem__(self, index):
+        value, label = super().__getitem__(index)
+        return value + self.draw(), label
+
+
+OWN = {"torch": torch.Generator().manual_seed(0), "numpy": np.random.default_rng(0), "python": random.Random(0)}
+DRAWS = {
+    "torch": lambda: float(torch.rand(())),
+    "numpy": lambda: float(np.random.rand()),
+    "random": lambda: random.random(),
+    "seldom": lambda: 1.0 if random.random() < 1e-9 else 0.0,
+    "own torch": lambda: float(torch.rand((), generator=OWN["torch"])),
+    "own numpy": lambda: OWN["numpy"].random(),
+    "own python": lambda: OWN["python"].random(),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_random_augmentation_is_refused_and_its_streams_are_where_they_were(draw):
+    def make():
+        OWN["torch"].manual_seed(0)
+        OWN["python"].seed(0)
+        OWN["numpy"].bit_generator.state = np.random.default_rng(0).bit_generator.state
+        return DataLoader(Augmented(DRAWS[draw]), 4, shuffle=True)
+
+    check(make, status="refused")
+
+
+def test_items_that_differ_without_drawing_are_refused():
+    count = iter(range(10**6))
+    data = Augmented(lambda: next(count))
+    with resident() as enabled:
+        list(DataLoader(data, 4))
+        assert "different values" in outcome(enabled).why
+
+
+REFUSALS = {
+    "ragged": (lambda x, i: x[: 1 + i % 3], "stack"),
+    "types differ": (lambda x, i: (x, i if i % 2 else float(i)), "differ|stack"),
+    "objects": (lambda x, i: (x, object), "stacked"),
+    "gradient": (lambda x, i: x.clone().requires_grad_(), "gradient"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_what_cannot_be_stacked_is_refused(kind):
+    form, why = REFUSALS[kind]
+    data = Made(form)
+    with resident() as enabled, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.utils.data._utils.collate, "default_collate_err_msg_format", "{}")
+        loader = DataLoader(data, 1)
+        try:
+            list(loader)
+        except TypeError:
+            assert kind == "objects"  # torch's own error
+        told = outcome(enabled)
+        assert told.status == "refused"
+        assert any(word in told.why for word in why.split("|")), told
+
+
+def test_one_odd_item_far_in_is_found_while_filling():
+    data = Made(lambda x, i: x if i != 1234 else x[:1], 2000)
+    plain = [batch.shape for batch in DataLoader(data, 1)]
+    with resident() as enabled:
+        assert [batch.shape for batch in DataLoader(data, 1)] == plain
+        assert outcome(enabled).status == "refused"
+
+
+def test_an_item_that_cannot_be_fetched_is_the_users_error_at_its_time():
+    def form(x, i):
+        if i == 20:
+            raise KeyError("no such item")
+        return x
+
+    with resident() as enabled:
+        loader = iter(DataLoader(Made(form), 5))
+        for _ in range(4):
+            next(loader)
+        with pytest.raises(KeyError, match="no such item"):
+            next(loader)
+        assert "no such item" in outcome(enabled).why
+
+
+def test_a_stream_and_whole_batches_are_left_alone():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(4))
+
+    data = TensorDataset(torch.arange(6))
+    for make in (
+        lambda: DataLoader(Stream(), 2),
+        lambda: DataLoader(data, batch_size=None, sampler=BatchSampler(SequentialSampler(data), 2, False)),
+        lambda: DataLoader([], 2, sampler=[]),
+    ):
+        with resident() as enabled:
+            seeded(make)
+            assert outcome(enabled).status in ("no effect", "refused")
+
+
+@pytest.mark.parametrize("change", ["values", "length"])
+def test_a_dataset_that_changes_between_epochs_goes_back_to_its_own_way(change):
+    def train(data):
+        seen = []
+        loader = DataLoader(data, 4)
+        for _ in range(3):
+            seen += list(loader)
+            if change == "values":
+                data.values = data.values + 1
+            else:
+                data.values = data.values[:-4]
+                loader = DataLoader(data, 4)
+        return seen
+
+    plain = train(Made(FORMS["pair"]))
+    with resident() as enabled:
+        assert same(torch, train(Made(FORMS["pair"])), plain)
+        assert "given up later" in outcome(enabled).why
+
+
+def test_too_little_memory_is_refused(monkeypatch):
+    from hotlap.catalog.resident_data import store
+
+    monkeypatch.setattr(store, "host_memory", lambda: 1000.0)
+    with resident() as enabled:
+        list(DataLoader(Made(FORMS["pair"]), 4))
+        assert outcome(enabled).status == "refused"
+        assert "MB" in outcome(enabled).why
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_dataset_that_takes_long_is_kept_as_the_first_epoch_goes(monkeypatch, workers, persistent):
+    monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "PATIENCE", -1.0)
+    data = Made(FORMS["dict"])
+    how = {"num_workers": workers, "persistent_workers": persistent and workers > 0}
+    check(lambda: DataLoader(data, 4, shuffle=True, **how), count=4)
+    check(lambda: DataLoader(data, 4, sampler=Lazy(12), **how), count=4)
+
+
+def test_a_lazily_opened_file_is_closed_again():
+    class Lazily(Made):
+        file = None
+
+        def __getitem__(self, index):
+            self.file = self.file or object()
+            return super().__getitem__(index)
+
+    data = Lazily(FORMS["pair"])
+    before = dict(vars(data))
+    with resident():
+        list(DataLoader(data, 4))
+    assert vars(data) == before
+
+
+def test_enabled_in_the_middle_of_training_with_persistent_workers():
+    data = Made(FORMS["pair"])
+
+    def train(then):
+        seeded(list)
+        loader = DataLoader(data, 4, sampler=Eager(8), num_workers=1, persistent_workers=True)
+        return epochs(loader, 1) + (then(), epochs(loader, 2))[1]
+
+    plain = train(lambda: None)
+    assert same(torch, train(resident), plain)
+
+
+def test_nothing_is_left_when_it_is_disabled():
+    data, loader_class = Made(FORMS["pair"]), DataLoader
+    before = dict(vars(loader_class)), dict(vars(torch.utils.data.dataloader._BaseDataLoaderIter))
+    loader = DataLoader(data, 4)
+    kept = dict(vars(loader))
+    with resident():
+        iterator = iter(loader)
+        next(iterator)
+    assert len(list(iterator)) == 5  # the epoch under way goes on
+    assert (dict(vars(loader_class)), dict(vars(torch.utils.data.dataloader._BaseDataLoaderIter))) == before
+    assert vars(loader) == kept
+
+
+def test_iterating_within_inference_mode_first():
+    data = Made(FORMS["pair"])
+    with resident():
+        with torch.inference_mode():
+            list(DataLoader(data, 4))
+        (inputs, _), *_ = DataLoader(data, 4)
+        weight = torch.ones(4, requires_grad=True)
+        (inputs * weight).sum().backward()
+        assert not inputs.is_inference()
+
+
+@pytest.mark.parametrize("program", ["plain_loop.py", "accelerate_loop.py"])
+def test_whole_programs_train_the_same(program, tmp_path):
+    command = python(program)
+    alone = bare(command, tmp_path, STEPS="8")
+    ran = bare(
+        [*HOTLAP, "run", "--with", "resident-data", "--run-dir", str(tmp_path / "kept"), *command], tmp_path, STEPS="8"
+    )
+    assert ran.code == alone.code == 0, ran.stderr
+    assert ran.stdout == alone.stdout
+    assert "applied: resident-data" in ran.stderr

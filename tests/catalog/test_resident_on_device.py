@@ -1,0 +1,185 @@
+"""Which tensors of a batch come on the device. The device is torch's `meta`, which every machine has."""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import hotlap
+from hotlap.catalog.resident_data.apply import Keeper
+from hotlap.catalog.resident_data.watched import SETTLED, Learning
+
+HOST, DEVICE = "cpu", "meta"
+
+
+@pytest.fixture(autouse=True)
+def enabled(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    applying = sys.modules["hotlap.catalog.resident_data.apply"]
+    monkeypatch.setattr(applying, "new_learning", lambda: Learning(frozenset({DEVICE})))
+    monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)
+    monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 1e6)
+    with hotlap.enable(None, with_=["resident-data"]) as enabled:
+        yield enabled
+
+
+@pytest.fixture
+def data():
+    return TensorDataset(torch.arange(40.0).reshape(20, 2), torch.arange(20))
+
+
+def usual(inputs, targets):
+    return inputs.to(DEVICE), targets.to(DEVICE)
+
+
+def devices(loader, use, epochs=4):
+    """Where the tensors of each batch were, in the last epoch."""
+    for _ in range(epochs):
+        found = []
+        for inputs, targets in loader:
+            assert isinstance(inputs, torch.Tensor)
+            found.append((inputs.device.type, targets.device.type))
+            use(inputs, targets)
+    return set(found)
+
+
+def where(loader, use):
+    """The same without asking a batch for its device while it is watched."""
+    count = 0
+    for _ in range(4):
+        for inputs, targets in loader:
+            count += 1
+            if count > SETTLED:
+                return inputs.device.type, targets.device.type
+            inputs, targets = use(inputs, targets) or (None, None)
+    raise AssertionError("too few batches")
+
+
+def test_what_is_only_copied_to_the_device_comes_there(data, enabled):
+    assert where(DataLoader(data, 4), usual) == (DEVICE, DEVICE)
+    assert "2 of 2 tensors of a batch" in enabled.outcomes[0].why
+
+
+def test_the_copy_the_program_makes_then_costs_nothing(data):
+    loader = DataLoader(data, 4)
+    where(loader, usual)
+    inputs, _ = next(iter(loader))
+    assert inputs.to(DEVICE) is inputs
+
+
+def labels_on_host(inputs, targets):
+    inputs.to(DEVICE)
+    return float((targets == 1).sum()), None
+
+
+def labels_on_both(inputs, targets):
+    targets.to(DEVICE)
+    targets.tolist()
+    inputs.to(DEVICE)
+
+
+def twice(inputs, targets):
+    inputs.to(DEVICE), inputs.to(DEVICE), targets.to(DEVICE)
+
+
+def in_a_list(inputs, targets):
+    torch.stack([targets, targets])
+    usual(inputs, targets)
+
+
+def written(inputs, targets):
+    usual(inputs, targets)
+    targets.zero_()
+
+
+def asks_where(inputs, targets):
+    if targets.device.type == "cpu":
+        usual(inputs, targets)
+
+
+@pytest.mark.parametrize("use", [labels_on_host, labels_on_both, in_a_list, written, asks_where])
+def test_what_is_used_on_the_host_stays_there(data, use):
+    assert where(DataLoader(data, 4), use) == (DEVICE, HOST)
+
+
+def test_two_copies_are_two_tensors(data):
+    assert where(DataLoader(data, 4), twice) == (HOST, DEVICE)
+
+
+def test_what_the_program_keeps_stays_on_the_host(data):
+    kept = []
+
+    def keeping(inputs, targets):
+        kept.append(targets)
+        usual(inputs, targets)
+
+    assert where(DataLoader(data, 4), keeping) == (DEVICE, HOST)
+    assert torch.cat([one.as_subclass(torch.Tensor) for one in kept]).device.type == HOST
+
+
+def test_the_shape_may_be_asked_for_and_a_static_tensor_filled(data):
+    static = torch.empty(4, 2, device=DEVICE)
+
+    def filling(inputs, targets):
+        assert inputs.shape[0] == inputs.size(0) == len(targets)
+        static.copy_(inputs)
+        targets.to(DEVICE)
+
+    assert where(DataLoader(data, 4), filling) == (DEVICE, DEVICE)
+
+
+def test_training_and_evaluation_differ_over_one_dataset(data):
+    assert where(DataLoader(data, 4, shuffle=True), usual) == (DEVICE, DEVICE)
+    assert where(DataLoader(data, 5), labels_on_host) == (DEVICE, HOST)
+
+
+def test_a_loader_made_anew_in_each_epoch_is_used_alike(data):
+    for _ in range(SETTLED + 1):
+        for inputs, targets in DataLoader(data, 20):
+            found = inputs.as_subclass(torch.Tensor).device.type
+            inputs, targets = inputs.to(DEVICE), targets.to(DEVICE)
+    assert found == DEVICE
+
+
+def test_too_little_device_memory(data, enabled, monkeypatch):
+    monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 100.0)
+    assert where(DataLoader(data, 4), usual) == (HOST, HOST)
+    assert "not on the device" in enabled.outcomes[0].why
+
+
+def test_the_value_host_keeps_all_on_the_host(data):
+    hotlap.disable()
+    with hotlap.enable(None, with_=["resident-data=host"]):
+        assert devices(DataLoader(data, 4), usual) == {(HOST, HOST)}
+
+
+def test_a_watched_batch_is_a_tensor_like_any_other(data):
+    inputs, targets = next(iter(DataLoader(data, 4)))
+    plain = data.tensors[0][:4]
+    assert type(inputs) is not torch.Tensor  # else this tests nothing
+    assert repr(inputs) == repr(plain)
+    assert str(inputs) == str(plain)
+    assert type(inputs + 1) is torch.Tensor
+    assert torch.equal(inputs, plain)
+    assert inputs.numpy().tolist() == plain.tolist()
+    assert type(copy.deepcopy(inputs)) is torch.Tensor
+    inputs.requires_grad_()
+    (inputs * 2).sum().backward()
+    assert inputs.grad.eq(2).all()
+    assert [int(one) for one in targets] == [0, 1, 2, 3]
+
+
+def test_a_saved_batch_holds_nothing_of_ours(data):
+    inputs, _ = next(iter(DataLoader(data, 4)))
+    file = io.BytesIO()
+    torch.save({"batch": inputs}, file)
+    assert b"hotlap" not in file.getvalue()
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)["batch"]
+    assert type(loaded) is torch.Tensor
+    assert torch.equal(loaded, data.tensors[0][:4])

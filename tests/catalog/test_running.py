@@ -1,0 +1,213 @@
+"""A plan in the user's process: what is applied in which order, what is said, and that all of it can be taken back."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap import catalog
+from hotlap.catalog import running as room
+from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.running import Running, difference, lines
+from hotlap.model.plan import Choice, Circumstances, Outcome, Risk
+from hotlap.model.session import Session
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+
+
+@pytest.fixture
+def seams():
+    opened = Seams(torch, Guard(strict=False))
+    opened.open()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """Entries that exist for one test only, by name."""
+
+    def plant(**by_name):
+        found = {
+            name.replace("_", "-"): Entry(
+                code=f"X{number}",
+                title="",
+                risk=Risk.EXACT,
+                detect=lambda seen: None,
+                values=WholeNumber(1, 9),
+                **parts,
+            )
+            for number, (name, parts) in enumerate(by_name.items(), 101)
+        }
+        ordered = dict(sorted(found.items(), key=lambda pair: pair[1].order))
+        monkeypatch.setattr(catalog, "entries", lambda: ordered)
+        monkeypatch.setattr(room, "entries", lambda: ordered)
+
+    return plant
+
+
+def train(steps: int) -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        loss = model(torch.ones(2, 3)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def choices(*names: str) -> list[Choice]:
+    return [Choice(name=name) for name in names]
+
+
+def by_name(running: Running) -> dict[str, str]:
+    return {one.name: one.status for one in running.outcomes}
+
+
+def test_entries_are_applied_in_the_order_they_ask_for(planted, seams):
+    applied = []
+    planted(
+        late={"apply": lambda site: applied.append(site.name), "order": 90},
+        early={"apply": lambda site: applied.append(site.name), "order": 10},
+    )
+    Running(torch, choices("late", "early"), seams).begin()
+    assert applied == ["early", "late"]
+
+
+def test_the_value_reaches_the_entry(planted, seams):
+    seen = []
+    planted(one={"apply": lambda site: seen.append(site.value)})
+    Running(torch, [Choice(name="one", value="7")], seams).begin()
+    assert seen == [7]
+
+
+def test_an_entry_that_cannot_be_applied_is_withdrawn_and_the_others_stay(planted, seams):
+    planted(broken={"apply": lambda site: 1 / 0}, sound={"apply": lambda site: site.applied("well")})
+    running = Running(torch, choices("broken", "sound"), seams)
+    running.begin()
+    assert by_name(running) == {"broken": "withdrawn", "sound": "applied"}
+    assert len(train(8)) == 8
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"), [({"device": "cuda"}, "no GPU that torch can use"), ({"torch": (99, 0)}, "needs torch 99.0")]
+)
+def test_a_requirement_that_is_not_met_is_no_effect_with_the_reason(planted, seams, monkeypatch, parts, why):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    planted(demanding={"apply": lambda site: 1 / 0, **parts})
+    running = Running(torch, choices("demanding"), seams)
+    running.begin()
+    (outcome,) = running.outcomes
+    assert outcome.status == "no effect"
+    assert why in outcome.why
+
+
+def test_what_was_applied_is_said_once_the_training_is_under_way_and_kept(planted, seams, tmp_path, capsys):
+    planted(
+        one={"apply": lambda site: site.applied("well")},
+        other={"apply": lambda site: site.after(site.seams.stepping, lambda *_: site.refused("too big"))},
+    )
+    running = Running(torch, choices("one", "other"), seams)
+    running.folder, running.quiet = tmp_path, False
+    running.begin()
+    running.tell()
+    assert capsys.readouterr().err == "", "a process that does not train says nothing"
+    train(room.SETTLED - 1)
+    assert capsys.readouterr().err == ""
+    train(4)
+    assert capsys.readouterr().err == "hotlap: applied: one (well)\nhotlap: refused: other (too big)\n"
+    running.tell()
+    assert capsys.readouterr().err == ""
+    (kept,) = tmp_path.glob("outcomes-*.json")
+    assert [one["status"] for one in json.loads(kept.read_text())["outcomes"]] == ["applied", "refused"]
+
+
+def test_an_entry_withdrawn_later_is_said_then(planted, seams, capsys):
+    planted(one={"apply": lambda site: site.applied("well")})
+    running = Running(torch, choices("one"), seams)
+    running.quiet = False
+    running.begin()
+    train(room.SETTLED)
+    capsys.readouterr()
+    running.sites[0].withdraw("it failed")
+    assert capsys.readouterr().err == "hotlap: withdrawn: one (it failed)\n"
+
+
+def test_other_ranks_and_quiet_runs_say_nothing(planted, seams, capsys, monkeypatch):
+    planted(one={"apply": lambda site: site.applied("well")})
+    monkeypatch.setenv("RANK", "1")
+    running = Running(torch, choices("one"), seams)
+    running.quiet = False
+    running.begin()
+    train(room.SETTLED)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_root_is_told_between_two_steps_to_all_who_wait(planted, seams):
+    roots = []
+    planted(
+        one={"apply": lambda site: site.when_root(roots.append)},
+        other={"apply": lambda site: site.when_root(roots.append)},
+    )
+    Running(torch, choices("one", "other"), seams).begin()
+    train(4)
+    assert [type(root) for root in roots] == [nn.Linear, nn.Linear]
+
+
+def test_closing_the_seams_of_a_session_takes_the_entries_back(planted, tmp_path):
+    """As happens in a child made by fork: a loader's worker is not ours to change."""
+    planted(
+        one={"apply": lambda site: site.replace(nn.Linear, "forward", lambda original, i, args, k: original(*args))}
+    )
+    before = dict(vars(nn.Linear))
+    seams = Seams(torch, Guard(strict=True))
+    room.start(torch, session(tmp_path, choices("one")), seams)
+    assert vars(nn.Linear)["forward"] is not before["forward"]
+    seams.close()
+    assert dict(vars(nn.Linear)) == before
+
+
+def session(folder, chosen, **more) -> Session:
+    return Session(
+        schema=1, folder=str(folder), agent="", steps=None, warmup=None, max_seconds=1e9, full=True, ceiling=False,
+        trace=False, started=0.0, choices=tuple(chosen), **{"quiet": True, **more},
+    )  # fmt: skip
+
+
+def circumstances(**more) -> Circumstances:
+    usual = {"command": ("python",), "source": "0", "torch": str(torch.__version__), "hardware": room.hardware(torch)}
+    return Circumstances(**{**usual, **more})
+
+
+def test_a_plan_proven_elsewhere_is_replaced_and_one_line_says_so(planted, seams, tmp_path, capsys):
+    applied = []
+    planted(
+        proven={"apply": lambda site: applied.append(site.name)},
+        safe={"apply": lambda site: applied.append(site.name)},
+    )
+    elsewhere = circumstances(hardware="8 × Fast GPU")
+    room.start(torch, session(tmp_path, choices("proven"), proven=elsewhere, otherwise=tuple(choices("safe"))), seams)
+    assert applied == ["safe"]
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_differences_are_named():
+    assert difference(circumstances(), torch) is None
+    assert "torch 1.0, this is" in (difference(circumstances(torch="1.0"), torch) or "")
+    assert "8 × Fast GPU, this is" in (difference(circumstances(hardware="8 × Fast GPU"), torch) or "")
+    gpu = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, get_device_name=lambda: "Fast GPU")
+    assert room.hardware(SimpleNamespace(cuda=gpu)) == "2 × Fast GPU"
+
+
+def test_what_was_applied_comes_first():
+    told = [Outcome(name=status, code="X", status=status, why="w") for status in ("no effect", "refused", "applied")]
+    assert [line.split(":")[0] for line in lines(told)] == ["applied", "refused", "no effect"]
+    assert lines([]) == ["nothing to apply"]

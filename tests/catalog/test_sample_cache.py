@@ -1,0 +1,134 @@
+"""Ragged samples are fetched once, and batches are those of plain torch."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import hotlap
+from hotlap.catalog.resident_data.sameness import same
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    yield
+    hotlap.disable()
+
+
+def caching(*more):
+    return hotlap.enable(None, with_=["sample-cache", *more])
+
+
+def outcome(enabled, name="sample-cache"):
+    (one,) = [one for one in enabled.outcomes if one.name == name]
+    return one
+
+
+class Ragged(Dataset):
+    """Samples of different length that take a while."""
+
+    def __init__(self, length=12, seconds=1e-4, form=None):
+        self.length, self.seconds, self.form, self.fetched = length, seconds, form, []
+        self.shift = 0
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        self.fetched.append(index)
+        values = torch.arange(1 + index % 4).float() + self.shift
+        return self.form(values, index) if self.form else {"x": values, "y": np.full(2, index), "name": str(index)}
+
+
+def as_lists(batch):
+    """Hands out the very objects it was given, changed."""
+    for sample in batch:
+        sample["x"].add_(1)
+        sample["y"] += 1
+        sample["name"] += "!"
+    return batch
+
+
+def run(data, workers=0, epochs=3):
+    torch.manual_seed(0)
+    random.seed(0)
+    loader = DataLoader(data, 5, shuffle=True, collate_fn=as_lists, num_workers=workers)
+    return [(batch, torch.rand(1), random.random()) for _ in range(epochs) for batch in loader]
+
+
+def test_batches_are_the_same_and_samples_fetched_once():
+    plain = run(Ragged())
+    data = Ragged()
+    with caching() as enabled:
+        assert same(torch, run(data), plain)
+        assert outcome(enabled).status == "applied"
+    asked = 12 * 3 + 8 * 3 + 3 * 2  # as long as it is not kept, to prove it, to check it
+    assert len(data.fetched) < asked - 12
+    assert max(data.fetched.count(index) for index in range(12)) <= 1 + 3 + 2
+
+
+def test_resident_data_is_asked_first():
+    flat = Ragged(form=lambda values, index: torch.ones(3) * index)
+    with caching("resident-data") as enabled:
+        list(DataLoader(flat, 4))
+        assert outcome(enabled, "resident-data").status == "applied"
+        assert outcome(enabled).status == "no effect"
+        assert same(torch, run(Ragged()), run(Ragged()))
+        assert outcome(enabled).status == "applied"
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "why"),
+    [
+        (Ragged(form=lambda values, index: {"x": values + torch.rand(()), "y": 1, "name": ""}), "refused", "random"),
+        (Ragged(form=lambda values, index: {"x": values, "y": 1, "name": "", "z": {index}}), "refused", "set"),
+        (Ragged(form=lambda values, index: {"x": values, "y": 1, "name": ""}), "no effect", "µs"),
+    ],
+)  # fmt: skip
+def test_refusals_leave_the_random_streams_alone(data, status, why, monkeypatch):
+    if why == "µs":
+        monkeypatch.setattr(sys.modules["hotlap.catalog.sample_cache.apply"], "WORTH_KEEPING", 10.0)
+    plain = run(data)
+    with caching() as enabled:
+        ours = run(data)
+        assert outcome(enabled).status == status
+        assert why in outcome(enabled).why
+    assert [one[1:] for one in ours] == [one[1:] for one in plain]
+
+
+def test_workers_are_left_alone():
+    plain = run(Ragged(), workers=1)
+    with caching() as enabled:
+        assert same(torch, run(Ragged(), workers=1), plain)
+        assert "worker" in outcome(enabled).why
+
+
+def test_a_dataset_that_changes_is_given_up():
+    def train(data):
+        seen = []
+        for _ in range(3):
+            seen += run(data, epochs=1)
+            data.shift += 1
+        return seen
+
+    plain = train(Ragged())
+    with caching():
+        assert same(torch, train(Ragged()), plain)
+
+
+def test_nothing_is_left_when_it_is_disabled():
+    data = Ragged()
+    with caching():
+        iterator = iter(DataLoader(data, 5, collate_fn=as_lists))
+        next(iterator)
+    fetched = len(data.fetched)
+    assert sum(len(batch) for batch in iterator) == 7
+    assert len(data.fetched) == fetched + 7

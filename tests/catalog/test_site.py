@@ -1,0 +1,195 @@
+"""What stands between an entry and the user's program: whose error it is, how often the call is made, the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from hotlap.catalog.entry import Entry
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.site import Site
+from hotlap.model.plan import Risk
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+
+
+class Machine:
+    """Someone else's class."""
+
+    calls = 0
+
+    def work(self, number, factor=1):
+        Machine.calls += 1
+        if number < 0:
+            raise ValueError("below zero")
+        return number * factor
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    Machine.calls = 0
+
+
+def site_of(strict: bool = False) -> Site:
+    entry = Entry(code="X101", title="", risk=Risk.EXACT, apply=lambda site: None, detect=lambda seen: None)
+    seams = Seams(torch, Guard(strict=strict))
+    return Site("planted", entry, None, torch, seams, Moments(seams))
+
+
+@pytest.fixture
+def site():
+    made = site_of()
+    yield made
+    made.close()
+
+
+def pass_on(original, instance, args, kwargs):
+    return original(*args, **kwargs)
+
+
+def test_a_stand_in_may_change_arguments_and_outcome(site):
+    site.replace(Machine, "work", lambda original, instance, args, kwargs: original(args[0] + 1, factor=10) + 1)
+    assert Machine().work(2) == 31
+    assert Machine.calls == 1
+
+
+def test_a_function_of_a_module_has_no_instance(site):
+    import math
+
+    seen = []
+    site.replace(math, "floor", lambda original, instance, args, kwargs: seen.append(instance) or original(*args))
+    assert math.floor(2.5) == 2
+    assert seen == [None]
+
+
+def test_an_error_of_the_user_passes_through_and_the_entry_stays(site):
+    site.replace(Machine, "work", pass_on)
+    site.applied("it works")
+    with pytest.raises(ValueError, match="below zero"):
+        Machine().work(-1)
+    assert Machine.calls == 1
+    assert site.outcome.status == "applied"
+
+
+def test_an_entry_that_fails_before_the_call_is_withdrawn_and_the_call_goes_on(site):
+    def fails(original, instance, args, kwargs):
+        raise RuntimeError("planted")
+
+    site.replace(Machine, "work", fails)
+    site.applied("it works")
+    assert Machine().work(2, factor=3) == 6
+    assert Machine.calls == 1
+    assert site.outcome.status == "withdrawn"
+    assert "RuntimeError: planted" in site.outcome.why
+    assert Machine().work(4) == 4
+
+
+def test_an_entry_that_fails_after_the_call_does_not_make_it_twice(site):
+    def fails(original, instance, args, kwargs):
+        original(*args, **kwargs)
+        raise RuntimeError("planted")
+
+    site.replace(Machine, "work", fails)
+    assert Machine().work(2) == 2
+    assert Machine.calls == 1
+    assert site.outcome.status == "withdrawn"
+
+
+def test_an_entry_that_fails_over_the_error_of_the_user_lets_that_one_through(site):
+    def fails(original, instance, args, kwargs):
+        try:
+            return original(*args, **kwargs)
+        finally:
+            raise RuntimeError("planted")
+
+    site.replace(Machine, "work", fails)
+    with pytest.raises(ValueError, match="below zero"):
+        Machine().work(-1)
+    assert Machine.calls == 1
+    assert site.outcome.status == "withdrawn"
+
+
+def test_a_call_that_failed_because_the_entry_changed_it_is_made_as_it_was_meant(site):
+    def bends(original, instance, args, kwargs):
+        try:
+            return original(-1)
+        except ValueError as error:
+            raise RuntimeError("it does not bend") from error
+
+    site.replace(Machine, "work", bends)
+    assert Machine().work(5) == 5
+    assert site.outcome.status == "withdrawn"
+
+
+def test_ctrl_c_in_the_call_is_nobodys_failure(site):
+    def interrupted(original, instance, args, kwargs):
+        raise KeyboardInterrupt
+
+    site.replace(Machine, "work", interrupted)
+    site.applied("it works")
+    with pytest.raises(KeyboardInterrupt):
+        Machine().work(1)
+    assert site.outcome.status == "applied"
+
+
+def test_a_subscriber_that_fails_withdraws_its_entry_only():
+    one, other = site_of(), site_of()
+    other.seams = one.seams
+    seen = []
+    one.before(one.seams.backward, lambda *_: 1 / 0)
+    other.before(other.seams.backward, lambda *what: seen.append(what))
+    one.seams.backward.around(lambda: None, None, (), {})
+    one.seams.backward.around(lambda: None, None, (), {})
+    assert one.outcome.status == "withdrawn"
+    assert "ZeroDivisionError" in one.outcome.why
+    assert len(seen) == 2
+
+
+def test_under_strict_the_entry_s_error_is_raised():
+    site = site_of(strict=True)
+    site.stand_in(site.seams.backward, lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        site.seams.backward.around(lambda: None, None, (), {})
+
+
+def test_two_stand_ins_stand_around_each_other_and_leave_in_any_order():
+    outer, inner = site_of(), site_of()
+    before = dict(vars(Machine))
+    inner.replace(Machine, "work", lambda original, instance, args, kwargs: original(*args) + 1)
+    outer.replace(Machine, "work", lambda original, instance, args, kwargs: original(*args) * 10)
+    assert Machine().work(1) == 20
+    inner.close()
+    assert Machine().work(1) == 10
+    outer.close()
+    assert {name: value for name, value in vars(Machine).items() if name != "calls"} == {
+        name: value for name, value in before.items() if name != "calls"
+    }
+
+
+def test_what_was_applied_once_stays_said():
+    site = site_of()
+    assert site.outcome.status == "no effect"
+    assert site.outcome.why == "the moment it waits for never came"
+    site.refused("too big")
+    assert (site.outcome.status, site.outcome.why) == ("refused", "too big")
+    site.applied("one of two")
+    site.no_effect("the other is fast already")
+    site.refused("and a third too big")
+    assert (site.outcome.status, site.outcome.why) == ("applied", "one of two")
+    site.withdraw("it failed")
+    site.applied("again")
+    assert (site.outcome.status, site.outcome.why) == ("withdrawn", "it failed")
+
+
+@dataclass
+class Unhashable:
+    number: int
+
+
+def test_an_object_is_seen_for_the_first_time_once_also_when_unhashable_or_equal_to_another(site):
+    one, twin = Unhashable(1), Unhashable(1)
+    assert site.first_sight(one)
+    assert not site.first_sight(one)
+    assert site.first_sight(twin)

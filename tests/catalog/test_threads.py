@@ -1,0 +1,132 @@
+"""Threads by the cores there are, before torch starts or beside loader workers; what the user set stays."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+from harness import HOTLAP, bare
+from torch.utils.data import DataLoader
+
+import hotlap
+from hotlap.catalog.threads.cores import usable_cores
+from hotlap.catalog.threads.detect import detect
+from tests.observations import loader, machine, observation, on_cuda, settings
+
+APPLY = import_module("hotlap.catalog.threads.apply")
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    for name in (*APPLY.VARIABLES, APPLY.OURS, "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    before = torch.get_num_threads()
+    yield
+    hotlap.disable()
+    torch.set_num_threads(before)
+
+
+def cores(monkeypatch, usable, bound=None):
+    monkeypatch.setattr(APPLY, "usable_cores", lambda: usable)
+    monkeypatch.setattr(APPLY, "bound_cores", lambda: bound or usable)
+
+
+def control_group(root, version, quota, period, group="/box"):
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(f"0::{group}\n" if version == 2 else f"4:cpu,cpuacct:{group}\n")
+    folder = root / ("sys/fs/cgroup" if version == 2 else "sys/fs/cgroup/cpu") / group.lstrip("/")
+    folder.mkdir(parents=True)
+    if version == 2:
+        (folder / "cpu.max").write_text(f"{quota} {period}\n")
+    else:
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (folder / "cpu.cfs_period_us").write_text(f"{period}\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "quota", "expected"),
+    [(2, 250_000, 3), (2, "max", 16), (2, 20_000, 1), (1, 400_000, 4), (1, -1, 16)],
+)
+def test_cores_are_limited_by_the_control_group(version, quota, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("hotlap.catalog.threads.cores.bound_cores", lambda: 16)
+    control_group(tmp_path, version, quota, 100_000)
+    assert usable_cores(tmp_path) == expected
+
+
+def test_without_control_groups_it_is_the_cores_bound_to(tmp_path, monkeypatch):
+    monkeypatch.setattr("hotlap.catalog.threads.cores.bound_cores", lambda: 5)
+    assert usable_cores(tmp_path) == 5
+
+
+def test_the_environment_is_set_where_openmp_would_see_too_many_cores(monkeypatch):
+    cores(monkeypatch, usable=2, bound=16)
+    assert APPLY.environment(None, {}) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "HOTLAP_THREADS": "2"}
+    assert APPLY.environment(3, {})["OMP_NUM_THREADS"] == "3"
+    assert APPLY.environment(None, {"OMP_NUM_THREADS": "7"}) == {}
+    cores(monkeypatch, usable=16)
+    assert APPLY.environment(None, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "threads"), [(2, 2, 1), (2, 1, 1), (8, 0, 8), (8, 2, 6), (8, 8, 2), (1, 4, 1)]
+)
+def test_threads_beside_workers(cores, workers, threads):
+    assert APPLY.beside(cores, workers) == threads
+
+
+def test_a_loader_with_workers_lowers_the_number_and_disabling_puts_it_back(monkeypatch):
+    cores(monkeypatch, usable=2)
+    torch.set_num_threads(2)
+    enabled = hotlap.enable(None, with_=["threads"])
+    assert enabled.outcomes[0].status == "no effect"
+    list(DataLoader(range(4), num_workers=1))
+    assert torch.get_num_threads() == 1
+    assert enabled.outcomes[0].why == "1 thread, not 2: 1 loader workers beside them"
+    hotlap.disable()
+    assert torch.get_num_threads() == 2
+
+
+def test_ranks_on_one_machine_share_its_cores(monkeypatch):
+    cores(monkeypatch, usable=4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    torch.set_num_threads(4)
+    enabled = hotlap.enable(None, with_=["threads"])
+    assert torch.get_num_threads() == 2
+    assert enabled.outcomes[0].status == "applied"
+
+
+def test_what_the_user_set_stays_unless_a_number_is_asked_for(monkeypatch):
+    cores(monkeypatch, usable=1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    torch.set_num_threads(2)
+    enabled = hotlap.enable(None, with_=["threads"])
+    assert torch.get_num_threads() == 2
+    assert enabled.outcomes[0].why == "OMP_NUM_THREADS=2 is set, and that stays"
+    hotlap.enable(None, with_=["threads=1"])
+    assert torch.get_num_threads() == 1
+
+
+def test_a_command_gets_the_number_before_torch_starts(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, torch\n"
+        "print(os.environ.get('OMP_NUM_THREADS'), os.environ.get('MKL_NUM_THREADS'), torch.get_num_threads())\n"
+        "p = torch.nn.Parameter(torch.zeros(1)); p.grad = torch.ones(1)\n"
+        "torch.optim.SGD([p], lr=1.0).step()\n"
+    )
+    command = ["env", "-u", "OMP_NUM_THREADS", *HOTLAP, "run", "--with", "threads=3", sys.executable, "train.py"]
+    ran = bare(command, tmp_path)
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout == "3 3 3\n"
+    assert "applied: threads (3 threads: as asked for)" in ran.stderr
+
+
+def test_it_expects_something_where_threads_and_workers_share_cores():
+    crowded = observation(
+        machine=machine(cores=2), settings=settings(threads=2), loaders=(loader(role="train", workers=2),)
+    )
+    assert "2 threads and 2 loader workers share 2 cores" in detect(crowded).why
+    assert detect(observation(machine=machine(cores=16), settings=settings(threads=8), loaders=())) is None
+    assert detect(on_cuda()) is None

@@ -1,0 +1,128 @@
+"""Clean-up calls of the loop are made seldom; calls elsewhere are all made."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap
+from hotlap.catalog.throttled_cleanup.places import EVERY, Place
+from tests.observations import observation, sync
+
+
+@pytest.fixture
+def collections():
+    """How many full collections were made."""
+    made = SimpleNamespace(count=0)
+
+    def counting(phase, info):
+        made.count += phase == "start" and info["generation"] == 2
+
+    gc.callbacks.append(counting)
+    yield made
+    gc.callbacks.remove(counting)
+
+
+@pytest.fixture
+def step():
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    return torch.optim.SGD([parameter], lr=0.1).step
+
+
+@pytest.fixture
+def enabled(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    with hotlap.enable(None, with_=["throttled-cleanup"]) as enabled:
+        yield enabled
+
+
+def test_collections_in_the_loop_are_made_once_in_a_hundred_times(enabled, collections, step):
+    for _ in range(3 + 2 * EVERY):
+        step()
+        gc.collect()
+    assert collections.count == pytest.approx(3 + 2, abs=1)
+    (outcome,) = enabled.outcomes
+    assert outcome.status == "applied"
+    assert "gc.collect() at test_throttled_cleanup.py:" in outcome.why
+    assert f"once in {EVERY} times" in outcome.why
+
+
+def test_collections_before_the_training_and_between_two_are_all_made(enabled, collections, step):
+    for _ in range(5):
+        gc.collect()
+    for _ in range(5):
+        for _ in range(6):
+            step()
+        gc.collect()
+    assert collections.count == 10
+    assert enabled.outcomes[0].status == "no effect"
+
+
+def test_a_helper_called_from_the_loop_and_after_it_counts_as_two_places(enabled, collections, step):
+    def clean():
+        gc.collect()
+
+    for _ in range(20):
+        step()
+        clean()
+    in_loop = collections.count
+    clean()
+    assert collections.count == in_loop + 1
+
+
+def test_a_number_that_is_used_is_the_true_one(enabled, collections, step):
+    found = []
+    for _ in range(8):
+        step()
+        found.append(gc.collect())
+    assert collections.count == 8
+    assert enabled.outcomes[0].status == "no effect"
+
+
+def test_young_generations_are_left_alone(enabled, step):
+    young = gc.get_stats()[0]["collections"]
+    for _ in range(20):
+        step()
+        gc.collect(0)
+    assert gc.get_stats()[0]["collections"] >= young + 20
+
+
+@pytest.mark.parametrize(("value", "times"), [("memory", 30), ("all", 4)])
+def test_synchronize_is_left_alone_unless_asked_for(value, times, step, monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("synchronize"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty_cache"))
+    with hotlap.enable(None, with_=[f"throttled-cleanup={value}"]):
+        for _ in range(30):
+            step()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+    assert calls.count("synchronize") == pytest.approx(times, abs=1)
+    assert calls.count("empty_cache") == pytest.approx(4, abs=1)
+
+
+def test_closing_leaves_the_functions_as_they_were():
+    owners = (gc, torch.cuda, torch.cuda.memory, torch.accelerator, torch.mps)
+    before = [dict(vars(owner)) for owner in owners]
+    with hotlap.enable(None, with_=["throttled-cleanup=all"]):
+        assert vars(gc)["collect"] is not before[0]["collect"]
+    assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_a_place_reached_seldom_is_never_left_out():
+    place = Place("train.py:1", result_used=False)
+    assert not any(place.leave_out(step) for step in range(1, 1000, 6))
+    assert [place.leave_out(step) for step in (2000, 2001, 2002, 2003, 2004)] == [False, False, False, True, True]
+
+
+def test_what_it_could_gain_is_the_time_of_collecting_and_emptying():
+    from hotlap.catalog.throttled_cleanup.detect import detect
+
+    assert detect(observation()) is None
+    seen = observation(10.0, shares={"garbage": 0.1}, syncs=(sync(kind="empty_cache", ms_per_step=2.0),))
+    assert detect(seen).most == pytest.approx(0.3)

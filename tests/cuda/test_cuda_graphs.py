@@ -1,0 +1,232 @@
+"""CUDA graphs on a GPU: the training is the same to the bit, where eager training repeats itself to the bit.
+
+Deterministic algorithms are asked for, so it does, and equality is exact. Adam and AdamW are fused in both runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from harness import bare
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hotlap
+
+pytestmark = pytest.mark.cuda
+PROGRAM = Path(__file__).parent / "program.py"
+
+
+@pytest.fixture(autouse=True)
+def repeatable(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    hotlap.disable()
+    torch.use_deterministic_algorithms(False)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+class Net(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(8 * 2 * 2, 10)
+
+    def forward(self, inputs):
+        return self.head(self.dropout(self.features(inputs.view(-1, 3, 4, 4)).flatten(1)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 16, num_layers=2, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, inputs):
+        return self.head(self.lstm(inputs.view(-1, 8, 6))[0][:, -1])
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=1e-3, fused=True)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+
+
+def train(
+    model=mlp, optimizer=sgd, clip=None, schedule=None, autocast=False, set_to_none=True, scaler=False, keep=None
+):
+    """Four epochs of eight batches, the last one smaller; evaluation after each. Nothing waits for the device."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(16 * 7 + 5, 48), torch.randint(0, 10, (16 * 7 + 5,)))
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    net = model().cuda()
+    optim = optimizer(net.parameters())
+    scheduler = schedule(optim) if schedule else None
+    scaling = torch.amp.GradScaler("cuda", enabled=scaler)
+    seen = []
+    for _ in range(4):
+        net.train()
+        for inputs, targets in loader:
+            optim.zero_grad(set_to_none=set_to_none)
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                outputs = net(inputs.cuda())
+                loss = nn.functional.cross_entropy(outputs, targets.cuda())
+            scaling.scale(loss).backward()
+            if clip:
+                scaling.unscale_(optim)
+                seen.append(torch.nn.utils.clip_grad_norm_(net.parameters(), clip))
+            scaling.step(optim)
+            scaling.update()
+            seen += [loss.detach(), outputs.detach()]
+            if scheduler and schedule is by_step:
+                scheduler.step()
+        if scheduler and schedule is by_epoch:
+            scheduler.step()
+        net.eval()
+        with torch.no_grad():
+            seen.append(net(torch.ones(3, 48, device="cuda")))
+    if keep is not None:
+        keep.append(net)
+    return [one.cpu() for one in [*seen, *net.state_dict().values(), torch.rand(2, device="cuda"), torch.rand(2)]]
+
+
+def by_step(optim):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optim, 32)
+
+
+def by_epoch(optim):
+    return torch.optim.lr_scheduler.StepLR(optim, 1, 0.5)
+
+
+CASES = {
+    "MLP, SGD": {},
+    "MLP, Adam, clipping": {"optimizer": adam, "clip": 0.5},
+    "MLP, AdamW, by epoch": {"optimizer": adamw, "clip": 0.5, "schedule": by_epoch},
+    "MLP, AdamW, by step": {"optimizer": adamw, "schedule": by_step},
+    "CNN with BatchNorm": {"model": Net, "optimizer": adamw, "clip": 0.5},
+    "CNN with dropout": {"model": lambda: Net(0.5), "optimizer": sgd},
+    "LSTM": {"model": Recurrent, "optimizer": adamw, "clip": 0.5},
+    "autocast": {"model": Net, "autocast": True, "optimizer": adamw},
+    "gradients zeroed in place": {"set_to_none": False, "clip": 0.5},
+    "GradScaler": {"scaler": True, "clip": 0.5},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_training_is_the_same_to_the_bit(case):
+    plain = train(**CASES[case])
+    assert same(train(**CASES[case]), plain), "eager training does not repeat itself: this test shows nothing"
+    with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
+        replayed = train(**CASES[case])
+        (outcome,) = enabled.outcomes
+    assert outcome.status == "applied", outcome
+    assert same(replayed, plain)
+    eager = case in ("MLP, AdamW, by step", "GradScaler")
+    assert ("stays eager" in outcome.why) == eager, outcome
+
+
+def same(some, others):
+    return len(some) == len(others) and all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+class Waiting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(48, 10)
+
+    def forward(self, inputs):
+        outputs = self.linear(inputs)
+        return outputs if outputs.sum().item() > -1e9 else -outputs
+
+
+def test_a_forward_that_waits_for_the_device_is_refused_and_trains_on():
+    plain = train(model=Waiting)
+    with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
+        assert same(train(model=Waiting), plain)
+        (outcome,) = enabled.outcomes
+    assert outcome.status == "refused"
+    assert "waits for a value" in outcome.why
+
+
+def test_the_model_is_saved_as_it_is_and_let_go():
+    keep, file = [], io.BytesIO()
+    with hotlap.enable(None, with_=["cuda-graphs"]):
+        train(keep=keep)
+        torch.save(keep[0], file)
+        gone = weakref.ref(keep.pop())
+        gc.collect()
+        assert gone() is None
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert loaded(torch.ones(1, 48, device="cuda")).shape == (1, 10)
+
+
+def test_workers_by_fork_after_graphs_exist(tmp_path):
+    """A second loader forks its workers in the middle of the training: they work, and it ends well."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import torch, hotlap
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+enabled = hotlap.enable(None, with_=["cuda-graphs"])
+data = TensorDataset(torch.randn(256, 8))
+net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).cuda()
+optim = torch.optim.SGD(net.parameters(), lr=0.1)
+train = DataLoader(data, batch_size=16)
+other = DataLoader(data, batch_size=16, num_workers=2, persistent_workers=True)
+for epoch in range(4):
+    for (inputs,) in train:
+        optim.zero_grad()
+        net(inputs.cuda()).square().mean().backward()
+        optim.step()
+    with torch.no_grad():
+        print(sum(float(net(inputs.cuda()).mean()) != 0 for (inputs,) in other))
+print(enabled.outcomes[0].status)
+"""
+    )
+    ran = bare([sys.executable, str(script)], tmp_path)
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["16"] * 4 + ["applied"], ran.stderr
+
+
+def test_a_program_under_hotlap_run(tmp_path):
+    command = [sys.executable, str(PROGRAM), "--fault", "none", "--steps", "60"]
+    alone = bare(command, tmp_path)
+    ran = bare([sys.executable, "-m", "hotlap", "run", "--with", "cuda-graphs", *command], tmp_path)
+    assert ran.code == alone.code == 0, ran.stderr
+    assert ran.stdout == alone.stdout
+    assert "applied: cuda-graphs" in ran.stderr
+
+
+def test_expandable_segments_are_on(tmp_path):
+    command = [sys.executable, str(PROGRAM), "--fault", "none", "--steps", "20"]
+    ran = bare([sys.executable, "-m", "hotlap", "run", "--with", "allocator", *command], tmp_path)
+    assert ran.code == 0, ran.stderr
+    assert "applied: allocator" in ran.stderr
+    assert "deprecated" not in ran.stderr

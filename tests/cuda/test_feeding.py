@@ -1,0 +1,99 @@
+"""resident-data, device-prefetch and pinned-copies on a GPU: the numbers of the bare run, and nobody waits."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from harness import HOTLAP, bare
+from torch.utils.data import DataLoader, TensorDataset
+
+import hotlap
+
+pytestmark = pytest.mark.cuda
+PROGRAM = Path(__file__).parent / "program.py"
+ENTRIES = ["resident-data", "resident-data=device", "resident-data=host", "device-prefetch", "pinned-copies"]
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+    hotlap.disable()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("options", [("--fault", "none"), ("--fault", "pinned", "--workers", "2")])
+def test_whole_programs_train_the_same(entry, options, tmp_path):
+    command = [sys.executable, str(PROGRAM), *options, "--steps", "120"]
+    alone = bare(command, tmp_path)
+    ran = bare([*HOTLAP, "run", "--with", entry, "--run-dir", str(tmp_path / "kept"), *command], tmp_path)
+    assert ran.code == alone.code == 0, ran.stderr
+    assert ran.stdout == alone.stdout
+    if entry != "pinned-copies" or "none" in options:
+        assert f"applied: {entry.partition('=')[0]}" in ran.stderr
+
+
+def test_all_of_them_together(tmp_path):
+    command = [sys.executable, str(PROGRAM), "--steps", "120"]
+    alone = bare(command, tmp_path)
+    chosen = [word for entry in ("resident-data", "device-prefetch", "pinned-copies") for word in ("--with", entry)]
+    ran = bare([*HOTLAP, "run", *chosen, "--run-dir", str(tmp_path / "kept"), *command], tmp_path)
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout == alone.stdout
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_values_are_right_and_nothing_waits_for_the_device(entry, workers):
+    torch.zeros(1, device="cuda")
+    values = torch.randn(4000, 16)
+    with hotlap.enable(None, with_=[entry]) as enabled:
+        loader = DataLoader(TensorDataset(values, torch.arange(4000)), 100, shuffle=True, num_workers=workers)
+        kept = []
+        for epoch in range(3):
+            if epoch and (entry != "resident-data=host"):
+                torch.cuda.set_sync_debug_mode("error")
+            for inputs, rows in loader:
+                inputs, rows = inputs.to("cuda"), rows.to("cuda")
+                torch.cuda._sleep(100_000)  # the device is behind, so that a missing wait would show
+                kept.append((inputs * 1, rows * 1))
+            torch.cuda.set_sync_debug_mode("default")
+        assert enabled.outcomes[0].status == "applied"
+    for inputs, rows in kept:
+        assert torch.equal(inputs.cpu(), values[rows.cpu()])
+
+
+def test_labels_read_on_the_host_stay_there():
+    torch.zeros(1, device="cuda")
+    data = TensorDataset(torch.randn(400, 4), torch.arange(400))
+    for entry in ("resident-data", "device-prefetch"):
+        with hotlap.enable(None, with_=[entry]):
+            for _ in range(3):
+                for inputs, labels in DataLoader(data, 20):
+                    assert labels.numpy().shape == (20,)
+                    inputs = inputs.to("cuda")
+
+
+def test_resident_batches_are_on_the_device():
+    torch.zeros(1, device="cuda")
+    loader = DataLoader(TensorDataset(torch.randn(400, 4)), 20)
+    with hotlap.enable(None, with_=["resident-data"]) as enabled:
+        for (inputs,) in loader:
+            moved = inputs.to("cuda")
+            del inputs
+        (inputs,) = next(iter(loader))
+        assert inputs.is_cuda
+        assert inputs.to("cuda") is inputs
+        assert moved.is_cuda
+        assert "on cuda" in enabled.outcomes[0].why
+
+
+def test_what_is_written_into_a_batch_after_its_copy_does_not_arrive():
+    with hotlap.enable(None, with_=["pinned-copies"]):
+        for (inputs,) in DataLoader(TensorDataset(torch.ones(64, 1 << 16)), 16):
+            torch.cuda._sleep(10_000_000)
+            there = inputs.to("cuda")
+            inputs.zero_()
+            assert there.eq(1).all()

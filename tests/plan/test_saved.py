@@ -1,0 +1,80 @@
+"""Whether a command is still the one its plan was proven for."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hotlap.model.plan import Circumstances, Plan
+from hotlap.plan.saved import difference, place, source_hash
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "train.py").write_text("import package\n")
+    (tmp_path / "package" / "model.py").write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+COMMAND = (sys.executable, "train.py", "--lr", "0.1")
+
+
+def plan_for(command) -> Plan:
+    proven = Circumstances(command=tuple(command), source=source_hash(command), torch="2.13", hardware="2 cores")
+    return Plan(schema=1, title="tune", choices=(), proven=proven)
+
+
+def test_the_same_command_and_source_make_no_difference(project):
+    assert difference(plan_for(COMMAND), COMMAND) is None
+
+
+def test_a_plan_that_was_never_proven_fits_all(project):
+    assert difference(Plan(schema=1, title="safe", choices=()), COMMAND) is None
+
+
+def test_other_arguments_are_another_command(project):
+    differs = difference(plan_for(COMMAND), (*COMMAND[:-1], "0.2"))
+    assert differs == f"another command ({' '.join(COMMAND)})"
+
+
+@pytest.mark.parametrize("name", ["train.py", "package/model.py", "package/new.py"])
+def test_a_changed_or_new_file_beside_the_script_is_other_source(project, name):
+    plan = plan_for(COMMAND)
+    (project / name).write_text("x = 2\n")
+    assert difference(plan, COMMAND) == "other source code"
+
+
+@pytest.mark.parametrize("name", [".venv/lib/module.py", "__pycache__/train.py", "notes.txt", "build/lib/train.py"])
+def test_what_is_not_the_program_s_source_does_not_count(project, name):
+    plan = plan_for(COMMAND)
+    (project / name).parent.mkdir(parents=True, exist_ok=True)
+    (project / name).write_text("x = 2\n")
+    assert difference(plan, COMMAND) is None
+
+
+def test_a_module_is_looked_for_below_the_current_folder(project):
+    command = (sys.executable, "-m", "package.model")
+    plan = plan_for(command)
+    (project / "package" / "model.py").write_text("x = 3\n")
+    assert difference(plan, command) == "other source code"
+
+
+def test_a_moved_file_is_other_source(project):
+    plan = plan_for(COMMAND)
+    (project / "other").mkdir()
+    (project / "package" / "model.py").rename(project / "other" / "model.py")
+    assert difference(plan, COMMAND) == "other source code"
+
+
+def test_a_dangling_link_is_no_source(project):
+    (project / "gone.py").symlink_to(project / "missing.py")
+    assert difference(plan_for(COMMAND), COMMAND) is None
+
+
+def test_each_command_has_a_place_of_its_own(tmp_path):
+    assert place(tmp_path, ("python", "a b")) != place(tmp_path, ("python", "a", "b"))
+    assert place(tmp_path, COMMAND) == place(tmp_path, COMMAND)
+    assert place(tmp_path, COMMAND).parent == tmp_path / "plans"

@@ -1,0 +1,299 @@
+"""hotlap run on real programs: the same output, exit code and numbers, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import HOTLAP, PROGRAMS, Ran, bare, environment, printed_losses, profiled_once, python
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+FUSED = ("--with", "fused-optimizer")
+KINDS = {
+    "a plain loop": python("plain_loop.py"),
+    "Lightning": python("lightning_fit.py"),
+    "Accelerate": python("accelerate_loop.py"),
+    "HF Trainer": python("hf_trainer.py"),
+    "torchrun": [*TORCHRUN, str(PROGRAMS / "data_parallel.py")],
+}
+
+
+def run(command: list[str], cwd: Path, *options: str, **more: str) -> Ran:
+    folder = cwd / "kept"
+    whole = [*HOTLAP, "run", "--run-dir", str(folder), *options, *command]
+    done = subprocess.run(whole, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=300)
+    return Ran(done.returncode, done.stdout, done.stderr, folder)
+
+
+@pytest.fixture
+def alone(tmp_path_factory):
+    """The same command without hotlap, run once for all tests."""
+
+    def without_us(command: list[str]) -> Ran:
+        name = "bare-" + "-".join(Path(word).stem for word in command[1:]).replace(" ", "")
+        return profiled_once(tmp_path_factory, name, lambda folder: bare(command, folder))
+
+    return without_us
+
+
+def said(ran: Ran) -> list[str]:
+    return [line for line in ran.stderr.splitlines() if line.startswith("hotlap:")]
+
+
+def outcomes(ran: Ran) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted((ran.run / "running").glob("outcomes-*.json"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounding_stays_rounding_and_the_rest_is_as_without_us(kind, tmp_path, alone):
+    expected = alone(KINDS[kind])
+    ran = run(KINDS[kind], tmp_path, *FUSED)
+
+    assert ran.code == expected.code == 0, ran.stderr
+    losses = printed_losses(ran.stdout)
+    assert len(losses) == 24
+    assert losses == pytest.approx(printed_losses(expected.stdout), rel=1e-4)
+    assert _without_losses(ran.stdout) == _without_losses(expected.stdout)
+    became = {"HF Trainer": "no effect"}.get(kind, "applied")  # its optimizer is fused already
+    assert [line.split(" (")[0] for line in said(ran)] == [f"hotlap: {became}: fused-optimizer"]
+    processes = outcomes(ran)
+    assert len(processes) == (2 if kind == "torchrun" else 1)
+    assert {one["status"] for process in processes for one in process["outcomes"]} == {became}
+
+
+def _without_losses(stdout: str) -> list[str]:
+    return [line.split(" loss ")[0] for line in stdout.splitlines()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plan_safe_prints_the_very_same(kind, tmp_path, alone):
+    expected = alone(KINDS[kind])
+    ran = run(KINDS[kind], tmp_path, "--plan", "safe")
+
+    assert ran.code == expected.code == 0, ran.stderr
+    assert ran.stdout == expected.stdout
+    assert said(ran), "what became of each entry is said"
+    assert all(line.split(": ")[1] in ("applied", "no effect", "refused") for line in said(ran)), ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_quiet_says_nothing(tmp_path, alone):
+    ran = run(python("no_loader.py"), tmp_path, *FUSED, "--quiet")
+
+    assert ran.stderr == alone(python("no_loader.py")).stderr == ""
+    assert outcomes(ran)[0]["outcomes"][0]["status"] == "applied"
+
+
+def test_what_has_no_effect_says_why(tmp_path, alone):
+    ran = run(python("iterable.py"), tmp_path, *FUSED)
+
+    assert said(ran) == ["hotlap: no effect: fused-optimizer (RMSprop: has no fused form)"]
+    assert ran.stdout == alone(python("iterable.py")).stdout
+
+
+def test_a_program_that_fails_keeps_its_traceback_and_code(tmp_path):
+    script = tmp_path / "fails.py"
+    text = (PROGRAMS / "plain_loop.py").read_text()
+    script.write_text(text.replace("        say(step, loss)", "        if step == 8: raise ValueError('of mine')"))
+    alone = bare([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
+    ran = run([sys.executable, str(script)], tmp_path, *FUSED, PYTHONPATH=str(PROGRAMS))
+
+    assert ran.code == alone.code == 1
+    assert [line for line in ran.stderr.splitlines() if line not in said(ran)] == alone.stderr.splitlines()
+
+
+def test_an_error_inside_a_patched_call_shows_the_user_s_frames_only(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "class Broken(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, index): raise ValueError('bad sample')\n"
+        "for batch in DataLoader(Broken()): pass\n"
+    )
+    alone = bare([sys.executable, str(script)], tmp_path)
+    ran = run([sys.executable, str(script)], tmp_path, "--plan", "safe")
+
+    assert ran.code == alone.code == 1
+    assert ran.stderr == alone.stderr
+
+
+def test_an_exit_code_of_the_program_passes_through(tmp_path):
+    assert run([sys.executable, "-c", "import torch, sys; sys.exit(7)"], tmp_path, *FUSED).code == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_the_program_which_ends_as_it_does_by_itself(number, tmp_path):
+    out = tmp_path / "finally.txt"
+    command = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *FUSED, *python("endless.py", "--out", str(out))]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    seen = ""
+    while "hotlap:" not in seen:
+        seen += process.stderr.readline()
+        assert process.poll() is None, seen
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode in (1, 130)
+        assert out.read_text() == "cleaned up"
+        assert "KeyboardInterrupt" in stderr
+    else:
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_command_that_is_not_python_runs_and_one_line_says_so(tmp_path):
+    ran = run(["echo", "hello"], tmp_path, *FUSED)
+
+    assert (ran.code, ran.stdout) == (0, "hello\n")
+    assert said(ran) == ["hotlap: no Python of at least 3.10 could be entered; nothing was applied"]
+
+
+def test_hotlap_off_is_inert(tmp_path, alone):
+    ran = run(python("no_loader.py"), tmp_path, *FUSED, HOTLAP="off")
+
+    assert ran.code == 0
+    assert ran.stdout == alone(python("no_loader.py")).stdout
+    assert outcomes(ran) == []
+
+
+def test_a_program_that_does_not_train_gets_no_word(tmp_path):
+    ran = run([sys.executable, "-c", "import torch; print(torch.ones(2).sum().item())"], tmp_path, "--plan", "fast")
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, "2.0\n", "")
+
+
+def test_torch_too_old_runs_without_us(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.1.0'\n")
+    (tmp_path / "train.py").write_text("import torch\nprint('trained')\n")
+    ran = run([sys.executable, "train.py"], tmp_path, *FUSED, PYTHONPATH=str(tmp_path))
+
+    assert (ran.code, ran.stdout) == (0, "trained\n")
+    assert len(said(ran)) == 1
+    assert "torch 2.1.0" in said(ran)[0]
+    assert "nothing was applied" in said(ran)[0]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(method, tmp_path, alone):
+    ran = run(python("own_processes.py", method), tmp_path, "--plan", "safe")
+
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout == alone(python("own_processes.py", "fork")).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--with", "fused-optimiser"], 2, "did you mean fused-optimizer"),
+        (["--without", "fused"], 2, "did you mean"),
+        (["--with", "gc-pauses=0"], 2, "not a whole number from 1 to"),
+        (["--with", "fused-optimizer=1"], 2, "it takes no value"),
+        (["--with", "C106", "--with", "fused-optimizer"], 2, "asked for twice"),
+        (["--with", "C106", "--without", "C106"], 2, "both in --with and in --without"),
+        (["--plan", "missing.json"], 79, "cannot read the plan missing.json"),
+        (["--plan", "corrupt.json"], 79, "is not valid JSON"),
+        (["--plan", "newer.json"], 79, "schema 99, this hotlap reads up to"),
+        (["--plan", "unknown.json"], 79, "names warp-drive, which this hotlap does not have"),
+        (["--plan", "value.json"], 79, "not a whole number"),
+        (["--with", "tf32"], 67, "tf32 needs a GPU"),
+    ],
+)
+def test_bad_input_is_one_line_and_the_command_is_not_started(options, code, says, tmp_path):
+    (tmp_path / "corrupt.json").write_text('{"schema": 1, "tit')
+    (tmp_path / "newer.json").write_text('{"schema": 99}')
+    (tmp_path / "unknown.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "warp-drive"}]}')
+    (tmp_path / "value.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "gc-pauses", "value": "x"}]}')
+    marker = tmp_path / "started"
+    ran = run([sys.executable, "-c", f"open({str(marker)!r}, 'w')"], tmp_path, *options, CUDA_VISIBLE_DEVICES="")
+
+    assert ran.code == code, ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.startswith("hotlap: ")
+    assert says in ran.stderr
+    assert not marker.exists()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_exit_codes_are_documented():
+    from hotlap import errors
+
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    section = readme[readme.index("## Exit codes") :].split("\n## ")[0]
+    for error in (errors.UnknownOptimization, errors.PlanUnusable, errors.NoDevice, errors.RunFolderUnwritable):
+        assert error.__name__ in errors.__doc__
+        assert f"{error.exit_code} " in section
+
+
+def test_no_command_is_a_usage_error(tmp_path):
+    ran = run([], tmp_path)
+    assert ran.code == 2
+    assert "COMMAND" in ran.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [(["pythn", "train.py"], 127), (["./data"], 126)])
+def test_a_command_that_cannot_be_started_is_said(command, code, tmp_path):
+    (tmp_path / "data").write_text("no program")
+    ran = run(command, tmp_path)
+    assert ran.code == code
+    assert len(said(ran)) == 1
+
+
+def proven_plan(tmp_path: Path, command: list[str], **differing: str) -> Path:
+    import torch
+
+    from hotlap.catalog.running import hardware
+    from hotlap.model.codec import to_json
+    from hotlap.model.plan import Choice, Circumstances, Plan
+    from hotlap.plan import saved
+
+    usual = {"torch": str(torch.__version__), "hardware": hardware(torch), "source": saved.source_hash(command)}
+    proven = Circumstances(command=tuple(command), **{**usual, **differing})
+    kept = saved.place(tmp_path / "kept", command)
+    kept.parent.mkdir(parents=True)
+    kept.write_text(to_json(Plan(schema=1, title="tune", choices=(Choice(name="fused-optimizer"),), proven=proven)))
+    return kept
+
+
+def test_the_plan_proven_for_a_command_is_used_without_being_named(tmp_path):
+    command = python("no_loader.py")
+    proven_plan(tmp_path, command)
+    ran = run(command, tmp_path)
+    assert [line.split(" (")[0] for line in said(ran)] == ["hotlap: applied: fused-optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("differing", "says"),
+    [
+        ({"source": "0"}, "was proven for other source code; running with the plan 'safe' instead"),
+        ({"hardware": "8 × Fast GPU"}, "was proven under 8 × Fast GPU, this is"),
+    ],
+)
+def test_a_plan_proven_under_other_circumstances_is_not_applied_silently(differing, says, tmp_path, alone):
+    command = python("no_loader.py")
+    proven_plan(tmp_path, command, **differing)
+    ran = run(command, tmp_path)
+
+    assert ran.code == 0, ran.stderr
+    assert says in said(ran)[0]
+    assert "'safe' instead" in said(ran)[0]
+    assert not any("applied: fused-optimizer" in line for line in said(ran)), "rounding is not safe"
+    assert ran.stdout == alone(command).stdout
+
+
+def test_list_and_explain_document_the_catalogue(tmp_path):
+    listed = bare([*HOTLAP, "list"], tmp_path, COLUMNS="200")
+    assert listed.code == 0
+    assert "C106" in listed.stdout
+    assert "fused-optimizer" in listed.stdout
+    explained = bare([*HOTLAP, "explain", "c106"], tmp_path)
+    assert explained.code == 0
+    assert "When it does nothing" in explained.stdout
+    assert bare([*HOTLAP, "explain", "c999"], tmp_path).code == 2
