@@ -5,8 +5,8 @@ So all that is decided, checked, copied and put back is tested here to the bit; 
 
 from __future__ import annotations
 
+import inspect
 import io
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -15,162 +15,15 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-from hotlap.catalog import entries
 from hotlap.catalog.cuda_graphs import rules
-from hotlap.catalog.cuda_graphs.apply import Graphs
 from hotlap.catalog.cuda_graphs.detect import detect
 from hotlap.catalog.cuda_graphs.graphed import near
-from hotlap.catalog.cuda_graphs.recorder import Recording
+from hotlap.catalog.cuda_graphs.recorder import CudaRecorder
 from hotlap.catalog.cuda_graphs.steady import Steady
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
-from hotlap.patch.guard import Guard
-from hotlap.patch.seams import Seams
+from tests.catalog.emulated_graphs import EmulatedRecorder, Net, StubCuda, adam, adamw, at_work, same, sgd, train
 from tests.observations import launch_bound, observation
 
-
-class EmulatedRecorder:
-    """A replay overwrites what was recorded, as a graph would, and recording leaves no effect behind."""
-
-    device_type = "cpu"
-
-    def __init__(self):
-        self.replays = {"forward": 0, "backward": 0, "other": 0}
-        self.recorded = self.forgotten = 0
-
-    def aside(self, work, may_wait):
-        return work()
-
-    def record_both(self, forward, backward):
-        self.recorded += 1
-        latest = forward()
-        outputs = [copy(one) for one in latest]
-        gradients = backward(latest)
-
-        def replay_forward():
-            nonlocal latest
-            self.replays["forward"] += 1
-            with torch.enable_grad():
-                latest = forward()
-            overwrite(outputs, latest)
-
-        def replay_backward():
-            self.replays["backward"] += 1
-            overwrite(gradients, backward(latest))
-
-        return Recording(outputs, replay_forward, self.forget), Recording(gradients, replay_backward, self.forget)
-
-    def record(self, work):
-        """Not done while recording: what it gives is a tensor of its own, written by each replay."""
-        self.recorded += 1
-        held = torch.zeros(())
-
-        def replay():
-            self.replays["other"] += 1
-            found = work()
-            if found is not None:
-                held.copy_(found)
-
-        return Recording(held, replay, self.forget)
-
-    def forget(self):
-        self.forgotten += 1
-
-    def random_state(self):
-        return torch.get_rng_state()
-
-    def set_random_state(self, state):
-        torch.set_rng_state(state)
-
-
-def copy(one):
-    return one.detach().clone().requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
-
-
-def overwrite(held, found):
-    with torch.no_grad():
-        for one, other in zip(held, found, strict=True):
-            if isinstance(one, torch.Tensor):
-                one.copy_(other)
-
-
-@pytest.fixture
-def graphs():
-    """Graphs at work in this process, as the entry would set them up on a GPU."""
-    seams = Seams(torch, Guard(strict=True))
-    seams.open()
-    site = Site("cuda-graphs", entries()["cuda-graphs"], None, torch, seams, Moments(seams))
-    graphs = Graphs(site, EmulatedRecorder())
-    yield graphs
-    site.close()
-    seams.close()
-    assert graphs.recorder.forgotten >= graphs.recorder.recorded
-
-
-class Net(nn.Module):
-    def __init__(self, dropout=0.0):
-        super().__init__()
-        self.first = nn.Linear(6, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.dropout = nn.Dropout(dropout)
-        self.last = nn.Linear(8, 2)
-
-    def forward(self, inputs):
-        return self.last(self.dropout(self.norm(self.first(inputs).relu())))
-
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=0.01, fused=True)
-
-
-def adam(parameters):
-    return torch.optim.Adam(parameters, lr=0.01, fused=True)
-
-
-def train(
-    model=Net, optimizer=sgd, steps=24, clip=None, schedule=None, set_to_none=True, closure=False, evaluate=False,
-    tail=False, around=None,
-):  # fmt: skip
-    """All that a user sees: losses, norms, evaluations, the final state, the random stream."""
-    torch.manual_seed(0)
-    net = model()
-    optim = optimizer(net.parameters())
-    scheduler = schedule(optim) if schedule else None
-    seen = []
-    for number in range(steps):
-        inputs = torch.randn(3 if tail and number % 6 == 5 else 5, 6)
-
-        def forward_backward(inputs=inputs):
-            optim.zero_grad(set_to_none=set_to_none)
-            loss = net(inputs).square().mean()
-            loss.backward()
-            if clip:
-                seen.append(torch.nn.utils.clip_grad_norm_(net.parameters(), clip))
-            return loss
-
-        if around:
-            around(number, net, optim)
-        if closure:
-            seen.append(optim.step(forward_backward).detach())
-        else:
-            seen.append(forward_backward().detach())
-            optim.step()
-        if scheduler:
-            scheduler.step()
-        if evaluate and number % 5 == 4:
-            net.eval()
-            with torch.no_grad():
-                seen.append(net(inputs))
-            net.train()
-    return [*seen, *net.state_dict().values(), torch.rand(3)]
-
-
-def same(some, others):
-    return len(some) == len(others) and all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+graphs = pytest.fixture(at_work)
 
 
 CASES = {
@@ -358,116 +211,6 @@ def test_parameters_that_share_a_gradient_are_clipped_apart(graphs):
     assert graphs.recorder.replays["forward"] >= 15
 
 
-class Changing(Net):
-    def forward(self, inputs):
-        self.calls = getattr(self, "calls", 0) + 1
-        return super().forward(inputs)
-
-
-class Drawing(Net):
-    def forward(self, inputs):
-        return super().forward(inputs) * (1 + random.random())
-
-
-class Writing(Net):
-    def forward(self, inputs):
-        return super().forward(inputs.mul_(2))
-
-
-class Keeping(Net):
-    def forward(self, inputs):
-        self.features = self.first(inputs)
-        return self.last(self.features)
-
-
-class Sparse(Net):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(4, 2, sparse=True)
-
-    def forward(self, inputs):
-        return super().forward(inputs) + self.table(torch.zeros(5, dtype=torch.long))
-
-
-class Hooked(Net):
-    def __init__(self):
-        super().__init__()
-        self.first.register_forward_hook(lambda *_: None)
-
-
-class GradientHook(Net):
-    def __init__(self):
-        super().__init__()
-        self.first.weight.register_hook(lambda gradient: gradient)
-
-
-class RecurrentDropout(Net):
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(8, 8, num_layers=2, dropout=0.5)
-
-
-REFUSED = {
-    RecurrentDropout: "dropout between recurrent layers",
-    Changing: "changes the attribute calls",
-    Keeping: "changes the attribute features",
-    Drawing: "draws random numbers",
-    Writing: "writes into its inputs",
-    Sparse: "sparse",
-    Hooked: "has hooks",
-    GradientHook: "gradient hooks",
-}
-
-
-@pytest.mark.parametrize("model", REFUSED)
-def test_a_model_that_cannot_be_replayed_is_refused_and_trains_on(model, graphs):
-    random.seed(0)
-    plain = train(model=model, steps=8), random.random()
-    random.seed(0)
-    graphs.begin()
-    replayed = train(model=model, steps=8), random.random()
-    assert same(replayed[0], plain[0])
-    assert replayed[1] == plain[1]
-    assert graphs.site.outcome.status == "refused"
-    assert REFUSED[model] in graphs.site.outcome.why
-    assert graphs.recorder.replays["forward"] == 0
-
-
-def habit(name):
-    def loop():
-        net, other = Net(), Net()
-        optim, second = sgd(net.parameters()), sgd(other.parameters())
-        for _ in range(6):
-            optim.zero_grad()
-            for _ in range(2 if name == "accumulation" else 1):
-                loss = net(torch.randn(5, 6)).square().mean()
-                if name == "penalty":
-                    torch.autograd.grad(loss, net.first.weight, create_graph=True)
-                loss.backward(retain_graph=name == "retained")
-            optim.step()
-            if name == "second optimizer":
-                other(torch.randn(5, 6)).mean().backward()
-                second.step()
-
-    return loop
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("accumulation", "2 backwards a step"),
-        ("penalty", "torch.autograd.grad is used"),
-        ("retained", "keeps its graph"),
-        ("second optimizer", "several optimizers"),
-    ],
-)
-def test_a_loop_of_another_form_is_refused(name, why, graphs):
-    graphs.begin()
-    habit(name)()
-    assert graphs.site.outcome.status == "refused"
-    assert why in graphs.site.outcome.why
-
-
 def test_an_optimizer_that_counts_on_the_host_stays_eager(graphs):
     plain = train(optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01), clip=0.1)
     graphs.begin()
@@ -493,22 +236,6 @@ def test_an_error_of_the_users_closure_passes_through_once(graphs):
     assert calls == [1]
 
 
-def loader(**options):
-    values = {"num_workers": 2, "persistent_workers": False, "multiprocessing_context": None, "_iterator": None}
-    return SimpleNamespace(**values | options)
-
-
-def test_workers_forked_at_each_epoch_are_refused(monkeypatch):
-    monkeypatch.setattr(rules, "_start_method", lambda loader: "fork")
-    assert "forks 2 workers at each epoch" in rules.why_not_loaders([loader(num_workers=0), loader()])
-    assert rules.why_not_loaders([loader(persistent_workers=True), loader(num_workers=0)]) is None
-    assert rules.forks(loader(persistent_workers=True))
-    assert not rules.forks(loader(persistent_workers=True, _iterator=object()))
-    monkeypatch.setattr(rules, "_start_method", lambda loader: "spawn")
-    assert rules.why_not_loaders([loader()]) is None
-    assert not rules.forks(loader())
-
-
 def test_recordings_are_let_go_before_workers_are_forked_and_made_again(graphs, monkeypatch):
     monkeypatch.setattr(rules, "_start_method", lambda loader: "fork")
     data = DataLoader(TensorDataset(torch.zeros(2)), num_workers=1, persistent_workers=True)
@@ -525,6 +252,30 @@ def test_recordings_are_let_go_before_workers_are_forked_and_made_again(graphs, 
     assert same(train(around=around), plain)
     assert held == [False]
     assert graphs.recorder.recorded == 4  # twice: forward and backward, and the optimizer's step
+
+
+def test_the_recorder_of_cuda_uses_what_torch_has_and_comes_back_from_failures():
+    used = [name for name in dir(StubCuda()) if not name.startswith("_") and name not in ("notes", "mode")]
+    assert all(hasattr(torch.cuda, name) for name in [*used, "get_rng_state", "set_rng_state"])
+    parameters = inspect.signature(torch.cuda.graph.__init__).parameters
+    assert {"pool", "stream", "capture_error_mode"} <= set(parameters)
+
+    cuda = StubCuda()
+    recorder = CudaRecorder(SimpleNamespace(cuda=cuda))
+    assert recorder.aside(lambda: cuda.mode, may_wait=False) == "error"
+    assert recorder.aside(lambda: cuda.mode, may_wait=True) == 0
+    assert cuda.notes == ["wait", "stream", "back", "wait"] * 2
+
+    cuda.notes.clear()
+    first, second = recorder.record_both(lambda: 1, lambda outcome: outcome + 1)
+    assert (first.outcome, second.outcome) == (1, 2)
+    first.replay()
+    assert cuda.notes == ["stream", "capture pool thread_local", "end", "back"] * 2 + ["replay"]
+
+    cuda.notes.clear()
+    with pytest.raises(ZeroDivisionError):
+        recorder.record(lambda: 1 / 0)
+    assert cuda.notes[-1] == "back"
 
 
 def test_steady_work_is_recorded_anew_ever_more_seldom():

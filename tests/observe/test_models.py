@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from hotlap.observe.models import describe, describe_optimizer
-from hotlap.patch.roots import Roots
 from hotlap.patch.guard import Guard
+from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Seams
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -44,13 +45,18 @@ class CudaRecorder:
         stream, here = cuda.Stream(), cuda.current_stream()
         stream.wait_stream(here)
         before = cuda.get_sync_debug_mode()
-        cuda.set_sync_debug_mode(before if may_wait else "error")
+        self._set_debug_mode(before if may_wait else "error")
         try:
             with cuda.stream(stream):
                 return work()
         finally:
-            cuda.set_sync_debug_mode(before)
+            self._set_debug_mode(before)
             here.wait_stream(stream)
+
+    def _set_debug_mode(self, mode: Any) -> None:
+        with warnings.catch_warnings():  # it warns that it is a prototype, which is not the user's concern
+            warnings.simplefilter("ignore")
+            self._torch.cuda.set_sync_debug_mode(mode)
 
     def record(self, work: Work) -> Recording:
         return self._captured(work, self._torch.cuda.graph_pool_handle())

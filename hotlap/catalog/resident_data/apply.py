@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning
 
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
+MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
 FEW = 0.1  # of the items: fetched when they are wanted
 
 
@@ -36,13 +37,12 @@ class Keeper:
         self._stores: ByIdentity[list[Kept]] = ByIdentity()
         self._persistent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._learned: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._by_place: dict[Any, Any] = {}
+        self._told: dict[int, str] = {}
 
     def forget(self) -> None:
         self._stores.clear()
         self._persistent.clear()
         self._learned.clear()
-        self._by_place.clear()
 
     def iterate(self, original: Original, loader: Any, args: Any, kwargs: Any) -> Any:
         if self._busy or os.getpid() != self._home:
@@ -102,7 +102,7 @@ class Keeper:
     def _drop(self, kept: Kept, store: Store, why: str) -> None:
         kept.store = None
         if kept.told:
-            self.site.applied(f"{kept.told}; given up later: {why}")
+            self.tell(kept, f"{kept.told}; given up later: {why}")
         else:
             self.site.refused(f"{store.name}: {why}")
 
@@ -118,14 +118,14 @@ class Keeper:
             return before
         failed = partial(self._failed, kept, store)
         if not left_to_workers:
-            pick = Picking(self, kept, store, loader.dataset, self._learning(loader, store))
+            pick = Picking(self, kept, store, loader.dataset, self._learning(loader, kept))
             iterator: Any = Gathering(loader, pick, failed, resumed=before is not None or loader._iterator is not None)
         elif loader._iterator is not None or not getattr(loader, "in_order", True):
             self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
             return original()
         else:
             iterator = Recording(loader, partial(self._shown, store), failed)
-            self._tell(kept, f"{store.name}: {store.total} items, kept as its workers fetch them the first time")
+            self.tell(kept, f"{store.name}: {store.total} items, kept as its workers fetch them the first time")
         if loader.persistent_workers and loader.num_workers:
             self._persistent[loader] = iterator
         return iterator
@@ -141,19 +141,20 @@ class Keeper:
         else:
             self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
 
-    def _tell(self, kept: Kept, what: str) -> None:
+    def tell(self, kept: Kept, what: str) -> None:
         kept.told = what
-        self.site.applied(what)
+        self._told[id(kept)] = what
+        self.site.applied("; ".join(dict.fromkeys(list(self._told.values())[-MOST_TOLD:])))
 
     # Devices
 
-    def _learning(self, loader: Any, store: Store) -> Learning | None:
+    def _learning(self, loader: Any, kept: Kept) -> Learning | None:
         """What is known of how this loader's batches are used; a loader made anew on the same line is used alike."""
         if self.site.value == "host" or not self.on_a_device():
             return None
         if loader not in self._learned:
-            key = (id(store), _place(), type(loader.sampler), loader.batch_size)
-            self._learned[loader] = self._by_place.setdefault(key, new_learning())
+            key = (_place(), type(loader.sampler), loader.batch_size)
+            self._learned[loader] = kept.by_place.setdefault(key, new_learning())
         learning: Learning = self._learned[loader]
         return learning
 
@@ -168,11 +169,11 @@ class Keeper:
         if store.missing or needed > free * share:
             learning.devices = {}
             why = "not complete" if store.missing else f"{megabytes(free)} free on {device}"
-            self._tell(kept, f"{kept.told}; not on the device: {megabytes(needed)}, {why}")
+            self.tell(kept, f"{kept.told}; not on the device: {megabytes(needed)}, {why}")
             return
         store.copy_to(learning.devices)
         parts = f"{len(learning.devices)} of {len(store.rows)} tensors of a batch"
-        self._tell(kept, f"{store.name}: {store.total} items, {parts} from {megabytes(needed)} on {device}")
+        self.tell(kept, f"{store.name}: {store.total} items, {parts} from {megabytes(needed)} on {device}")
 
     def on_a_device(self) -> bool:
         return bool(self.torch.cuda.is_initialized())
@@ -188,6 +189,8 @@ class Kept:
     collate: Any
     store: Store | None
     told: str = ""
+    read: bool = False  # batches were made from it
+    by_place: dict[Any, Learning] = field(default_factory=dict)
 
 
 class Picking:
@@ -214,9 +217,10 @@ class Picking:
         store = self._store
         if not store.missing:
             store.remember_witnesses()
-        if not self._kept.told or "as its workers" in self._kept.told:
+        if not self._kept.read:
+            self._kept.read = True
             where = "read where it is" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
-            self._keeper._tell(self._kept, f"{store.name}: {store.total} items, {where}")
+            self._keeper.tell(self._kept, f"{store.name}: {store.total} items, {where}")
 
     def _built(self, leaves: list[Any], pin: bool) -> Any:
         layout = self._store.layout

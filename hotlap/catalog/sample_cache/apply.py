@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import weakref
 from typing import Any
 
@@ -17,6 +18,7 @@ from hotlap.catalog.sample_cache.copies import copied, size_of
 from hotlap.catalog.site import Original, Site
 
 WORTH_KEEPING = 20e-6  # seconds to fetch a sample: a cheaper one is not fetched faster from a cache
+CHEAP_COPY = 0.4  # of the time to fetch it: a kept sample is copied once more while it is first fetched
 CHECKED = 3  # samples, at the start of each epoch
 
 
@@ -91,7 +93,14 @@ class Keeper:
             self._refused.put(dataset, True)
             self._site.no_effect(f"{name}: a sample takes only {proof.seconds * 1e6:.0f} µs to fetch")
             return None
+        began = time.perf_counter()
         samples = [copied(self._torch, sample) for sample in proof.samples]
+        copying = (time.perf_counter() - began) / len(samples)
+        if copying > proof.seconds * CHEAP_COPY:
+            self._refused.put(dataset, True)
+            took = f"{proof.seconds * 1e6:.0f} µs to fetch, a copy of it {copying * 1e6:.0f} µs"
+            self._site.no_effect(f"{name}: a sample takes {took}")
+            return None
         needed = length_of(dataset) * sum(size_of(self._torch, one) for one in samples) / len(samples)
         limit = host_memory() * SHARE_OF_MEMORY
         if needed > limit:

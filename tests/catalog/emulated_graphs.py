@@ -1,0 +1,196 @@
+"""Graphs emulated on CPU, and a training to compare with and without them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from hotlap.catalog import entries
+from hotlap.catalog.cuda_graphs.apply import Graphs
+from hotlap.catalog.cuda_graphs.recorder import Recording
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.site import Site
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+
+
+class EmulatedRecorder:
+    """A replay overwrites what was recorded, as a graph would, and recording leaves no effect behind."""
+
+    device_type = "cpu"
+
+    def __init__(self):
+        self.replays = {"forward": 0, "backward": 0, "other": 0}
+        self.recorded = self.forgotten = 0
+
+    def aside(self, work, may_wait):
+        return work()
+
+    def record_both(self, forward, backward):
+        self.recorded += 1
+        latest = forward()
+        outputs = [copy(one) for one in latest]
+        gradients = backward(latest)
+
+        def replay_forward():
+            nonlocal latest
+            self.replays["forward"] += 1
+            with torch.enable_grad():
+                latest = forward()
+            overwrite(outputs, latest)
+
+        def replay_backward():
+            self.replays["backward"] += 1
+            overwrite(gradients, backward(latest))
+
+        return Recording(outputs, replay_forward, self.forget), Recording(gradients, replay_backward, self.forget)
+
+    def record(self, work):
+        """Not done while recording: what it gives is a tensor of its own, written by each replay."""
+        self.recorded += 1
+        held = torch.zeros(())
+
+        def replay():
+            self.replays["other"] += 1
+            found = work()
+            if found is not None:
+                held.copy_(found)
+
+        return Recording(held, replay, self.forget)
+
+    def forget(self):
+        self.forgotten += 1
+
+    def random_state(self):
+        return torch.get_rng_state()
+
+    def set_random_state(self, state):
+        torch.set_rng_state(state)
+
+
+def copy(one):
+    return one.detach().clone().requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
+
+
+def overwrite(held, found):
+    with torch.no_grad():
+        for one, other in zip(held, found, strict=True):
+            if isinstance(one, torch.Tensor):
+                one.copy_(other)
+
+
+def at_work():
+    """Graphs at work in this process, as the entry would set them up on a GPU."""
+    seams = Seams(torch, Guard(strict=True))
+    seams.open()
+    site = Site("cuda-graphs", entries()["cuda-graphs"], None, torch, seams, Moments(seams))
+    graphs = Graphs(site, EmulatedRecorder())
+    yield graphs
+    site.close()
+    seams.close()
+    assert graphs.recorder.forgotten >= graphs.recorder.recorded
+
+
+class StubCuda:
+    """The names of torch.cuda that the recorder uses, noting what it does with them."""
+
+    def __init__(self):
+        self.notes, self.mode = [], 0
+        self.CUDAGraph = lambda: SimpleNamespace(replay=lambda: self.notes.append("replay"), reset=lambda: None)
+
+    def Stream(self):
+        return SimpleNamespace(wait_stream=lambda other: self.notes.append("wait"))
+
+    current_stream = Stream
+
+    @contextmanager
+    def stream(self, stream):
+        self.notes.append("stream")
+        try:
+            yield
+        finally:
+            self.notes.append("back")
+
+    @contextmanager
+    def graph(self, graph, pool, stream, capture_error_mode):
+        self.notes.append(f"capture {pool} {capture_error_mode}")
+        yield
+        self.notes.append("end")
+
+    def graph_pool_handle(self):
+        return "pool"
+
+    def get_sync_debug_mode(self):
+        return self.mode
+
+    def set_sync_debug_mode(self, mode):
+        self.mode = mode
+
+
+class Net(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.dropout = nn.Dropout(dropout)
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, inputs):
+        return self.last(self.dropout(self.norm(self.first(inputs).relu())))
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01, fused=True)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.01, fused=True)
+
+
+def train(
+    model=Net, optimizer=sgd, steps=24, clip=None, schedule=None, set_to_none=True, closure=False, evaluate=False,
+    tail=False, around=None,
+):  # fmt: skip
+    """All that a user sees: losses, norms, evaluations, the final state, the random stream."""
+    torch.manual_seed(0)
+    net = model()
+    optim = optimizer(net.parameters())
+    scheduler = schedule(optim) if schedule else None
+    seen = []
+    for number in range(steps):
+        inputs = torch.randn(3 if tail and number % 6 == 5 else 5, 6)
+
+        def forward_backward(inputs=inputs):
+            optim.zero_grad(set_to_none=set_to_none)
+            loss = net(inputs).square().mean()
+            loss.backward()
+            if clip:
+                seen.append(torch.nn.utils.clip_grad_norm_(net.parameters(), clip))
+            return loss
+
+        if around:
+            around(number, net, optim)
+        if closure:
+            seen.append(optim.step(forward_backward).detach())
+        else:
+            seen.append(forward_backward().detach())
+            optim.step()
+        if scheduler:
+            scheduler.step()
+        if evaluate and number % 5 == 4:
+            net.eval()
+            with torch.no_grad():
+                seen.append(net(inputs))
+            net.train()
+    return [*seen, *net.state_dict().values(), torch.rand(3)]
+
+
+def same(some, others):
+    return len(some) == len(others) and all(torch.equal(one, other) for one, other in zip(some, others, strict=True))

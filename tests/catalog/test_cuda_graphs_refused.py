@@ -1,0 +1,141 @@
+"""When CUDA graphs are refused: models and loops that a replay would train differently, workers that would crash."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.catalog.cuda_graphs import rules
+from tests.catalog.emulated_graphs import Net, at_work, same, sgd, train
+
+graphs = pytest.fixture(at_work)
+
+
+class Changing(Net):
+    def forward(self, inputs):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().forward(inputs)
+
+
+class Drawing(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) * (1 + random.random())
+
+
+class Writing(Net):
+    def forward(self, inputs):
+        return super().forward(inputs.mul_(2))
+
+
+class Keeping(Net):
+    def forward(self, inputs):
+        self.features = self.first(inputs)
+        return self.last(self.features)
+
+
+class Sparse(Net):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 2, sparse=True)
+
+    def forward(self, inputs):
+        return super().forward(inputs) + self.table(torch.zeros(5, dtype=torch.long))
+
+
+class Hooked(Net):
+    def __init__(self):
+        super().__init__()
+        self.first.register_forward_hook(lambda *_: None)
+
+
+class GradientHook(Net):
+    def __init__(self):
+        super().__init__()
+        self.first.weight.register_hook(lambda gradient: gradient)
+
+
+class RecurrentDropout(Net):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8, num_layers=2, dropout=0.5)
+
+
+REFUSED = {
+    RecurrentDropout: "dropout between recurrent layers",
+    Changing: "changes the attribute calls",
+    Keeping: "changes the attribute features",
+    Drawing: "draws random numbers",
+    Writing: "writes into its inputs",
+    Sparse: "sparse",
+    Hooked: "has hooks",
+    GradientHook: "gradient hooks",
+}
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_a_model_that_cannot_be_replayed_is_refused_and_trains_on(model, graphs):
+    random.seed(0)
+    plain = train(model=model, steps=8), random.random()
+    random.seed(0)
+    graphs.begin()
+    replayed = train(model=model, steps=8), random.random()
+    assert same(replayed[0], plain[0])
+    assert replayed[1] == plain[1]
+    assert graphs.site.outcome.status == "refused"
+    assert REFUSED[model] in graphs.site.outcome.why
+    assert graphs.recorder.replays["forward"] == 0
+
+
+def habit(name):
+    def loop():
+        net, other = Net(), Net()
+        optim, second = sgd(net.parameters()), sgd(other.parameters())
+        for _ in range(6):
+            optim.zero_grad()
+            for _ in range(2 if name == "accumulation" else 1):
+                loss = net(torch.randn(5, 6)).square().mean()
+                if name == "penalty":
+                    torch.autograd.grad(loss, net.first.weight, create_graph=True)
+                loss.backward(retain_graph=name == "retained")
+            optim.step()
+            if name == "second optimizer":
+                other(torch.randn(5, 6)).mean().backward()
+                second.step()
+
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("accumulation", "2 backwards a step"),
+        ("penalty", "torch.autograd.grad is used"),
+        ("retained", "keeps its graph"),
+        ("second optimizer", "several optimizers"),
+    ],
+)
+def test_a_loop_of_another_form_is_refused(name, why, graphs):
+    graphs.begin()
+    habit(name)()
+    assert graphs.site.outcome.status == "refused"
+    assert why in graphs.site.outcome.why
+
+
+def loader(**options):
+    values = {"num_workers": 2, "persistent_workers": False, "multiprocessing_context": None, "_iterator": None}
+    return SimpleNamespace(**values | options)
+
+
+def test_workers_forked_at_each_epoch_are_refused(monkeypatch):
+    monkeypatch.setattr(rules, "_start_method", lambda loader: "fork")
+    assert "forks 2 workers at each epoch" in rules.why_not_loaders([loader(num_workers=0), loader()])
+    assert rules.why_not_loaders([loader(persistent_workers=True), loader(num_workers=0)]) is None
+    assert rules.forks(loader(persistent_workers=True))
+    assert not rules.forks(loader(persistent_workers=True, _iterator=object()))
+    monkeypatch.setattr(rules, "_start_method", lambda loader: "spawn")
+    assert rules.why_not_loaders([loader()]) is None
+    assert not rules.forks(loader())

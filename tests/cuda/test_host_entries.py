@@ -1,0 +1,66 @@
+"""The host entries on a GPU: the same losses, and clean-up calls that are really left out."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap
+
+pytestmark = pytest.mark.cuda
+STEPS = 40
+
+
+def train() -> tuple[list[float], int]:
+    """Losses, and how often the cache was really emptied: its reserved memory shrinks."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, emptied = [], 0
+    for _ in range(STEPS):
+        loss = model(torch.randn(32, 64, device="cuda")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        torch.empty(64 << 20, dtype=torch.uint8, device="cuda")  # freed at once, kept in the cache
+        before = torch.cuda.memory_reserved()
+        gc.collect()
+        torch.cuda.empty_cache()
+        emptied += torch.cuda.memory_reserved() < before
+    torch.cuda.empty_cache()
+    return torch.stack(losses).tolist(), emptied
+
+
+@pytest.mark.parametrize("names", [["throttled-cleanup"], ["gc-pauses"], ["throttled-cleanup", "gc-pauses"]])
+def test_losses_are_equal_to_the_bit_and_the_cache_is_emptied_seldom(names):
+    plainly, always = train()
+    with hotlap.enable(None, with_=names):
+        losses, emptied = train()
+    assert losses == plainly
+    assert always == STEPS
+    assert emptied == (STEPS if names == ["gc-pauses"] else pytest.approx(3, abs=1))
+
+
+def test_synchronize_is_left_out_when_asked_for():
+    from torch.profiler import ProfilerActivity, profile
+
+    parameter = nn.Parameter(torch.ones(4, device="cuda"))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+    def steps() -> int:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            for _ in range(STEPS):
+                parameter.grad = torch.ones_like(parameter)
+                optimizer.step()
+                torch.cuda.synchronize()
+        return sum(event.count for event in seen.key_averages() if "DeviceSynchronize" in event.key)
+
+    plainly = steps()
+    with hotlap.enable(None, with_=["throttled-cleanup=all"]):
+        seldom = steps()
+    assert plainly >= STEPS
+    assert seldom < plainly - STEPS // 2
