@@ -14,6 +14,7 @@ from typing import Any
 from hotlap.catalog.entry import Entry
 from hotlap.catalog.moments import Moments
 from hotlap.model.plan import Outcome, Status
+from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam, Seams
 
@@ -31,6 +32,7 @@ class Site:
         self.ledger = Ledger()
         self.on_withdrawn: Callable[[Outcome], None] = lambda outcome: None
         self.closed = False
+        self._steps_aside = False  # while Dynamo compiles
         self._status: Status | None = None
         self._why = ""
         self._at_seams: list[tuple[Seam, Callable[..., Any]]] = []
@@ -115,6 +117,9 @@ class Site:
             call.__doc__ = getattr(original, "__doc__", None)
             return call
 
+        if not self._steps_aside:
+            self._steps_aside = True
+            keep_out(self.ledger)
         self.ledger.wrap(owner, attribute, layer)
 
     def close(self) -> None:

@@ -14,12 +14,15 @@ from hotlap import catalog
 def list_entries() -> None:
     """List the optimisations that hotlap can apply."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("code", "name", "risk", "value", "needs", "what it does"):
-        table.add_column(heading, no_wrap=heading in ("code", "name"))
+    for heading in ("code", "name", "risk", "what it does"):
+        table.add_column(heading, no_wrap=heading != "what it does")
     for name, entry in sorted(catalog.entries().items(), key=lambda pair: pair[1].code):
-        needs = "GPU" if entry.device == "cuda" else ""
-        values = "" if entry.values is None else str(entry.values)
-        table.add_row(entry.code, name, entry.risk.value, values, needs, entry.title)
+        notes = [
+            text
+            for text in ("GPU" if entry.device == "cuda" else "", f"={entry.values}" if entry.values else "")
+            if text
+        ]
+        table.add_row(entry.code, name, entry.risk.value, entry.title + (f" ({', '.join(notes)})" if notes else ""))
     Console(highlight=False).print(table)
 
 

@@ -16,7 +16,7 @@ import wrapt
 
 from hotlap.patch.ledger import Ledger
 
-OUR_ROOMS = ("hotlap.patch", "hotlap.observe")
+OUR_ROOMS = ("hotlap.patch", "hotlap.catalog", "hotlap.observe")
 THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function
 
 

@@ -27,7 +27,6 @@ SEEN = [
     observations.observation(), observations.on_cuda(), observations.input_bound(), observations.sync_bound(),
     observations.launch_bound(), observations.two_ranks(), observations.partial(), observations.not_a_number(),
 ]  # fmt: skip
-ROOMS = {"D": "data", "C": "compute", "H": "host"}
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,6 @@ def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     yield
     hotlap.disable()
-    torch._dynamo.reset()
 
 
 @pytest.fixture
@@ -145,7 +143,8 @@ def test_alone_it_trains_alike_and_leaves_no_trace(name):
 @contextmanager
 def fresh(pair):
     """Nothing compiled, and few objects: the model is looked for among all that are not frozen."""
-    torch._dynamo.reset()
+    if "compile" in pair:
+        torch._dynamo.reset()  # it gives up on code that was compiled too often
     if "gc-pauses" not in pair:  # which leaves a collector alone that someone else has frozen
         gc.freeze()
     yield
