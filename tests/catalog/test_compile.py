@@ -215,9 +215,8 @@ class Counting(Net):
         return super().forward(inputs) + 0.0 * self.calls
 
 
-def test_a_model_that_must_be_compiled_at_each_step_is_taken_back(enable, monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
-    monkeypatch.setattr(torch._dynamo.config, "allow_unspec_int_on_nn_module", False)
+@torch._dynamo.config.patch(automatic_dynamic_shapes=False, allow_unspec_int_on_nn_module=False)
+def test_a_model_that_must_be_compiled_at_each_step_is_taken_back(enable):
     _, plain = train(Counting, sizes=(6,) * 14)
     _, enabled = enable()
     assert train(Counting, sizes=(6,) * 14)[1] == plain
