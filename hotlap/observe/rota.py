@@ -1,8 +1,8 @@
 """Which steps of the window are looked into.
 
-Writing down every part of a step costs some 100 µs, whatever its length: nothing for a long step, percents of a short
-one. So of short steps only some are looked into, drawn at random (a fixed rhythm could beat with the program's own, say
-a stall every second batch). Of all steps the ends, the waits for data and the losses are known.
+Writing down every part of a step costs some tens of µs, whatever its length: nothing for a long step, a percent of a
+short one. So of short steps only some are looked into, drawn at random (a fixed rhythm could beat with the program's
+own, say a stall every second batch). Of all steps the ends, the waits for data and the losses are known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-SECONDS_OF_DETAIL = 120e-6  # per step, measured inside steps by benchmarks/overhead.py, rounded up
+SECONDS_OF_DETAIL = 120e-6  # per step, with room for programs of many syncs: benchmarks/overhead.py finds 41 and 45 µs
 ALLOWED = 0.004  # of the step
 FEWEST = 60  # steps looked into, where the window has so many
 
