@@ -7,6 +7,7 @@ load is found out before there are any.
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import gc
 import json
@@ -63,7 +64,21 @@ def _recipe(making: Making) -> Recipe:
     collate = given.get("collate_fn")
     if batches and collate is making.torch.utils.data.default_collate:
         collate = None
-    return Recipe(making.dataset, collate, given.get("sampler"), given.get("batch_sampler"), batches)
+    sampler, batch_sampler = (_sendable(making.torch, given.get(name)) for name in ("sampler", "batch_sampler"))
+    return Recipe(making.dataset, collate, sampler, batch_sampler, batches)
+
+
+def _sendable(torch: Any, sampler: Any) -> Any:
+    """Without its generator, whose state travels as a tensor that is gone before the other process can read it."""
+    if type(sampler).__module__ != "torch.utils.data.sampler":
+        return sampler
+    held = vars(sampler)
+    changed = {name: None for name, one in held.items() if isinstance(one, torch.Generator)}
+    if isinstance(inner := held.get("sampler"), torch.utils.data.Sampler):
+        changed["sampler"] = _sendable(torch, inner)
+    other = copy.copy(sampler)
+    vars(other).update(changed)
+    return other
 
 
 def _of(dataset: Any) -> Known:
@@ -143,7 +158,7 @@ def _read(text: str | None) -> Weight:
 def _by_other(recipe: Recipe, method: str) -> Weight:
     context: Any = multiprocessing.get_context(method)
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_in_spawned, args=(recipe, send), daemon=True)
+    process = context.Process(target=_in_spawned, args=(_Silence(), recipe, send), daemon=True)
     try:
         process.start()
     except Exception as error:  # noqa: BLE001 whatever the user's objects raise when they are pickled
@@ -158,9 +173,15 @@ def _by_other(recipe: Recipe, method: str) -> Weight:
         process.join()
 
 
-def _in_spawned(recipe: Recipe, send: Any) -> None:
+class _Silence:
+    """Falls where it is unpickled: what comes after it may fail to be, which is not for the user's eyes."""
+
+    def __reduce__(self) -> Any:
+        return _be_silent, ()
+
+
+def _in_spawned(_: Any, recipe: Recipe, send: Any) -> None:
     import torch
 
-    _be_silent()
     torch.set_num_threads(1)
     send.send(json.dumps(look(recipe)))

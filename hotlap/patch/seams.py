@@ -205,6 +205,11 @@ class Seams:
     def close(self) -> None:
         self.ledger.close()
 
+    def watch_fetches_of(self, iterator: type) -> None:
+        """Open the seam 'batch fetched' on an iterator over a DataLoader that has a __next__ of its own."""
+        if not self.ledger.holds(iterator, "__next__"):
+            self._around_each_step(iterator, "__next__", self.fetching)
+
     def watch_calls_of(self, module: Any) -> None:
         """Open the seam 'root module called' on a module. The patch is on its class: instances get copied and saved."""
         roots, seam = self.roots, self.calling

@@ -26,8 +26,10 @@ class EmulatedRecorder:
         self.replays = {"forward": 0, "backward": 0, "other": 0}
         self.recorded = self.forgotten = 0
 
-    def aside(self, work, may_wait):
+    def here(self, work):
         return work()
+
+    aside = here
 
     def record_both(self, forward, backward):
         self.recorded += 1
@@ -119,6 +121,14 @@ class StubCuda:
         self.notes.append(f"capture {pool} {capture_error_mode}")
         yield
         self.notes.append("end")
+
+    @property
+    def default_generators(self):
+        put_back = lambda state: self.notes.append(f"random {state}")  # noqa: E731
+        return [SimpleNamespace(clone_state=lambda: "before", graphsafe_set_state=put_back)]
+
+    def current_device(self):
+        return 0
 
     def graph_pool_handle(self):
         return "pool"

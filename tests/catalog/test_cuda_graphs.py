@@ -244,8 +244,7 @@ def test_recordings_are_let_go_before_workers_are_forked_and_made_again(graphs, 
     def around(number, net, optim):
         if number == 12:
             assert graphs.active
-            graphs._iterated(data)
-            held.append(graphs.active)
+            graphs._workers_start(lambda loader: held.append(graphs.active), None, (data,), {})
 
     plain = train()
     graphs.begin()
@@ -262,9 +261,9 @@ def test_the_recorder_of_cuda_uses_what_torch_has_and_comes_back_from_failures()
 
     cuda = StubCuda()
     recorder = CudaRecorder(SimpleNamespace(cuda=cuda))
-    assert recorder.aside(lambda: cuda.mode, may_wait=False) == "error"
-    assert recorder.aside(lambda: cuda.mode, may_wait=True) == 0
-    assert cuda.notes == ["wait", "stream", "back", "wait"] * 2
+    assert recorder.here(lambda: cuda.mode) == "error"
+    assert recorder.aside(lambda: cuda.mode) == 0
+    assert cuda.notes == ["wait", "stream", "back", "wait"]
 
     cuda.notes.clear()
     first, second = recorder.record_both(lambda: 1, lambda outcome: outcome + 1)
@@ -275,7 +274,7 @@ def test_the_recorder_of_cuda_uses_what_torch_has_and_comes_back_from_failures()
     cuda.notes.clear()
     with pytest.raises(ZeroDivisionError):
         recorder.record(lambda: 1 / 0)
-    assert cuda.notes[-1] == "back"
+    assert cuda.notes[-2:] == ["back", "random before"]
 
 
 def test_steady_work_is_recorded_anew_ever_more_seldom():

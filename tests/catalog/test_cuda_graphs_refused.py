@@ -135,7 +135,7 @@ def test_workers_forked_at_each_epoch_are_refused(monkeypatch):
     assert "forks 2 workers at each epoch" in rules.why_not_loaders([loader(num_workers=0), loader()])
     assert rules.why_not_loaders([loader(persistent_workers=True), loader(num_workers=0)]) is None
     assert rules.forks(loader(persistent_workers=True))
-    assert not rules.forks(loader(persistent_workers=True, _iterator=object()))
+    assert not rules.forks(loader(num_workers=0))
     monkeypatch.setattr(rules, "_start_method", lambda loader: "spawn")
     assert rules.why_not_loaders([loader()]) is None
     assert not rules.forks(loader())

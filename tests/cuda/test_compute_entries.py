@@ -42,6 +42,18 @@ def test_tf32():
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (ConvNet, IMAGES), (Recurrent, SERIES)])
+def test_backward_in_the_training_thread(make, shape):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        plain, ours, [outcome] = plain_and_with(make, shape, "backward-thread")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert outcome.status == "applied", outcome.why
+    assert ours[0] == plain[0]
+    assert torch._C._is_multithreading_enabled()
+
+
 def test_cudnn_autotuner():
     plain, ours, [outcome] = plain_and_with(ConvNet, IMAGES, "cudnn-autotuner")
     assert outcome.status == "applied", outcome.why

@@ -6,10 +6,11 @@ import gc
 import weakref
 from typing import Any
 
-from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, kinds_of
+from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
 from hotlap.catalog.cuda_graphs.habits import Habits
+from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
-from hotlap.catalog.cuda_graphs.rules import Refused, forks, why_not_loaders, why_not_root
+from hotlap.catalog.cuda_graphs.rules import Refused, forks, has_own_hooks, why_not_loaders, why_not_root
 from hotlap.catalog.cuda_graphs.stepping import Stepping
 from hotlap.catalog.forwards import MISSING, call_with
 from hotlap.catalog.site import Site
@@ -21,6 +22,11 @@ RECORDINGS = 4  # … so many times in all, also after workers were forked
 
 def apply(site: Site) -> None:
     Graphs(site, CudaRecorder(site.torch)).begin()
+
+
+def _worker_iterator(torch: Any) -> Any:
+    """Made whenever workers are started; a loader whose data another entry keeps starts none."""
+    return torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 
 
 class Graphs:
@@ -39,8 +45,9 @@ class Graphs:
     def begin(self) -> None:
         site, seams = self.site, self.site.seams
         site.when_root(self._known)
-        site.before(seams.iterating, self._iterated)
+        site.replace(_worker_iterator(self.torch), "__init__", self._workers_start)
         site.before(seams.backward, self._backward)
+        site.after(seams.backward, self._backward_ended)
         site.before(seams.scaled_step, self._scaled)
         site.after(seams.stepping, self._stepped)
         site.stand_in(seams.calling, self._called)
@@ -60,17 +67,25 @@ class Graphs:
         if self._roots > 1:
             self._refuse("several modules are trained")
 
-    def _iterated(self, loader: Any, *_: Any) -> None:
+    def _workers_start(self, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Workers forked while recordings exist crash when they free what belongs to the device: let go first."""
+        loader = args[0] if args else kwargs["loader"]
         self._loaders[id(loader)] = loader
         if self.active and forks(loader):
             self.drop()
             gc.collect()  # what is left in cycles would be freed in a worker
             if self._recordings >= RECORDINGS:
                 self.site.withdraw("DataLoaders fork workers again and again, which fails while graphs exist")
+        return original(*args, **kwargs)
 
     def _backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.habits.backward(first, args, kwargs)
+        plain = self.habits.backward(first, args, kwargs)
+        if self._graphed is not None:
+            self._graphed.plain_backward(plain)
+
+    def _backward_ended(self, *_: Any) -> None:
+        if self._graphed is not None:
+            self._graphed.plain_backward(False)
 
     def _scaled(self, scaler: Any, *_: Any) -> None:
         self.habits.scaler = self.habits.scaler or scaler.is_enabled()
@@ -94,6 +109,9 @@ class Graphs:
             return original(*args, **kwargs)
         self.habits.called()
         forward = module.forward
+        if self._graphed is not None and not has_own_hooks(self.torch, module):
+            found = self._replayed(module, forward, args, kwargs)
+            return original(*args, **kwargs) if found is MISSING else found
 
         def instead(*these: Any, **named: Any) -> Any:
             found = self._replayed(module, forward, these, named)

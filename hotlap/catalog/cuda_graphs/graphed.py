@@ -8,29 +8,17 @@ from contextlib import contextmanager
 from inspect import unwrap
 from typing import Any
 
+from hotlap.catalog.cuda_graphs.gradients import Gradients
+from hotlap.catalog.cuda_graphs.inputs import Inputs
 from hotlap.catalog.cuda_graphs.recorder import Recorder
 from hotlap.catalog.cuda_graphs.rules import Refused
 from hotlap.catalog.cuda_graphs.standing import Kept, Standing, Traces
+from hotlap.catalog.cuda_graphs.twins import Twins
 from hotlap.catalog.forwards import MISSING
 
 MORE_REHEARSALS = 2  # besides the one that is compared with the replay: lazy set-up must not end up in a recording
 NEAR = 1e-3  # of the largest element; some kernels add up in another order each time, a wrong replay is far off
 MANY_OUTPUTS = 8
-
-
-def kinds_of(torch: Any, leaves: list[Any], device_type: str) -> list[Any] | None:
-    """What a recording is made for. None: these cannot be the inputs of one."""
-    kinds: list[Any] = [torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)]
-    for leaf in leaves:
-        if type(leaf) is torch.Tensor:
-            if leaf.device.type != device_type or leaf.requires_grad:
-                return None
-            kinds.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
-        elif leaf is None or isinstance(leaf, bool | int | float | str):
-            kinds.append((type(leaf), leaf))
-        else:
-            return None
-    return kinds
 
 
 class Turn:
@@ -45,9 +33,7 @@ class GraphedRoot:
     ) -> None:
         self._torch, self._recorder = torch, recorder
         self._tree = torch.utils._pytree
-        leaves, self._shape = self._tree.tree_flatten((args, kwargs))
-        self._kinds = kinds_of(torch, leaves, recorder.device_type)
-        self._inputs = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._inputs = Inputs(torch, recorder.device_type, args, kwargs)
         self._parameters = [one for one in module.parameters() if one.requires_grad]
         self._standing = Standing(torch, module, forward)
         self._turn: Any = lambda: None
@@ -59,12 +45,14 @@ class GraphedRoot:
             self._compare()
         finally:
             kept.put_back()
+        self._gradients = Gradients(torch, self._parameters, self._recorded, self._reached)
         self._function = self._autograd_function()
+        self._apply: Any = super(torch.autograd.Function, self._function).apply  # type: ignore[misc]
 
     # Recording
 
     def _record(self, module: Any, forward: Any) -> None:
-        args, kwargs = self._tree.tree_unflatten(self._inputs, self._shape)
+        args, kwargs = self._inputs.arguments()
 
         def run() -> list[Any]:
             with self._own_casts():
@@ -73,21 +61,32 @@ class GraphedRoot:
 
         kept = Kept(self._torch, self._recorder, module)
         self._rehearse(module, run)
+        twins = Twins(module, self._parameters)
+
+        def twin_run() -> list[Any]:
+            with twins:
+                return run()
+
+        def twin_backward(outputs: list[Any]) -> list[Any]:
+            return self._backward(outputs, twins.tensors)
+
         for _ in range(MORE_REHEARSALS):
-            self._recorder.aside(lambda: self._backward(run()), may_wait=True)
+            self._recorder.aside(lambda: twin_backward(twin_run()))
         kept.put_back()
-        self._forward, self._back = self._recorder.record_both(run, self._backward)
+        self._forward, self._back = self._recorder.record_both(twin_run, twin_backward)
+        if not twins.are_true:
+            raise Refused("forward moves its weights in memory")
         # Without their history, which would keep the activations and nodes that belong to the recording's stream.
         self._outputs = [one.detach() if isinstance(one, self._torch.Tensor) else one for one in self._forward.outcome]
-        self._gradients = self._back.outcome
+        self._recorded = self._back.outcome
         self._forward, self._back = self._forward._replace(outcome=None), self._back._replace(outcome=None)
 
     def _rehearse(self, module: Any, run: Any) -> None:
         """Once with everything watched that a replay would miss; the results are kept to compare the replay with."""
         traces = Traces(self._torch, module, own_stream=self._recorder.device_type != "cpu")
-        versions = [one._version for one in self._inputs if isinstance(one, self._torch.Tensor)]
+        versions = self._inputs.versions()
         try:
-            self._recorder.aside(lambda: self._try(run), may_wait=False)
+            self._recorder.here(lambda: self._try(run))
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
@@ -95,7 +94,7 @@ class GraphedRoot:
         finally:
             why = traces.why_not()
             traces.put_back()
-        if versions != [one._version for one in self._inputs if isinstance(one, self._torch.Tensor)]:
+        if versions != self._inputs.versions():
             why = "forward writes into its inputs"
         if why is not None:
             raise Refused(why)
@@ -108,8 +107,9 @@ class GraphedRoot:
         self._upstream = [torch.ones_like(outputs[number]) for number in self._differentiable]
         trained = [outputs[number] for number in self._differentiable]
         single = len(trained) == 1
-        reached = [] if single else [self._backward_of([one], [torch.ones_like(one)], True) for one in trained]
-        gradients = self._backward_of(trained, self._upstream, False)
+        own = self._parameters
+        reached = [] if single else [self._backward_of([one], own, [torch.ones_like(one)], True) for one in trained]
+        gradients = self._backward_of(trained, own, self._upstream, False)
         self._reached = [[one is not None for one in each] for each in (reached or [gradients])]
         self._reference = [one.detach().clone() for one in outputs if isinstance(one, torch.Tensor)] + gradients
 
@@ -128,11 +128,12 @@ class GraphedRoot:
     def _is_trained(self, one: Any) -> bool:
         return isinstance(one, self._torch.Tensor) and one.requires_grad
 
-    def _backward(self, outputs: list[Any]) -> list[Any]:
-        return self._backward_of([outputs[number] for number in self._differentiable], self._upstream, False)
+    def _backward(self, outputs: list[Any], parameters: list[Any]) -> list[Any]:
+        trained = [outputs[number] for number in self._differentiable]
+        return self._backward_of(trained, parameters, self._upstream, False)
 
-    def _backward_of(self, outputs: list[Any], upstream: list[Any], retain: bool) -> list[Any]:
-        found = self._grad(outputs, self._parameters, upstream, retain_graph=retain, allow_unused=True)
+    def _backward_of(self, outputs: list[Any], parameters: list[Any], upstream: list[Any], retain: bool) -> list[Any]:
+        found = self._grad(outputs, parameters, upstream, retain_graph=retain, allow_unused=True)
         if any(one is not None and one.layout is not self._torch.strided for one in found):
             raise Refused("gradients are sparse")
         return self._apart(found, upstream)
@@ -166,7 +167,7 @@ class GraphedRoot:
         self._forward.replay()
         self._back.replay()
         outputs = [one for one in self._outputs if isinstance(one, self._torch.Tensor)]
-        for one, other in zip([*outputs, *self._gradients], self._reference, strict=True):
+        for one, other in zip([*outputs, *self._recorded], self._reference, strict=True):
             if not near(self._torch, one, other):
                 raise Refused("a replay gives other results than the model itself")
         self._reference = []
@@ -175,18 +176,19 @@ class GraphedRoot:
 
     def __call__(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What forward would return, or MISSING where this is not a call that was recorded."""
-        leaves, shape = self._tree.tree_flatten((args, kwargs))
         if self._under_way:
             return MISSING  # the activations of another call wait for their backward
-        if shape != self._shape or kinds_of(self._torch, leaves, self._recorder.device_type) != self._kinds:
+        leaves = self._inputs.fitting(args, kwargs)
+        if leaves is None or not self._standing.holds(module, forward):
             return MISSING
-        if not self._standing.holds(module, forward):
+        self._inputs.take(leaves)
+        if self._torch._C._are_functorch_transforms_active():
             return MISSING
-        for held, leaf in zip(self._inputs, leaves, strict=True):
-            if isinstance(leaf, self._torch.Tensor):
-                held.copy_(leaf)
-        replayed = iter(self._function.apply(*self._parameters))
-        outputs = [next(replayed) if isinstance(one, self._torch.Tensor) else one for one in self._outputs]
+        replayed = self._apply(*self._parameters)  # what Function.apply does outside of these transforms
+        if len(self._outputs) == 1 and self._outputs_shape.is_leaf():
+            return replayed[0]
+        remaining = iter(replayed)
+        outputs = [next(remaining) if isinstance(one, self._torch.Tensor) else one for one in self._outputs]
         return self._tree.tree_unflatten(outputs, self._outputs_shape)
 
     def _autograd_function(self) -> Any:
@@ -201,7 +203,6 @@ class GraphedRoot:
                 return graphed._replay_forward(ctx)
 
             @staticmethod
-            @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
             def backward(ctx: Any, *upstream: Any) -> Any:
                 if ctx.turn.over:
                     raise RuntimeError(
@@ -209,6 +210,13 @@ class GraphedRoot:
                         "run it --without cuda-graphs"
                     )
                 ctx.turn.over = True
+                if torch.is_grad_enabled():  # create_graph=True
+                    return Replayed.once(ctx, *upstream)
+                return graphed._replay_backward(upstream)
+
+            @staticmethod
+            @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+            def once(ctx: Any, *upstream: Any) -> Any:
                 return graphed._replay_backward(upstream)
 
         return Replayed
@@ -216,29 +224,21 @@ class GraphedRoot:
     def _replay_forward(self, ctx: Any) -> tuple[Any, ...]:
         """Copies: the next replay overwrites what is recorded, and the user may keep what forward returned."""
         self._forward.replay()
-        copies = {n: one.detach().clone() for n, one in enumerate(self._outputs) if isinstance(one, self._torch.Tensor)}
-        ctx.mark_non_differentiable(*(one for n, one in copies.items() if n not in self._differentiable))
+        copies = {n: one.clone() for n, one in enumerate(self._outputs) if isinstance(one, self._torch.Tensor)}
+        if len(copies) > len(self._differentiable):
+            ctx.mark_non_differentiable(*(one for n, one in copies.items() if n not in self._differentiable))
         self._positions = [position for position, n in enumerate(copies) if n in self._differentiable]
         return tuple(copies.values())
 
     def _replay_backward(self, upstream: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Gradients that autograd adds to those there are. Without any, a parameter takes the recorded tensor itself;
-        the next replay would overwrite it, so then its old value is what is added to the new one.
-        """
         given = [upstream[position] for position in self._positions]
         for held, one in zip(self._upstream, given, strict=True):
             held.zero_() if one is None else held.copy_(one)
-        old = {n: self._parameters[n].grad.clone() for n in range(len(self._parameters)) if self._is_held(n)}
-        self._back.replay()
-        reached = [each for each, one in zip(self._reached, given, strict=True) if one is not None]
-        return tuple(
-            old[n] if n in old else one.detach() if any(each[n] for each in reached) else None
-            for n, one in enumerate(self._gradients)
-        )
+        return self._gradients.after(self._back.replay, [one is not None for one in given])
 
-    def _is_held(self, number: int) -> bool:
-        gradient, recorded = self._parameters[number].grad, self._gradients[number]
-        return gradient is not None and recorded is not None and gradient.data_ptr() == recorded.data_ptr()
+    def plain_backward(self, begins: bool) -> None:
+        """A backward of all leaves begins or has ended: gradients may then go to the parameters directly."""
+        self._gradients.direct = begins
 
     @property
     def _under_way(self) -> bool:
@@ -250,8 +250,10 @@ class GraphedRoot:
         if not self._under_way:
             self._forward.forget()
             self._back.forget()
-            self._inputs, self._outputs, self._gradients, self._upstream = [], [], [], []
-            self._function = None
+            self._outputs, self._upstream = [], []
+            self._inputs.forget()
+            self._gradients.forget()
+            self._function = self._apply = None
 
 
 def _extent(tensor: Any) -> tuple[int, int]:

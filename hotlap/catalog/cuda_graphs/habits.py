@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
-RETAIN, CREATE = 2, 3  # positions in torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, …)
+# Positions in torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+RETAIN, CREATE, INPUTS = 2, 3, 5
 
 
 class Habits:
@@ -14,7 +16,7 @@ class Habits:
         self.steps = 0  # counted since the root is known
         self._counting = False
         self._calls = self._backwards = 0
-        self._optimizer: int | None = None
+        self._optimizer: Any = lambda: None
 
     def _found(self, why: str) -> None:
         self.why_not = self.why_not or why
@@ -26,19 +28,24 @@ class Habits:
     def called(self) -> None:
         self._calls += 1
 
-    def backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether it is a plain one, that fills the gradients of all leaves and keeps no graph."""
         self._backwards += 1
         if first is None:
             self._found("torch.autograd.grad is used")
         elif _argument(args, kwargs, CREATE, "create_graph") or _argument(args, kwargs, RETAIN, "retain_graph"):
             self._found("backward keeps its graph for a second one")
-        elif kwargs.get("inputs") is not None:
+        elif _argument(args, kwargs, INPUTS, "inputs") is not None:
             self._found("backward is asked for some inputs only")
+        else:
+            return True
+        return False
 
     def stepped(self, optimizer: Any) -> None:
-        if self._optimizer not in (None, id(optimizer)):
+        if self._optimizer() not in (None, optimizer):
             self._found("there are several optimizers")
-        self._optimizer = id(optimizer)
+        if self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
         if self._backwards > 1:
             self._found(f"{self._backwards} backwards a step (gradient accumulation)")
         if self._counting:
@@ -48,5 +55,5 @@ class Habits:
         self._calls = self._backwards = 0
 
 
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str) -> bool:
-    return bool(args[position] if len(args) > position else kwargs.get(name))
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str) -> Any:
+    return args[position] if len(args) > position else kwargs.get(name)

@@ -19,8 +19,11 @@ class Recording(NamedTuple):
 class Recorder(Protocol):
     device_type: str
 
-    def aside(self, work: Work, may_wait: bool) -> Any:
-        """The work done without recording. Where it may not wait for the device, an attempt to is an error."""
+    def here(self, work: Work) -> Any:
+        """The work done without recording. An attempt to wait for the device is an error."""
+
+    def aside(self, work: Work) -> Any:
+        """The work done without recording, where it will be recorded."""
 
     def record(self, work: Work) -> Recording:
         """The work recorded, not done."""
@@ -38,19 +41,32 @@ class CudaRecorder:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._stream: Any = None
 
-    def aside(self, work: Work, may_wait: bool) -> Any:
+    @property
+    def _own_stream(self) -> Any:
+        """One for all: a backward runs on the stream of its forward, which must be the one that captures."""
+        if self._stream is None:
+            self._stream = self._torch.cuda.Stream()
+        return self._stream
+
+    def here(self, work: Work) -> Any:
+        before = self._torch.cuda.get_sync_debug_mode()
+        self._set_debug_mode("error")
+        try:
+            return work()
+        finally:
+            self._set_debug_mode(before)
+
+    def aside(self, work: Work) -> Any:
         """On a stream of its own, as a capture will be: libraries set themselves up per stream."""
         cuda = self._torch.cuda
-        stream, here = cuda.Stream(), cuda.current_stream()
+        stream, here = self._own_stream, cuda.current_stream()
         stream.wait_stream(here)
-        before = cuda.get_sync_debug_mode()
-        self._set_debug_mode(before if may_wait else "error")
         try:
             with cuda.stream(stream):
                 return work()
         finally:
-            self._set_debug_mode(before)
             here.wait_stream(stream)
 
     def _set_debug_mode(self, mode: Any) -> None:
@@ -76,12 +92,18 @@ class CudaRecorder:
     def _capturing(self, graph: Any, pool: Any) -> Iterator[None]:
         """Other threads go on: a loader's thread pins memory, which a capture of all threads would forbid.
 
-        The outer stream context restores the user's stream also where ending a failed capture raises.
+        The outer stream context restores the user's stream also where ending a failed capture raises. A failed capture
+        leaves the random stream as one that is being captured, where nothing else can draw: it gets its old state.
         """
-        cuda = self._torch.cuda
-        stream = cuda.Stream()
-        with cuda.stream(stream), cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            yield
+        cuda, stream = self._torch.cuda, self._own_stream
+        generator = cuda.default_generators[cuda.current_device()]
+        before = generator.clone_state()
+        try:
+            with cuda.stream(stream), cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                yield
+        except BaseException:
+            generator.graphsafe_set_state(before)
+            raise
 
     def random_state(self) -> Any:
         return self._torch.cuda.get_rng_state()

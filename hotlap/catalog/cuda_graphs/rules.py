@@ -61,15 +61,24 @@ def _why_not_hooks(torch: Any, module: Any) -> str | None:
     return None
 
 
+def has_own_hooks(torch: Any, module: Any) -> bool:
+    """Hooks that run around the root's forward, so that it must be called as a module."""
+    everywhere = torch.nn.modules.module
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or everywhere._global_forward_hooks
+        or everywhere._global_forward_pre_hooks
+    )
+
+
 def forks(loader: Any) -> bool:
-    """Whether iterating over this loader now forks workers."""
-    if not loader.num_workers or (loader.persistent_workers and getattr(loader, "_iterator", None) is not None):
-        return False
-    return _start_method(loader) == "fork"
+    """Whether its workers are forked from this process."""
+    return bool(loader.num_workers) and _start_method(loader) == "fork"
 
 
 def forks_each_time(loader: Any) -> bool:
-    return bool(loader.num_workers) and not loader.persistent_workers and _start_method(loader) == "fork"
+    return forks(loader) and not loader.persistent_workers
 
 
 def _start_method(loader: Any) -> str:
@@ -100,8 +109,11 @@ def why_not_optimizer(torch: Any, optimizer: Any) -> str | None:
         return f"{name} is not fused and counts its steps on the host (see fused-optimizer)"
     if any(group.get("differentiable") for group in groups):
         return f"{name} must stay differentiable"
+    return f"{name} has hooks of its own, or a GradScaler works inside it" if is_hooked(optimizer) else None
+
+
+def is_hooked(optimizer: Any) -> bool:
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        return f"{name} has hooks of its own"
-    if any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf")):
-        return f"a GradScaler works inside {name}"
-    return None
+        return True
+    held = vars(optimizer)
+    return held.get("grad_scale") is not None or held.get("found_inf") is not None

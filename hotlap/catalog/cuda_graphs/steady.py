@@ -31,16 +31,19 @@ class Steady:
     def recorded(self) -> bool:
         return self._recording is not None
 
+    def is_for(self, key: Any) -> bool:
+        return self._recording is not None and bool(key == self._key)
+
     def ready(self, key: Any) -> bool:
         """To be asked once for each time the work is due; where it is not ready, the work is done without us."""
-        if self._recording is not None and key == self._key:
+        if self.is_for(key):
             return True
         self._repeated = self._repeated + 1 if key == self._last else 0
         self._last = key
         return self._repeated >= self._patience
 
     def replay(self, key: Any, work: Callable[[], Any]) -> Any:
-        if self._recording is None or key != self._key:
+        if not self.is_for(key):
             self._record(key, work)
         assert self._recording is not None
         self._recording.replay()
@@ -64,15 +67,16 @@ def key_of_step(torch: Any, optimizer: Any) -> list[Any]:
     for group in optimizer.param_groups:
         for name, value in group.items():
             if name != "params":
-                key.append((name, value.data_ptr() if isinstance(value, torch.Tensor) else value))
-        key.extend(addresses(group["params"]))
+                key.append(value.data_ptr() if type(value) is torch.Tensor else value)
+        key.append(len(group))
+        key += addresses(torch, group["params"])
     return key
 
 
-def addresses(parameters: list[Any]) -> Iterator[int]:
-    for parameter in parameters:
-        yield parameter.data_ptr()
-        yield 0 if parameter.grad is None else parameter.grad.data_ptr()
+def addresses(torch: Any, parameters: list[Any]) -> list[int]:
+    """Of the parameters, then of their gradients."""
+    found = list(map(torch.Tensor.data_ptr, parameters))
+    return found + [0 if (gradient := one.grad) is None else gradient.data_ptr() for one in parameters]
 
 
 def step_of(torch: Any, optimizer: Any) -> Callable[[], None]:

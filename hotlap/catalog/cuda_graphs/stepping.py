@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotlap.catalog.cuda_graphs.rules import why_not_optimizer
+from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, step_of
 from hotlap.catalog.forwards import MISSING
 
@@ -37,6 +37,7 @@ class Stepping:
                 site.replace(kind, "step", self._stepped)
         for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             site.replace(owner, CLIP, self._clipped)
+        site.replace(optim.Optimizer, "zero_grad", self._zeroed)
 
     def drop(self) -> None:
         self._step.forget()
@@ -70,10 +71,12 @@ class Stepping:
 
     def _is_replayed(self, optimizer: Any) -> bool:
         recorded = self._step.recorded
+        if recorded and not self._graphs.habits.scaler and not is_hooked(optimizer):
+            key = key_of_step(self._torch, optimizer)  # all the other reasons against it would change the key
+            if self._step.is_for(key) and self._done(optimizer, key):
+                return True
         why = self._why_not(optimizer)
-        done = why is None and self._done(optimizer)
-        if done and recorded:
-            return True
+        done = why is None and self._done(optimizer, key_of_step(self._torch, optimizer))
         self._name = type(optimizer).__name__
         self._why = why or "its gradients or numbers change from step to step"
         if self._graphs.active:
@@ -85,9 +88,9 @@ class Stepping:
             return self._failed or "a GradScaler decides about its steps"
         return why_not_optimizer(self._torch, optimizer)
 
-    def _done(self, optimizer: Any) -> bool:
+    def _done(self, optimizer: Any, key: list[Any]) -> bool:
         try:
-            return self._replay(optimizer)
+            return self._replay(optimizer, key)
         except Exception as error:
             if self._graphs.site.seams.guard.strict:
                 raise
@@ -95,13 +98,12 @@ class Stepping:
             self._step.forget()
             return False
 
-    def _replay(self, optimizer: Any) -> bool:
-        key = key_of_step(self._torch, optimizer)
+    def _replay(self, optimizer: Any, key: list[Any]) -> bool:
         if not self._step.ready(key):
             return False
 
         def replay(*_: Any) -> None:
-            self._step.replay(key, step_of(self._torch, optimizer))
+            self._step.replay(key, lambda: step_of(self._torch, optimizer)())
 
         if self._is_around_hooks(optimizer):
             replay = self._torch.optim.Optimizer.profile_hook_step(replay)
@@ -111,6 +113,18 @@ class Stepping:
     def _is_around_hooks(self, optimizer: Any) -> bool:
         """Where the class had been hooked before us, its hooks are inside the step we stand in for."""
         return next((self._hooked[kind] for kind in type(optimizer).__mro__ if kind in self._hooked), False)
+
+    # Dropping gradients
+
+    def _zeroed(self, original: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As torch does it, but for the mark it leaves in a profile: that takes longer than all the rest."""
+        drops = args[0] if args else kwargs.get("set_to_none", True)
+        if not drops or not self._graphs.active or self._torch.autograd._profiler_enabled():
+            return original(*args, **kwargs)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        return None
 
     # Clipping
 
@@ -122,7 +136,10 @@ class Stepping:
         named["parameters"] = parameters = list(given)  # it may be a generator, to be read once
         norm = MISSING
         if self._may_clip(named):
-            key = [*((name, named[name]) for name in CLIP_ARGUMENTS[1:] if name in named), *addresses(parameters)]
+            key = [
+                *((name, named[name]) for name in CLIP_ARGUMENTS[1:] if name in named),
+                *addresses(self._torch, parameters),
+            ]
             norm = self._clip_outcome(key, lambda: original.original(**named))
         return original(**named) if norm is MISSING else norm.clone()
 

@@ -13,6 +13,7 @@ from hotlap.catalog.site import Original, Site
 WARM = 5  # optimizer steps before anything is frozen: caches and state are there by then
 LATEST = 1000  # steps without a full collection
 SHARE = 0.01  # of the time may go into full collections of ours
+PYTHONS_OWN = 5000  # frozen objects at most that no program froze: some Pythons freeze hundreds when they start
 NEVER = 1_000_000_000  # young collections before a full one
 
 
@@ -47,7 +48,7 @@ class Pauses:
         if not gc.isenabled():
             self._site.no_effect("the program has switched the garbage collector off")
             return
-        if gc.get_freeze_count():
+        if gc.get_freeze_count() > PYTHONS_OWN:
             self._site.no_effect("the program freezes the garbage collector itself")
             return
         self._hold_off()

@@ -111,6 +111,7 @@ class Keeper:
     def _iterator(self, original: Original, loader: Any, kept: Kept, store: Store) -> Any:
         from hotlap.catalog.resident_data.iterator import Gathering, Recording
 
+        self.site.seams.watch_fetches_of(Gathering)
         before = self._persistent.get(loader)
         left_to_workers = bool(loader.num_workers) and store.missing > FEW
         if type(before) is (Recording if left_to_workers else Gathering):
@@ -199,6 +200,7 @@ class Picking:
     def __init__(self, keeper: Keeper, kept: Kept, store: Store, dataset: Any, learning: Learning | None) -> None:
         self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, dataset
         self._learning = learning
+        self._pinned_layout = store.layout.as_pinned()
         self._ready = False
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
@@ -225,7 +227,7 @@ class Picking:
     def _built(self, leaves: list[Any], pin: bool) -> Any:
         layout = self._store.layout
         if pin:
-            layout, leaves = layout.as_pinned(), [_pinned(leaf) for leaf in leaves]
+            layout, leaves = self._pinned_layout, [_pinned(leaf) for leaf in leaves]
         if self._learning is not None and not self._learning.settled:
             leaves = self._learning.watch(leaves)
         return layout.build(iter(leaves))

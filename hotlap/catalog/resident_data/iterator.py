@@ -2,7 +2,7 @@
 
 The sampler, the draw of the base seed, and how far indices are taken ahead of the batches are torch's: with workers
 prefetch_factor × num_workers batches at the start and one more per batch, without workers one per batch. Where nothing
-can be told apart, the whole epoch's indices are taken at once.
+can be told apart, the whole epoch's indices are taken at once, and of the usual samplers as a tensor (see drawn.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
+from inspect import unwrap
 from itertools import chain
 from typing import Any
 
@@ -26,12 +27,15 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from hotlap.catalog.resident_data.drawn import drawn
 from hotlap.catalog.resident_data.rows import Order, Wanted
 
 AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 Pick = Callable[[Wanted, bool], Any]  # rows, whether the loader pins → batch
 Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
+_profiler_enabled: Any = torch._C._autograd._profiler_enabled
+_usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, which are around our own
 
 
 class Gathering(_BaseDataLoaderIter):
@@ -48,17 +52,33 @@ class Gathering(_BaseDataLoaderIter):
         self._at_once = draws_at_once(loader)
         self._ahead_by = (loader.prefetch_factor or 2) * loader.num_workers
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
-        self._waiting: deque[tuple[list[Any], Wanted | None]] = deque()
+        self._waiting: deque[tuple[list[Any] | None, Wanted | None]] = deque()
         self._started = False
+        self._draw(loader)
         if loader.num_workers:
             self._reset(loader, first_iter=not resumed)
+
+    def __next__(self) -> Any:
+        """As torch's, but for the mark it leaves in a profile: that takes longer than a batch."""
+        if _profiler_enabled() or self._sampler_iter is None:
+            return _usual_next(self)
+        batch = self._next_data()
+        self._num_yielded += 1
+        return batch
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
         self._waiting.clear()
         self._started = False
+        self._draw(loader)
         if loader.num_workers:
             self._prime(self._ahead_by)
+
+    def _draw(self, loader: Any) -> None:
+        """Nothing is drawn before the first index is asked for."""
+        own = drawn(loader)
+        if own is not None:
+            self._sampler_iter, self._at_once = own, False
 
     def _prime(self, count: int) -> None:
         self._started = True
@@ -73,7 +93,8 @@ class Gathering(_BaseDataLoaderIter):
             indices = next(self._sampler_iter)
         except StopIteration:
             return
-        self._waiting.append((indices, wanted(indices, self._total)))
+        own = isinstance(indices, Wanted)
+        self._waiting.append((None, indices) if own else (indices, wanted(indices, self._total)))
 
     def _take_all(self) -> None:
         lists = list(self._sampler_iter)
@@ -94,7 +115,7 @@ class Gathering(_BaseDataLoaderIter):
             self._take_one()
         return self._made(indices, rows)
 
-    def _made(self, indices: list[Any], rows: Wanted | None) -> Any:
+    def _made(self, indices: list[Any] | None, rows: Wanted | None) -> Any:
         """Indices that are no row numbers, and anything that fails, go the usual way."""
         if rows is not None and self._own_way:
             try:
@@ -102,7 +123,7 @@ class Gathering(_BaseDataLoaderIter):
             except Exception as error:  # noqa: BLE001 whatever our own code raises
                 self._own_way = False
                 self._failed(error)
-        batch = self._plain.fetch(indices)
+        batch = self._plain.fetch(rows.indices.tolist() if indices is None and rows is not None else indices)
         return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
 
 

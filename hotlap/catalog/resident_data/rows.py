@@ -6,18 +6,22 @@ from typing import Any
 
 from hotlap.catalog.resident_data.sameness import Unfit
 
+AT_A_TIME = 16  # batches gathered by one call …
+MOST_BYTES = 8 << 20  # … and no more than this: a batch that is kept keeps the others' memory
+ALIGNED = 128  # bytes: kernels are chosen by alignment, and a batch of its own is aligned
+
 
 class Wanted:
     """The indices of one batch; on a device they are copied there once, from pinned memory, without a wait."""
 
     def __init__(self, indices: Any, order: Order | None = None, start: int = 0) -> None:
-        self.indices, self._order, self._start = indices, order, start
+        self.indices, self.order, self.start = indices, order, start
 
     def on(self, device: Any) -> Any:
         if device.type == "cpu":
             return self.indices
-        if self._order is not None:
-            return self._order.on(device)[self._start : self._start + len(self.indices)]
+        if self.order is not None:
+            return self.order.on(device)[self.start : self.start + len(self.indices)]
         return to_device(self.indices, device)
 
 
@@ -27,8 +31,11 @@ class Order:
     def __init__(self, indices: Any) -> None:
         self.indices = indices
         self._elsewhere: dict[Any, Any] = {}
+        self.ahead: dict[Any, tuple[int, int, Any]] = {}  # (rows, device) → from, to, rows gathered
 
     def on(self, device: Any) -> Any:
+        if device.type == "cpu":
+            return self.indices
         if device not in self._elsewhere:
             self._elsewhere[device] = to_device(self.indices, device)
         return self._elsewhere[device]
@@ -46,6 +53,7 @@ class TensorRows:
         self._plain = self._order == tuple(range(1, like.dim()))
         self._back = (0, *(1 + self._order.index(dim) for dim in range(1, like.dim())))
         self._dtype, self._tail = like.dtype, like.shape[1:]
+        self._row_bytes = self.row_bytes(like)
         shape = (total, *(like.shape[dim] for dim in self._order))
         self.base = torch.empty(shape, dtype=like.dtype, device=like.device) if base is None else base
         self._copies: dict[Any, Any] = {}  # device → the same rows there
@@ -62,8 +70,27 @@ class TensorRows:
 
     def take(self, wanted: Wanted, device: Any = None) -> Any:
         base = self.base if device is None else self._copies[device]
-        picked = base.index_select(0, wanted.on(base.device))
+        picked = self._from_ahead(base, wanted.order, wanted.start, len(wanted.indices)) if wanted.order else None
+        if picked is None:
+            picked = base.index_select(0, wanted.on(base.device))
         return picked if self._plain else picked.permute(self._back)
+
+    def _from_ahead(self, base: Any, order: Order, start: int, length: int) -> Any:
+        """Several batches by one gather, handed out one by one: a slice costs a fraction of a gather.
+
+        `.data` gives each a version counter of its own, so that writing into one does not mark the others as written.
+        """
+        end, key = start + length, (id(self), base.device)
+        first, last, rows = order.ahead.get(key, (0, 0, None))
+        if start < first or end > last:
+            each = length * self._row_bytes
+            batches = min(AT_A_TIME, MOST_BYTES // max(1, each))
+            if batches < 2 or each % ALIGNED:
+                return None
+            first, last = start, min(len(order.indices), start + batches * length)
+            rows = base.index_select(0, order.on(base.device)[first:last])
+            order.ahead[key] = (first, last, rows)
+        return rows[start - first : end - first].data
 
     def copy_to(self, device: Any) -> None:
         if device not in self._copies:

@@ -65,6 +65,10 @@ class Store:
     def fill(self, dataset: Any) -> None:
         """Fetch all that is missing, in this process."""
         torch = self.torch
+        whole = _stacked(torch, dataset, self.collate)
+        if whole is not None and not any(len(one) != self.total for one in whole):
+            self.put(torch.arange(self.total), whole)  # laid out otherwise than a batch is, so copied once
+            return
         with unchanged(torch, dataset, self.collate) as streams:
             missing = torch.nonzero(~self._have).reshape(-1)
             progress = Progress(self.name, len(missing))
@@ -223,12 +227,16 @@ def _row_bytes(torch: Any, leaf: Any) -> int:
 
 def _whole_tensors(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
     """A TensorDataset is stacked already: its own tensors are read, nothing is copied."""
+    tensors = _stacked(torch, dataset, collate)
+    return tensors if tensors is not None and all(one.is_contiguous() for one in tensors) else None
+
+
+def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
     data = torch.utils.data
     if type(dataset) is not data.TensorDataset or collate is not data.default_collate:
         return None
     tensors = list(dataset.tensors)
-    plain = all(type(one) is torch.Tensor and one.is_contiguous() and not one.is_inference() for one in tensors)
-    return tensors if plain else None
+    return tensors if all(type(one) is torch.Tensor and not one.is_inference() for one in tensors) else None
 
 
 def host_memory() -> float:

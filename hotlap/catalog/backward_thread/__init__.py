@@ -1,0 +1,13 @@
+from hotlap.catalog.backward_thread.apply import apply
+from hotlap.catalog.backward_thread.detect import detect
+from hotlap.catalog.entry import Entry
+from hotlap.model.plan import Risk
+
+ENTRY = Entry(
+    code="C114",
+    title="Backward runs in the thread that called it",
+    risk=Risk.EXACT,
+    apply=apply,
+    detect=detect,
+    device="cuda",
+)

@@ -1,0 +1,85 @@
+"""What a replayed backward writes, and how the parameters get it.
+
+Through autograd, a node for each parameter adds what it is given. Where the user's backward is the plain one, of all
+leaves, the same is done here without these nodes: they cost more than the rest of a replayed step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+class Gradients:
+    def __init__(self, torch: Any, parameters: list[Any], recorded: list[Any], reached: list[list[bool]]) -> None:
+        """`reached`: for each output that is differentiated, which parameters it depends on."""
+        self._torch, self._parameters, self._reached = torch, parameters, reached
+        self._recorded = recorded
+        self._handed: list[Any] = [None if one is None else one.detach() for one in recorded]  # what a parameter holds
+        self._usual = self._references()
+        self._masks: dict[tuple[bool, ...], list[bool]] = {}
+        self.direct = False
+
+    def after(self, replay: Callable[[], None], given: list[bool]) -> tuple[Any, ...]:
+        """Replays; what autograd is to add to the gradients there are."""
+        if self.direct and not self._is_hooked():
+            self._add(replay, self._mask(given))
+            return (None,) * len(self._parameters)
+        old = self._still_held()
+        replay()
+        return tuple(
+            old[n] if n in old else one.detach() if wanted else None
+            for n, (one, wanted) in enumerate(zip(self._recorded, self._mask(given), strict=True))
+        )
+
+    def _add(self, replay: Callable[[], None], mask: list[bool]) -> None:
+        old = self._still_held()
+        self._let_go_of_kept(old)
+        replay()
+        for n, (parameter, one) in enumerate(zip(self._parameters, self._handed, strict=True)):
+            if n in old:
+                parameter.grad.add_(old[n])
+            elif mask[n]:
+                if parameter.grad is None:
+                    parameter.grad = one
+                else:
+                    parameter.grad.add_(one)
+
+    def _still_held(self) -> dict[int, Any]:
+        """Gradients that lie in recorded memory (they were zeroed in place, or not at all): the replay overwrites them,
+        so the old value is what is added to the new one.
+        """
+        held = {}
+        for n, (parameter, recorded) in enumerate(zip(self._parameters, self._recorded, strict=True)):
+            gradient = parameter.grad
+            if gradient is not None and recorded is not None and gradient.data_ptr() == recorded.data_ptr():
+                held[n] = gradient.clone()
+        return held
+
+    def _let_go_of_kept(self, old: dict[int, Any]) -> None:
+        """A gradient that the user kept from an earlier step gets memory of its own before it is overwritten."""
+        references = self._references()
+        if references == self._usual:
+            return
+        for n, (count, usual) in enumerate(zip(references, self._usual, strict=True)):
+            if count > usual and n not in old and self._handed[n] is not None:
+                self._handed[n].data = self._handed[n].clone()
+                self._handed[n] = self._recorded[n].detach()
+
+    def _references(self) -> list[int]:
+        """To each gradient we hand out, ours and the user's; a parameter that holds it does not count."""
+        return [sys.getrefcount(one) for one in self._handed]
+
+    def _mask(self, given: list[bool]) -> list[bool]:
+        key = tuple(given)
+        if key not in self._masks:
+            reached = [each for each, one in zip(self._reached, given, strict=True) if one]
+            self._masks[key] = [any(each[n] for each in reached) for n in range(len(self._parameters))]
+        return self._masks[key]
+
+    def _is_hooked(self) -> bool:
+        return any(one._backward_hooks or one._post_accumulate_grad_hooks for one in self._parameters)
+
+    def forget(self) -> None:
+        self._recorded, self._handed, self._parameters = [], [], []

@@ -1,0 +1,62 @@
+"""What a recording is made for: inputs of one kind, and the tensors it reads them from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def kinds_of(torch: Any, leaves: list[Any], device_type: str) -> list[Any] | None:
+    """None: these cannot be the inputs of a recording."""
+    kinds = _casts(torch, device_type)
+    for leaf in leaves:
+        if type(leaf) is torch.Tensor:
+            if leaf.device.type != device_type or leaf.requires_grad:
+                return None
+            kinds.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+        elif leaf is None or isinstance(leaf, bool | int | float | str):
+            kinds.append((type(leaf), leaf))
+        else:
+            return None
+    return kinds
+
+
+def _casts(torch: Any, device_type: str) -> list[Any]:
+    return [torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)]
+
+
+class Inputs:
+    def __init__(self, torch: Any, device_type: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._torch, self._device_type = torch, device_type
+        self._tree = torch.utils._pytree
+        leaves, self._shape = self._tree.tree_flatten((args, kwargs))
+        self._kinds = kinds_of(torch, leaves, device_type)
+        self._held = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        # Tensors one after the other are what most models take; looking through containers costs ten times as much.
+        self._in_a_row = not kwargs and bool(args) and all(type(one) is torch.Tensor for one in args)
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = self._tree.tree_unflatten(self._held, self._shape)
+        return args, kwargs
+
+    def versions(self) -> list[int]:
+        return [one._version for one in self._held if isinstance(one, self._torch.Tensor)]
+
+    def fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The leaves of a call, or None where they are of another kind."""
+        if self._in_a_row:
+            leaves: Any = args
+            if kwargs or len(args) != len(self._held):
+                return None
+        else:
+            leaves, shape = self._tree.tree_flatten((args, kwargs))
+            if shape != self._shape:
+                return None
+        return leaves if kinds_of(self._torch, leaves, self._device_type) == self._kinds else None
+
+    def take(self, leaves: Any) -> None:
+        for held, leaf in zip(self._held, leaves, strict=True):
+            if isinstance(leaf, self._torch.Tensor):
+                held.copy_(leaf)
+
+    def forget(self) -> None:
+        self._held = []

@@ -1,0 +1,91 @@
+"""Backward in the training thread, where one GPU is in use. The GPU's part is in tests/cuda/test_compute_entries.py."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.catalog import entries
+from hotlap.catalog.backward_thread.apply import Backwards
+from hotlap.catalog.backward_thread.detect import detect
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.site import Site
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+from tests.observations import model, observation
+
+
+def on(*devices):
+    tensors = [SimpleNamespace(device=device) for device in devices]
+    return SimpleNamespace(parameters=lambda: tensors, buffers=list)
+
+
+@pytest.fixture
+def site():
+    seams = Seams(torch, Guard(strict=True))
+    site = Site("backward-thread", entries()["backward-thread"], None, torch, seams, Moments(seams))
+    yield site
+    site.close()
+    assert torch._C._is_multithreading_enabled()
+
+
+def test_one_gpu_needs_no_second_thread(site):
+    backwards = Backwards(site)
+    backwards.begin()
+    backwards._known(on("cuda:0", "cuda:0"))
+    assert site.outcome.status == "applied"
+    assert not torch._C._is_multithreading_enabled()
+    threads = []
+    weight = nn.Parameter(torch.ones(1))
+    weight.register_hook(lambda _: threads.append(threading.get_ident()))
+    (weight * 2).sum().backward()
+    assert threads == [threading.get_ident()]
+    site.close()
+    assert torch._C._is_multithreading_enabled()
+
+
+def test_several_devices_keep_their_threads(site):
+    backwards = Backwards(site)
+    backwards.begin()
+    backwards._known(on("cuda:0", "cuda:1"))
+    assert (site.outcome.status, torch._C._is_multithreading_enabled()) == ("no effect", True)
+
+
+def test_a_second_model_on_another_gpu_brings_them_back(site):
+    backwards = Backwards(site)
+    backwards.begin()
+    backwards._known(on("cuda:0"))
+    backwards._known(on("cuda:1"))
+    assert torch._C._is_multithreading_enabled()
+
+
+def test_a_model_on_the_host_is_left_alone(site):
+    backwards = Backwards(site)
+    backwards.begin()
+    backwards._known(on("cpu"))
+    assert "in the training thread already" in site.outcome.why
+    assert torch._C._is_multithreading_enabled()
+
+
+def test_a_program_that_has_done_it_itself_keeps_it(site):
+    torch.autograd.set_multithreading_enabled(False)
+    try:
+        backwards = Backwards(site)
+        backwards.begin()
+        backwards._known(on("cuda:0"))
+        assert "itself" in site.outcome.why
+        site.close()
+        assert not torch._C._is_multithreading_enabled()
+    finally:
+        torch.autograd.set_multithreading_enabled(True)
+
+
+def test_what_it_could_gain():
+    assert detect(observation()) is None  # on the host
+    short, long = (detect(observation(step=step, models=(model(device="cuda:0"),))) for step in (1.0, 100.0))
+    assert short.most == pytest.approx(0.2)
+    assert long.most == pytest.approx(0.002)

@@ -1,0 +1,96 @@
+"""Twins stand in for parameters while forward is recorded, over the same memory, and leave nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.catalog.cuda_graphs.twins import Twins
+from tests.catalog.emulated_graphs import Net, adamw, at_work, same, train
+
+graphs = pytest.fixture(at_work)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+
+    def forward(self, inputs):
+        return self.second(self.first(inputs))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 4, num_layers=2, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return self.head(self.lstm(inputs.unsqueeze(1))[0][:, -1])
+
+
+@pytest.mark.parametrize("make", [Net, Tied, Recurrent])
+def test_forward_and_gradients_are_those_of_the_parameters(make):
+    torch.manual_seed(0)
+    net = make().eval()
+    parameters, inputs = list(net.parameters()), torch.randn(3, 6)
+    before = {id(child): dict(vars(child)) for child in net.modules()}
+    plain = net(inputs)
+    twins = Twins(net, parameters)
+    with twins:
+        output = net(inputs)
+        assert not any(one is other for one in net.parameters() for other in parameters)
+    assert torch.equal(output, plain)
+    found = torch.autograd.grad(output.sum(), twins.tensors)
+    assert same(found, torch.autograd.grad(plain.sum(), parameters))
+    assert twins.are_true
+    assert all(one is other for one, other in zip(net.parameters(), parameters, strict=True))
+    for child in net.modules():
+        assert all(vars(child)[name] is value for name, value in before[id(child)].items())
+
+
+def test_they_follow_the_parameters():
+    net = Recurrent()
+    twins = Twins(net, list(net.parameters()))
+    with twins:
+        net(torch.randn(3, 6))
+    with torch.no_grad():
+        for one in net.parameters():
+            one.add_(1)
+    assert same(twins.tensors, list(net.parameters()))
+
+
+def test_weights_that_were_moved_are_noticed():
+    net = Net()
+    twins = Twins(net, list(net.parameters()))
+    net.first.weight.data = net.first.weight.data.clone()
+    assert not twins.are_true
+
+
+def test_a_recurrent_model_trains_as_without(graphs):
+    plain = train(model=Recurrent, optimizer=adamw, clip=0.1)
+    graphs.begin()
+    assert same(train(model=Recurrent, optimizer=adamw, clip=0.1), plain)
+    assert graphs.site.outcome.status == "applied"
+
+
+def test_gradients_that_the_user_keeps_are_not_overwritten(graphs):
+    def kept_gradients():
+        kept = []
+
+        def around(number, net, optim):
+            kept.append(net.last.weight.grad)
+
+        train(around=around)
+        return [one for one in kept if one is not None]
+
+    plain = kept_gradients()
+    graphs.begin()
+    replayed = kept_gradients()
+    assert graphs.site.outcome.status == "applied"
+    assert len(plain) > 10
+    assert same(replayed, plain)
