@@ -13,6 +13,7 @@ import gc
 import json
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 from hotlap.catalog.fetching import Recipe, look
 from hotlap.catalog.making import Making
 
+MOST_SENT, MOST_TENSORS = 32 << 20, 128
 PATIENCE = 30.0  # seconds; a fetch that takes longer may as well be a deadlock
 
 
@@ -54,7 +56,7 @@ def weigh(making: Making, method: str | None = None) -> Weight:
             return known[key]
     except TypeError:  # a collate function that cannot be hashed: asked each time
         known, key = {}, (None, method)
-    known[key] = _by_fork(making.torch, recipe) if method == "fork" else _by_other(recipe, method)
+    known[key] = _by_fork(making.torch, recipe) if method == "fork" else _by_other(making.torch, recipe, method)
     return known[key]
 
 
@@ -155,7 +157,37 @@ def _read(text: str | None) -> Weight:
     return Weight(**json.loads(text))
 
 
-def _by_other(recipe: Recipe, method: str) -> Weight:
+class _Sink(pickle.Pickler):
+    """Sends to nowhere, and stops where the data is more than a worker should be sent.
+
+    Torch moves each tensor it sends into shared memory, of which there may be little, and opens a file for it.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        super().__init__(self)
+        self._tensor, self._bytes, self._tensors = tensor, 0, 0
+
+    def write(self, part: bytes) -> None:
+        self._count(len(part))
+
+    def persistent_id(self, thing: Any) -> Any:
+        if not isinstance(thing, self._tensor):
+            return None
+        self._tensors += 1
+        self._count(thing.untyped_storage().nbytes())
+        return self._tensors
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > MOST_SENT or self._tensors > MOST_TENSORS:
+            raise OverflowError(f"it holds more than {MOST_SENT >> 20} MB or {MOST_TENSORS} tensors in memory")
+
+
+def _by_other(torch: Any, recipe: Recipe, method: str) -> Weight:
+    try:
+        _Sink(torch.Tensor).dump(recipe)
+    except Exception as error:  # noqa: BLE001 whatever the user's objects raise when they are pickled
+        return Weight(problem=f"it cannot be sent to a process started by {method} ({type(error).__name__}: {error})")
     context: Any = multiprocessing.get_context(method)
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_in_spawned, args=(_Silence(), recipe, send), daemon=True)

@@ -14,6 +14,7 @@ from hotlap.catalog import entries
 from hotlap.catalog.loader_start_method.apply import CLEAN, found
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect
+from hotlap.catalog.weighing import weigh
 
 NAME = "loader-start-method"
 GUARDED = """
@@ -136,3 +137,22 @@ def test_workers_by_forkserver_give_the_same_losses(tmp_path):
 
 def test_it_saves_no_time_itself():
     assert entries()[NAME].detect(on_cuda()) is None
+
+
+class Many:
+    def __init__(self, held):
+        self.held = held
+
+    def __len__(self):
+        return len(self.held)
+
+    def __getitem__(self, index):
+        return self.held[index]
+
+
+@pytest.mark.parametrize("held", [torch.zeros(9 << 20), [torch.zeros(1) for _ in range(200)], [b"x" * (33 << 20)]])
+def test_data_that_would_fill_the_shared_memory_is_not_sent(held):
+    weight = weigh(Making(torch, {"dataset": Many(held), "batch_size": 2}), "forkserver")
+    assert "holds more than 32 MB or 128 tensors" in weight.problem
+    if isinstance(held, torch.Tensor):
+        assert not held.is_shared()

@@ -12,5 +12,4 @@ ENTRY = Entry(
     device="cuda",
     order=90,  # what changes the model or its inputs comes before
     conflicts=frozenset({"compile"}),
-    automatic=False,  # until its suite (tests/cuda/test_cuda_graphs.py) has passed on a GPU
 )

@@ -9,6 +9,7 @@ from typing import Any
 from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
 from hotlap.catalog.cuda_graphs.habits import Habits
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
+from hotlap.catalog.cuda_graphs.losses import Losses
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
 from hotlap.catalog.cuda_graphs.rules import Refused, forks, has_own_hooks, why_not_loaders, why_not_root
 from hotlap.catalog.cuda_graphs.stepping import Stepping
@@ -33,7 +34,7 @@ class Graphs:
     def __init__(self, site: Site, recorder: Recorder) -> None:
         self.site, self.torch, self.recorder = site, site.torch, recorder
         self.habits = Habits()
-        self.stepping = Stepping(self)
+        self.stepping, self.losses = Stepping(self), Losses(self)
         self._root: Any = lambda: None
         self._roots = 0
         self._loaders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -52,11 +53,16 @@ class Graphs:
         site.after(seams.stepping, self._stepped)
         site.stand_in(seams.calling, self._called)
         self.stepping.begin()
+        self.losses.begin()
         site.ledger.later(self.drop)
 
     @property
     def active(self) -> bool:
         return self._graphed is not None
+
+    @property
+    def graphed(self) -> GraphedRoot | None:
+        return self._graphed
 
     # What is learnt of the program
 
@@ -166,7 +172,7 @@ class Graphs:
         root = self._root()
         if self.active and root is not None:
             self._applied = True
-            self.site.applied(f"forward and backward of {type(root).__name__}; {self.stepping}")
+            self.site.applied(f"forward and backward of {type(root).__name__}{self.losses}; {self.stepping}")
 
     def drop(self) -> None:
         """Let go of all recordings. Gradients that lie in their memory keep it."""
@@ -174,4 +180,5 @@ class Graphs:
         self._last = None
         if graphed is not None:
             graphed.forget()
+        self.losses.drop()
         self.stepping.drop()

@@ -23,7 +23,7 @@ class Gradients:
 
     def after(self, replay: Callable[[], None], given: list[bool]) -> tuple[Any, ...]:
         """Replays; what autograd is to add to the gradients there are."""
-        if self.direct and not self._is_hooked():
+        if self.direct and not self.is_hooked():
             self._add(replay, self._mask(given))
             return (None,) * len(self._parameters)
         old = self._still_held()
@@ -32,6 +32,10 @@ class Gradients:
             old[n] if n in old else one.detach() if wanted else None
             for n, (one, wanted) in enumerate(zip(self._recorded, self._mask(given), strict=True))
         )
+
+    def add(self, replay: Callable[[], None]) -> None:
+        """The same with all outputs given, outside of autograd."""
+        self._add(replay, self._mask([True] * len(self._reached)))
 
     def _add(self, replay: Callable[[], None], mask: list[bool]) -> None:
         old = self._still_held()
@@ -78,7 +82,7 @@ class Gradients:
             self._masks[key] = [any(each[n] for each in reached) for n in range(len(self._parameters))]
         return self._masks[key]
 
-    def _is_hooked(self) -> bool:
+    def is_hooked(self) -> bool:
         return any(one._backward_hooks or one._post_accumulate_grad_hooks for one in self._parameters)
 
     def forget(self) -> None:

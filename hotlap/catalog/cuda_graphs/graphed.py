@@ -37,6 +37,7 @@ class GraphedRoot:
         self._parameters = [one for one in module.parameters() if one.requires_grad]
         self._standing = Standing(torch, module, forward)
         self._turn: Any = lambda: None
+        self._given: Any = lambda: None  # the output of this turn, where there is one only
         self._grad = unwrap(torch.autograd.grad)  # not through our own seam: this is no step of the user's
         kept = Kept(torch, recorder, module)
         try:
@@ -46,6 +47,7 @@ class GraphedRoot:
         finally:
             kept.put_back()
         self._gradients = Gradients(torch, self._parameters, self._recorded, self._reached)
+        self._is_single = len(self._outputs) == 1 and self._outputs_shape.is_leaf()
         self._function = self._autograd_function()
         self._apply: Any = super(torch.autograd.Function, self._function).apply  # type: ignore[misc]
 
@@ -55,7 +57,7 @@ class GraphedRoot:
         args, kwargs = self._inputs.arguments()
 
         def run() -> list[Any]:
-            with self._own_casts():
+            with self.own_casts():
                 outputs, self._outputs_shape = self._tree.tree_flatten(forward(*args, **kwargs))
             return outputs  # type: ignore[no-any-return]
 
@@ -153,14 +155,18 @@ class GraphedRoot:
         return gradients
 
     @contextmanager
-    def _own_casts(self) -> Iterator[None]:
+    def own_casts(self) -> Iterator[None]:
         """Autocast as it is, but weights are cast in the recording: a cast kept from before would never change."""
+        self._torch.clear_autocast_cache()
+        with self.casts():
+            yield
+        self._torch.clear_autocast_cache()
+
+    def casts(self) -> Any:
+        """Autocast as it is now, to be entered later, without its memory of casts."""
         torch, kind = self._torch, self._recorder.device_type
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        torch.clear_autocast_cache()
-        with torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False):
-            yield
-        torch.clear_autocast_cache()
+        return torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
 
     def _compare(self) -> None:
         """The replay against the rehearsal, on the same inputs and random numbers. Host sync, once."""
@@ -185,7 +191,8 @@ class GraphedRoot:
         if self._torch._C._are_functorch_transforms_active():
             return MISSING
         replayed = self._apply(*self._parameters)  # what Function.apply does outside of these transforms
-        if len(self._outputs) == 1 and self._outputs_shape.is_leaf():
+        if self._is_single:
+            self._given = weakref.ref(replayed[0])
             return replayed[0]
         remaining = iter(replayed)
         outputs = [next(remaining) if isinstance(one, self._torch.Tensor) else one for one in self._outputs]
@@ -235,6 +242,32 @@ class GraphedRoot:
         for held, one in zip(self._upstream, given, strict=True):
             held.zero_() if one is None else held.copy_(one)
         return self._gradients.after(self._back.replay, [one is not None for one in given])
+
+    # What a recorded loss needs
+
+    def is_output(self, tensor: Any) -> bool:
+        """Whether this is what forward has just returned, as it was returned."""
+        return tensor is self._given() and self._under_way and not tensor._version and not tensor._backward_hooks
+
+    @property
+    def static_output(self) -> Any:
+        return self._outputs[0]
+
+    @property
+    def upstream(self) -> Any:
+        return self._upstream[0]
+
+    def backward_alone(self) -> bool:
+        """The backward of this turn with the derivative that lies there already, without autograd's engine."""
+        given = self._given()
+        if not self._under_way or self._gradients.is_hooked() or given is None:
+            return False
+        if given._backward_hooks or given.retains_grad:
+            return False
+        self._turn().over = True
+        with self._torch.no_grad():
+            self._gradients.add(self._back.replay)
+        return True
 
     def plain_backward(self, begins: bool) -> None:
         """A backward of all leaves begins or has ended: gradients may then go to the parameters directly."""

@@ -31,14 +31,14 @@ class Habits:
     def backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether it is a plain one, that fills the gradients of all leaves and keeps no graph."""
         self._backwards += 1
+        if is_plain_backward(first, args, kwargs):
+            return True
         if first is None:
             self._found("torch.autograd.grad is used")
-        elif _argument(args, kwargs, CREATE, "create_graph") or _argument(args, kwargs, RETAIN, "retain_graph"):
-            self._found("backward keeps its graph for a second one")
         elif _argument(args, kwargs, INPUTS, "inputs") is not None:
             self._found("backward is asked for some inputs only")
         else:
-            return True
+            self._found("backward keeps its graph for a second one")
         return False
 
     def stepped(self, optimizer: Any) -> None:
@@ -53,6 +53,15 @@ class Habits:
                 self._found(f"the model is called {self._calls} times a step")
             self.steps += self._calls == 1 and self._backwards == 1
         self._calls = self._backwards = 0
+
+
+def is_plain_backward(first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Of all leaves, and keeping no graph. `first` is None of torch.autograd.grad."""
+    return first is not None and not (
+        _argument(args, kwargs, CREATE, "create_graph")
+        or _argument(args, kwargs, RETAIN, "retain_graph")
+        or _argument(args, kwargs, INPUTS, "inputs") is not None
+    )
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str) -> Any:
