@@ -94,3 +94,21 @@ def test_gradients_that_the_user_keeps_are_not_overwritten(graphs):
     assert graphs.site.outcome.status == "applied"
     assert len(plain) > 10
     assert same(replayed, plain)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_model_trained_later_is_recorded_too(kept, graphs):
+    held = []
+
+    def keep(number, net, optim):
+        if kept:
+            held.append((net, optim))
+
+    plain = train(), train(model=Recurrent)
+    graphs.begin()
+    assert same(train(around=keep), plain[0])
+    replays = graphs.recorder.replays["forward"]
+    assert replays > 10
+    assert same(train(model=Recurrent, around=keep), plain[1])
+    assert graphs.recorder.replays["forward"] > replays + 10
+    assert "Recurrent" in graphs.site.outcome.why

@@ -12,4 +12,6 @@ ENTRY = Entry(
     device="cuda",
     order=90,  # what changes the model or its inputs comes before
     conflicts=frozenset({"compile"}),
+    automatic=False,  # until the recording of losses (losses.py) has run on a GPU
+    reach=0.8,
 )

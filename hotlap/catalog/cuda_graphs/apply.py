@@ -17,6 +17,7 @@ from hotlap.catalog.forwards import MISSING, call_with
 from hotlap.catalog.site import Site
 
 OBSERVED = 1  # ordinary steps with the root known, before anything is recorded
+STALE = 2  # steps without a call, then a root is no longer trained
 MISSES = 16  # calls in a row that were not what was recorded, then it is recorded anew …
 RECORDINGS = 4  # … so many times in all, also after workers were forked
 
@@ -36,7 +37,7 @@ class Graphs:
         self.habits = Habits()
         self.stepping, self.losses = Stepping(self), Losses(self)
         self._root: Any = lambda: None
-        self._roots = 0
+        self._steps = self._called_at = 0  # of any optimizer; the last step at which the root was called
         self._loaders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._graphed: GraphedRoot | None = None
         self._recordings = self._misses = 0
@@ -67,11 +68,16 @@ class Graphs:
     # What is learnt of the program
 
     def _known(self, module: Any) -> None:
-        self._roots += 1
-        self._root = weakref.ref(module, lambda _: self.drop())
-        self.habits.root_known()
-        if self._roots > 1:
+        """One root at a time: another one may follow when the first is gone or no longer trained."""
+        before = self._root()
+        if before is not None and self._steps - self._called_at < STALE:
             self._refuse("several modules are trained")
+            return
+        self.drop()
+        self.habits, self._recordings = Habits(), 0
+        self._root = weakref.ref(module, lambda _: self.drop())
+        self._called_at = self._steps
+        self.habits.root_known()
 
     def _workers_start(self, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Workers forked while recordings exist crash when they free what belongs to the device: let go first."""
@@ -97,6 +103,7 @@ class Graphs:
         self.habits.scaler = self.habits.scaler or scaler.is_enabled()
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self._steps += 1
         self.habits.stepped(optimizer)
         if self.habits.why_not is not None and not self._recordings:
             self._refuse(self.habits.why_not)
@@ -114,6 +121,7 @@ class Graphs:
         if module is not self._root() or not module.training or not self.torch.is_grad_enabled():
             return original(*args, **kwargs)
         self.habits.called()
+        self._called_at = self._steps
         forward = module.forward
         if self._graphed is not None and not has_own_hooks(self.torch, module):
             found = self._replayed(module, forward, args, kwargs)
