@@ -28,12 +28,13 @@ class Digits(Dataset):
         label = index % 10
         generator = torch.Generator().manual_seed(self.seed * 1_000_000 + index)
         top, left = torch.randint(0, 12, (2,), generator=generator).tolist()
-        image = torch.zeros(28, 28)
+        image = torch.zeros(1, 84, 84)
         for position, pixel in enumerate(GLYPHS[label]):
             if pixel == "1":
-                row, column = divmod(position, 3)
-                image[top + 3 * row : top + 3 * row + 3, left + 4 * column : left + 4 * column + 4] = 1.0
-        return (image + 0.4 * torch.randn(28, 28, generator=generator)).unsqueeze(0), label
+                row, column = top + 3 * (position // 3), left + 4 * (position % 3)
+                image[:, 3 * row : 3 * row + 9, 3 * column : 3 * column + 12] = 1.0
+        smooth = nn.functional.avg_pool2d(nn.functional.avg_pool2d(image, 5, stride=1, padding=2), 3)
+        return smooth + 0.4 * torch.randn(1, 28, 28, generator=generator), label
 
 
 class Net(nn.Module):

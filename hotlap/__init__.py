@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hotlap.observe.span import span
+from hotlap.trial.metric import metric
 
 if TYPE_CHECKING:
     from hotlap.catalog.enabling import Enabled
 
-__all__ = ["__version__", "disable", "enable", "span"]
+__all__ = ["__version__", "disable", "enable", "metric", "span"]
 __version__ = "0.1.0"
 
 

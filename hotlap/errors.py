@@ -16,8 +16,15 @@ HotlapError                  one clear line for the user, and the exit code that
 ├── NotEnoughRoom             71  the disk or the memory is too small for what was asked
 ├── DataNotMade               76  the generator of a workload's data failed
 ├── ResumeRefused             78  the result to go on with was measured under other conditions
+├── ScanRefused                2  no such path; settings or a baseline that cannot be read; a file not to be written
 ├── UnknownOptimization        2  no entry of that name or code, a value it does not take, or two that conflict
-└── PlanUnusable              79  a plan file that is damaged, from a newer hotlap, or names what is not there
+├── PlanUnusable              79  a plan file that is damaged, from a newer hotlap, or names what is not there
+├── CannotRunTwice            80  the command ran once, but not again beside or after itself
+├── TooShort                  81  the command ends after too few steps to measure, or after another number each time
+├── BudgetTooSmall            82  the time given to a tune is less than its first trial takes
+├── MetricNeverSeen           83  the measure of quality that was asked for never came
+├── BaselineUnusable          84  the command by itself fails, hangs, or has a loss that is not finite
+└── NotComparable             85  two things that cannot be compared, or a revision that is not there
 
 Besides these: 0 done, 1 an error of the command itself or of the system, 2 wrong usage, 70 a bug of ours, 130 Ctrl-C.
 A command that fails by itself keeps its own exit code.
@@ -98,6 +105,34 @@ class UnknownOptimization(HotlapError):
 
 class PlanUnusable(HotlapError):
     exit_code = 79
+
+
+class CannotRunTwice(HotlapError):
+    exit_code = 80
+
+
+class TooShort(HotlapError):
+    exit_code = 81
+
+
+class BudgetTooSmall(HotlapError):
+    exit_code = 82
+
+
+class MetricNeverSeen(HotlapError):
+    exit_code = 83
+
+
+class BaselineUnusable(HotlapError):
+    exit_code = 84
+
+
+class NotComparable(HotlapError):
+    exit_code = 85
+
+
+class ScanRefused(HotlapError):
+    exit_code = 2
 
 
 INTERNAL_ERROR = 70

@@ -49,6 +49,8 @@ class ProfileOptions:
     ceiling: bool
     trace: bool
     run_dir: Path | None
+    early: str | None = None  # as in Session
+    quiet: bool = False  # hide what the command prints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +150,7 @@ def _observe(
         session_file,
         session,
         on_progress=lambda progress, elapsed: on_stage(stage, progress, elapsed),
-        quiet=ceiling,
+        quiet=ceiling or options.quiet,
     )
     parts = read_parts(folder)
     if not parts or not parts[0].counts.optimizer_steps:
@@ -179,6 +181,7 @@ def _session(options: ProfileOptions, folder: Path, ceiling: bool) -> Session:
         ceiling=ceiling,
         trace=options.trace and not ceiling,
         started=time.time(),
+        early=options.early,
     )
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ["PYTHONPATH"] = os.pathsep.join(  # for every Python that the tests start
+    [str(Path(__file__).parent / "quick"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 import pytest
 from harness import Ran, profile, profiled_once, python

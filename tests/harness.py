@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 from once import made_once
+from warm import warmed
 
 PROGRAMS = Path(__file__).parent / "programs"
 HOTLAP = [sys.executable, "-m", "hotlap"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+OWN_PYTHON = ("broken_dataset", "execs_itself", "own_processes")  # about processes, or ended by an error
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,19 @@ class Ran:
 def environment(**more: str) -> dict[str, str]:
     """Our errors raise, and neither thread count nor hash seed is left to chance."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOTLAP")}
-    return {**clean, "HOTLAP_STRICT": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **more}
+    path = os.pathsep.join(filter(None, (more.pop("PYTHONPATH", None), clean.get("PYTHONPATH"))))
+    own = {"HOTLAP_STRICT": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
+    return {**clean, **own, **more}
 
 
 def bare(command: list[str], cwd: Path, **more: str) -> Ran:
     done = subprocess.run(command, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=300)
     return Ran(done.returncode, done.stdout, done.stderr, cwd)
+
+
+def warm(command: list[str], cwd: Path, **more: str) -> Ran:
+    """As bare, for a script that does not care when torch was imported and does not fail: it was, already."""
+    return bare(warmed(command), cwd, **more)
 
 
 def profile(command: list[str], cwd: Path, *options: str, **more: str) -> Ran:
@@ -69,6 +79,21 @@ def profiled_once(factory: pytest.TempPathFactory, name: str, run: Callable[[Pat
 
     folder = made_once(factory, name, make)
     return Ran(*json.loads((folder / "ran.json").read_text()), folder / "kept")
+
+
+def alone(factory: pytest.TempPathFactory, command: list[str], **more: str) -> Ran:
+    """The same command without hotlap, run once for all tests."""
+    words = [*(Path(word).name for word in command[1:]), *sorted(f"{name}={value}" for name, value in more.items())]
+    name = "alone-" + re.sub(r"[^\w=.]+", "-", " ".join(words))
+    more["PYTHONPATH"] = str(PROGRAMS)
+
+    def make(folder: Path) -> Ran:
+        is_program = command[0] == sys.executable and Path(command[1]).parent == PROGRAMS
+        if not is_program or Path(command[1]).stem in OWN_PYTHON:
+            return bare(command, folder, **more)
+        return warm(command, folder, **more)
+
+    return profiled_once(factory, name, make)
 
 
 def python(program: str, *arguments: str) -> list[str]:

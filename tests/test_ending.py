@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from harness import HOTLAP, PROGRAMS, bare, environment, profile, profiled_once, python
+from harness import HOTLAP, PROGRAMS, TORCHRUN, alone, environment, profile, profiled_once, python, warm
+from warm import warmed
 
 QUICK = ("--no-ceiling", "--steps", "20", "--warmup", "3")
 
@@ -26,7 +27,7 @@ def test_the_command_is_ended_cleanly_after_the_window(run, request):
 
 @pytest.mark.parametrize("program", ["lightning_fit.py", "accelerate_loop.py", "hf_trainer.py"])
 def test_frameworks_end_cleanly_too(program, tmp_path):
-    ran = profile(python(program), tmp_path, "--no-ceiling", "--steps", "4", "--warmup", "3", STEPS="50000")
+    ran = profile(warmed(python(program)), tmp_path, "--no-ceiling", "--steps", "4", "--warmup", "3", STEPS="50000")
 
     assert ran.code == 0, ran.stderr
     assert "Traceback" not in ran.stderr
@@ -36,9 +37,8 @@ def test_frameworks_end_cleanly_too(program, tmp_path):
 
 
 def test_all_ranks_stop_together_and_the_slowest_is_named(tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     ran = profile(
-        [*launch, str(PROGRAMS / "data_parallel.py")],
+        [*TORCHRUN, str(PROGRAMS / "data_parallel.py")],
         tmp_path,
         "--no-ceiling",
         "--steps",
@@ -59,7 +59,7 @@ def test_all_ranks_stop_together_and_the_slowest_is_named(tmp_path):
 
 
 def test_a_program_that_catches_the_request_is_ended_all_the_same(tmp_path):
-    ran = profile(python("endless.py", "--fault", "deaf"), tmp_path, *QUICK, HOTLAP_GRACE="2")
+    ran = profile(warmed(python("endless.py", "--fault", "deaf")), tmp_path, *QUICK, HOTLAP_GRACE="2")
 
     assert ran.code == 0, ran.stderr
     assert "STOP_IGNORED" in ran.observation["cautions"]
@@ -73,7 +73,7 @@ def test_a_failing_program_keeps_its_traceback_and_code_and_what_was_seen(tmp_pa
         .read_text()
         .replace("        say(step, loss)", "        if step == 12: raise SystemExit(7)")
     )
-    alone = bare([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
+    alone = warm([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
     ran = profile([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
 
     assert (alone.code, ran.code) == (7, 7)
@@ -81,21 +81,14 @@ def test_a_failing_program_keeps_its_traceback_and_code_and_what_was_seen(tmp_pa
     assert len(ran.observation["losses"]) == 12
 
 
-def test_an_exception_is_shown_as_without_us(tmp_path):
-    script = tmp_path / "raises.py"
-    script.write_text(
-        "import torch\nfrom torch.utils.data import DataLoader\n"
-        "class Broken(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 4\n"
-        "    def __getitem__(self, index): raise ValueError('bad sample')\n"
-        "for batch in DataLoader(Broken()): pass\n"
-    )
-    alone = bare([sys.executable, str(script)], tmp_path)
-    ran = profile([sys.executable, str(script)], tmp_path)
+def test_an_exception_is_shown_as_without_us(tmp_path, tmp_path_factory):
+    expected = alone(tmp_path_factory, python("broken_dataset.py"))
+    ran = profile(python("broken_dataset.py"), tmp_path)
 
-    assert ran.code == alone.code == 1
-    assert ran.stderr.startswith(alone.stderr)
-    assert "before its first training step" in ran.stderr[len(alone.stderr) :]
+    assert ran.code == expected.code == 1
+    assert "ValueError: bad sample" in expected.stderr
+    assert ran.stderr.startswith(expected.stderr)
+    assert "before its first training step" in ran.stderr[len(expected.stderr) :]
 
 
 def interrupted(tmp_path, number):
@@ -209,18 +202,17 @@ def test_a_program_that_never_steps_is_given_up_with_what_was_seen(tmp_path):
         "for batch in loader: pass\n"
         "while True: time.sleep(0.1)\n"
     )
-    ran = profile([sys.executable, str(script)], tmp_path, "--max-seconds", "12")
+    ran = profile(warmed([sys.executable, str(script)]), tmp_path, "--max-seconds", "5")
 
     assert ran.code == 75
-    assert "no training step within 12 s" in ran.stderr
+    assert "no training step within 5 s" in ran.stderr
     assert "1 DataLoader(s) made, 8 batch(es) fetched" in ran.stderr
-    assert "--max-seconds 24" in ran.stderr
+    assert "--max-seconds 10" in ran.stderr
 
 
 def test_slow_steps_end_at_the_time_limit_with_what_there_is(tmp_path):
-    ran = profile(
-        python("endless.py", "--fault", "rest"), tmp_path, "--steps", "100000", "--max-seconds", "15", "--no-ceiling"
-    )
+    command = warmed(python("endless.py", "--fault", "rest"))
+    ran = profile(command, tmp_path, "--steps", "100000", "--max-seconds", "6", "--no-ceiling")
 
     assert ran.code == 0, ran.stderr
     assert 0 < ran.observation["steps"] < 100000
@@ -243,15 +235,16 @@ def test_hotlap_off_is_inert(tmp_path):
     assert "step 24 loss" in ran.stdout
 
 
-def test_a_bug_of_ours_does_not_stop_the_training(tmp_path):
+def test_a_bug_of_ours_does_not_stop_the_training(tmp_path, tmp_path_factory):
     broken = "import hotlap.observe.loaders as l\ndef f(*a): raise RuntimeError('planted bug')\nl.Loaders.fetched = f\n"
     script = tmp_path / "train.py"
     script.write_text(broken + (PROGRAMS / "plain_loop.py").read_text())
-    alone = bare(python("plain_loop.py"), tmp_path)
-    ran = profile([sys.executable, str(script)], tmp_path, "--full", PYTHONPATH=str(PROGRAMS), HOTLAP_STRICT="0")
+    expected = alone(tmp_path_factory, python("plain_loop.py"))
+    command = warmed([sys.executable, str(script)])
+    ran = profile(command, tmp_path, "--full", PYTHONPATH=str(PROGRAMS), HOTLAP_STRICT="0")
 
     assert ran.code == 0, ran.stderr
-    assert ran.stdout == alone.stdout
+    assert ran.stdout == expected.stdout
     assert ran.stderr.count("planted bug") == 1
     assert "your training goes on" in ran.stderr
     assert "OWN_ERROR" in ran.observation["cautions"]
@@ -261,7 +254,7 @@ def test_a_bug_of_ours_does_not_stop_the_training(tmp_path):
 def kept(tmp_path_factory):
     """One quiet run whose results are also written elsewhere."""
     options = ("--json", "out/p.json", "--markdown", "out/p.md", "--quiet")
-    command = python("no_loader.py")
+    command = warmed(python("no_loader.py"))
     return profiled_once(tmp_path_factory, "kept", lambda folder: profile(command, folder, *options))
 
 

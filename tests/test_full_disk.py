@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import PROGRAMS, Ran, bare, profile
+from harness import PROGRAMS, Ran, profile, warm
+from warm import warmed
 
 from hotlap import pipeline
 from hotlap.errors import RunFolderUnwritable
@@ -49,8 +50,8 @@ def script(tmp_path: Path) -> Path:
 def test_a_training_on_a_full_disk_runs_to_its_own_end(script, tmp_path):
     command = [sys.executable, str(script), "7"]
     more = {"PYTHONPATH": str(PROGRAMS), "HOTLAP_STRICT": "0"}
-    alone = bare(command, tmp_path, **more)
-    ran = profile(command, tmp_path, "--full", **more)
+    alone = warm(command, tmp_path, **more)
+    ran = profile(warmed(command), tmp_path, "--full", **more)
 
     assert (alone.code, ran.code) == (7, 7), ran.stderr
     assert ran.stdout == alone.stdout
@@ -62,7 +63,7 @@ def test_a_training_on_a_full_disk_runs_to_its_own_end(script, tmp_path):
 
 
 def test_on_a_full_disk_the_command_is_still_ended_cleanly_after_the_window(script, tmp_path):
-    command = [sys.executable, str(script), "0"]
+    command = warmed([sys.executable, str(script), "0"])
     more = {"PYTHONPATH": str(PROGRAMS), "HOTLAP_STRICT": "0", "STEPS": "100000000"}
     ran = profile(command, tmp_path, "--steps", "20", "--warmup", "3", **more)
 
@@ -86,7 +87,7 @@ def test_a_record_that_cannot_be_written_is_said_with_the_commands_own_code(reco
 
     monkeypatch.setattr(Path, "write_text", full)
     options = pipeline.ProfileOptions(
-        command=(sys.executable, str(tmp_path / "train.py"), str(own)),
+        command=tuple(warmed([sys.executable, str(tmp_path / "train.py"), str(own)])),
         steps=None,
         warmup=None,
         max_seconds=60.0,

@@ -4,8 +4,13 @@ import json
 
 import pytest
 from harness import PROGRAMS, profile, python
+from warm import warmed
 
 QUICK = ("--no-ceiling", "--steps", "40", "--warmup", "5")
+
+
+def endless(*arguments):
+    return warmed(python("endless.py", *arguments))
 
 
 def line_of(mark):
@@ -25,7 +30,7 @@ def line_of(mark):
     ],
 )
 def test_a_slow_place_is_the_first_finding_with_its_line(fault, phase, code, verdict, tmp_path):
-    ran = profile(python("endless.py", "--fault", fault), tmp_path, *QUICK)
+    ran = profile(endless("--fault", fault), tmp_path, *QUICK)
 
     assert ran.code == 0, ran.stderr
     assert max(ran.observation["shares"], key=ran.observation["shares"].get) == phase
@@ -38,7 +43,7 @@ def test_a_slow_place_is_the_first_finding_with_its_line(fault, phase, code, ver
 
 
 def test_each_host_sync_is_counted_on_its_line_and_marked_on_cpu(tmp_path):
-    ran = profile(python("endless.py", "--fault", "item,print,branch"), tmp_path, *QUICK)
+    ran = profile(endless("--fault", "item,print,branch"), tmp_path, *QUICK)
 
     syncs = ran.observation["syncs"]
     found = sorted((sync["line"], sync["kind"]) for sync in syncs)
@@ -55,7 +60,7 @@ def test_a_program_without_syncs_shows_none(traced_run):
 
 
 def test_a_users_span_is_a_share_of_its_own(tmp_path):
-    ran = profile(python("endless.py", "--fault", "span"), tmp_path, *QUICK)
+    ran = profile(endless("--fault", "span"), tmp_path, *QUICK)
 
     seen = ran.observation
     assert max(seen["shares"], key=seen["shares"].get) == "span:augment"
@@ -66,7 +71,7 @@ def test_a_users_span_is_a_share_of_its_own(tmp_path):
 
 
 def test_evaluation_is_a_share_of_its_own_and_its_loader_is_not_the_training_one(tmp_path):
-    ran = profile(python("endless.py", "--fault", "evaluation", "--epoch", "16"), tmp_path, *QUICK)
+    ran = profile(endless("--fault", "evaluation", "--epoch", "16"), tmp_path, *QUICK)
 
     seen = ran.observation
     assert max(seen["shares"], key=seen["shares"].get) == "evaluation"
@@ -75,7 +80,7 @@ def test_evaluation_is_a_share_of_its_own_and_its_loader_is_not_the_training_one
 
 
 def test_the_ceiling_is_the_step_without_its_input(tmp_path):
-    ran = profile(python("endless.py", "--fault", "slow-dataset"), tmp_path, "--steps", "30", "--warmup", "4")
+    ran = profile(endless("--fault", "slow-dataset"), tmp_path, "--steps", "30", "--warmup", "4")
 
     seen = ran.observation
     assert seen["ceiling"]["note"] is None

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import harness
 import pytest
-from harness import HOTLAP, PROGRAMS, Ran, bare, environment, printed_losses, profiled_once, python
+from harness import HOTLAP, PROGRAMS, TORCHRUN, Ran, bare, environment, printed_losses, python
+from warm import warmed
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 FUSED = ("--with", "fused-optimizer")
 KINDS = {
     "a plain loop": python("plain_loop.py"),
@@ -32,12 +33,7 @@ def run(command: list[str], cwd: Path, *options: str, **more: str) -> Ran:
 @pytest.fixture
 def alone(tmp_path_factory):
     """The same command without hotlap, run once for all tests."""
-
-    def without_us(command: list[str]) -> Ran:
-        name = "bare-" + "-".join(Path(word).stem for word in command[1:]).replace(" ", "")
-        return profiled_once(tmp_path_factory, name, lambda folder: bare(command, folder))
-
-    return without_us
+    return lambda command: harness.alone(tmp_path_factory, command)
 
 
 def said(ran: Ran) -> list[str]:
@@ -72,7 +68,8 @@ def _without_losses(stdout: str) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_plan_safe_prints_the_very_same(kind, tmp_path, alone):
     expected = alone(KINDS[kind])
-    ran = run(KINDS[kind], tmp_path, "--plan", "safe")
+    command = KINDS[kind] if kind == "torchrun" else warmed(KINDS[kind])
+    ran = run(command, tmp_path, "--plan", "safe")
 
     assert ran.code == expected.code == 0, ran.stderr
     assert ran.stdout == expected.stdout
@@ -82,14 +79,14 @@ def test_the_plan_safe_prints_the_very_same(kind, tmp_path, alone):
 
 
 def test_quiet_says_nothing(tmp_path, alone):
-    ran = run(python("no_loader.py"), tmp_path, *FUSED, "--quiet")
+    ran = run(warmed(python("no_loader.py")), tmp_path, *FUSED, "--quiet")
 
     assert ran.stderr == alone(python("no_loader.py")).stderr == ""
     assert outcomes(ran)[0]["outcomes"][0]["status"] == "applied"
 
 
 def test_what_has_no_effect_says_why(tmp_path, alone):
-    ran = run(python("iterable.py"), tmp_path, *FUSED)
+    ran = run(warmed(python("iterable.py")), tmp_path, *FUSED)
 
     assert said(ran) == ["hotlap: no effect: fused-optimizer (RMSprop: has no fused form)"]
     assert ran.stdout == alone(python("iterable.py")).stdout
@@ -106,24 +103,18 @@ def test_a_program_that_fails_keeps_its_traceback_and_code(tmp_path):
     assert [line for line in ran.stderr.splitlines() if line not in said(ran)] == alone.stderr.splitlines()
 
 
-def test_an_error_inside_a_patched_call_shows_the_user_s_frames_only(tmp_path):
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import torch\nfrom torch.utils.data import DataLoader\n"
-        "class Broken(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 4\n"
-        "    def __getitem__(self, index): raise ValueError('bad sample')\n"
-        "for batch in DataLoader(Broken()): pass\n"
-    )
-    alone = bare([sys.executable, str(script)], tmp_path)
-    ran = run([sys.executable, str(script)], tmp_path, "--plan", "safe")
+def test_an_error_inside_a_patched_call_shows_the_user_s_frames_only(tmp_path, alone):
+    expected = alone(python("broken_dataset.py"))
+    ran = run(python("broken_dataset.py"), tmp_path, "--plan", "safe")
 
-    assert ran.code == alone.code == 1
-    assert ran.stderr == alone.stderr
+    assert ran.code == expected.code == 1
+    assert "ValueError: bad sample" in expected.stderr
+    assert ran.stderr == expected.stderr
 
 
 def test_an_exit_code_of_the_program_passes_through(tmp_path):
-    assert run([sys.executable, "-c", "import torch, sys; sys.exit(7)"], tmp_path, *FUSED).code == 7
+    (tmp_path / "exits.py").write_text("import torch, sys; sys.exit(7)")
+    assert run(warmed([sys.executable, "exits.py"]), tmp_path, *FUSED).code == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -156,15 +147,24 @@ def test_a_command_that_is_not_python_runs_and_one_line_says_so(tmp_path):
 
 
 def test_hotlap_off_is_inert(tmp_path, alone):
-    ran = run(python("no_loader.py"), tmp_path, *FUSED, HOTLAP="off")
+    ran = run(warmed(python("no_loader.py")), tmp_path, *FUSED, HOTLAP="off")
 
     assert ran.code == 0
     assert ran.stdout == alone(python("no_loader.py")).stdout
     assert outcomes(ran) == []
 
 
-def test_a_program_that_does_not_train_gets_no_word(tmp_path):
-    ran = run([sys.executable, "-c", "import torch; print(torch.ones(2).sum().item())"], tmp_path, "--plan", "fast")
+@pytest.mark.parametrize("text", ["import torch; print(torch.ones(2).sum().item())", "print(2.0)"])
+def test_a_program_that_does_not_train_is_told_so_in_one_line(text, tmp_path):
+    (tmp_path / "counts.py").write_text(text)
+    ran = run(warmed([sys.executable, "counts.py"]), tmp_path, "--plan", "fast")
+
+    assert (ran.code, ran.stdout) == (0, "2.0\n")
+    assert ran.stderr == "hotlap: no optimizer step was seen; nothing was applied\n"
+
+
+def test_quiet_is_quiet_about_a_program_that_does_not_train(tmp_path):
+    ran = run([sys.executable, "-c", "print(2.0)"], tmp_path, "--quiet")
 
     assert (ran.code, ran.stdout, ran.stderr) == (0, "2.0\n", "")
 
@@ -277,7 +277,8 @@ def test_the_plan_proven_for_a_command_is_used_without_being_named(tmp_path):
     ],
 )
 def test_a_plan_proven_under_other_circumstances_is_not_applied_silently(differing, says, tmp_path, alone):
-    command = python("no_loader.py")
+    program = python("no_loader.py")
+    command = warmed(program)
     proven_plan(tmp_path, command, **differing)
     ran = run(command, tmp_path)
 
@@ -285,7 +286,7 @@ def test_a_plan_proven_under_other_circumstances_is_not_applied_silently(differi
     assert says in said(ran)[0]
     assert "'safe' instead" in said(ran)[0]
     assert not any("applied: fused-optimizer" in line for line in said(ran)), "rounding is not safe"
-    assert ran.stdout == alone(command).stdout
+    assert ran.stdout == alone(program).stdout
 
 
 def test_list_and_explain_document_the_catalogue(tmp_path):

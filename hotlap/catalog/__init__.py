@@ -20,7 +20,9 @@ def entries() -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
     for module in pkgutil.iter_modules(__path__):
         if module.ispkg:
-            found[module.name.replace("_", "-")] = importlib.import_module(f"{__name__}.{module.name}").ENTRY
+            entry = getattr(importlib.import_module(f"{__name__}.{module.name}"), "ENTRY", None)
+            if entry is not None:  # else it is a pattern of the source alone
+                found[module.name.replace("_", "-")] = entry
     return MappingProxyType(dict(sorted(found.items(), key=lambda pair: (pair[1].order, pair[0]))))
 
 

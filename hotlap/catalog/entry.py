@@ -64,10 +64,12 @@ class Entry:
     detect: Callable[[Observation], Expectation | None]
     environment: Environment | None = None
     values: Values | None = None
+    tries: Callable[[Observation], tuple[str, ...]] | None = None  # values a tune looks at; None: it finds its own
     device: str | None = None  # "cuda": needs a GPU
     torch: tuple[int, int] = (2, 6)  # the oldest it works with
     order: int = 50  # smaller first
     conflicts: frozenset[str] = frozenset()  # names; one side naming the other is enough
+    reach: float = 0.3  # of the most it could gain, what it usually does gain: a tune tries the likeliest first
     automatic: bool = True  # part of --plan safe or fast, by its risk
 
     def parse(self, text: str | None) -> Any:

@@ -2,58 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from hotlap.catalog.identity import ByIdentity
 from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Seams
 
 RootKnown = Callable[[Any], None]
-GIVE_UP = 12  # optimizer steps
+GIVE_UP = 12  # steps of one optimizer
+AT_ONCE, EVERY = 24, 50  # so many walks over all objects, tens of milliseconds each; then one in so many steps
 
 
 class Moments:
-    """Shared by the entries of one process. Costs nothing unless an entry asks."""
+    """Shared by the entries of one process. Costs nothing unless an entry asks.
+
+    Each optimizer leads to the roots it trains: a second network, or a model trained later, is told like the first.
+    """
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
-        self._roots = Roots(seams)
         self._waiting: list[RootKnown] = []
-        self._optimizers: dict[int, Any] = {}
-        self._steps = 0
+        self._optimizers: ByIdentity[bool] = ByIdentity()  # seen
+        self._searches: ByIdentity[Search] = ByIdentity()  # under way, by optimizer
+        self._told: ByIdentity[bool] = ByIdentity()  # roots
+        self._steps = self._walks = 0
+        self._listening = False
 
     def when_root(self, known: RootKnown) -> None:
-        """known(module) for each root, between two steps, once all roots have been called: after the second step.
+        """known(module) for each root, between two steps: after the second step of an optimizer that trains it.
 
         A root is the outermost module *called* that owns parameters of an optimizer.
         """
         if not self._waiting:
             self._seams.stepping.subscribe(after=self._stepped)
-            self._seams.calling.subscribe(before=self._called)
         self._waiting.append(known)
 
-    def _called(self, module: Any, *_: Any) -> None:
-        self._roots.called(module)
-
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        self._optimizers[id(optimizer)] = optimizer
         self._steps += 1
-        if not self._roots.tops:
-            self._roots.search(
-                one for each in self._optimizers.values() for group in each.param_groups for one in group["params"]
-            )
-        else:
-            self._roots.settle()
-        if self._roots.settled or self._steps >= GIVE_UP:
-            self._tell()
+        search = self._searches.get(optimizer)
+        if search is None and optimizer not in self._optimizers:
+            search = self._begin(optimizer)
+        if search is None:
+            return
+        self._walks += not search.has_found
+        if search.is_over_after(optimizer):
+            self._searches.drop(optimizer)
+            self._listen()
+            self._tell([root for root in search.found() if root not in self._told])
 
-    def _tell(self) -> None:
-        self._seams.stepping.unsubscribe(self._stepped)
-        self._seams.calling.unsubscribe(self._called)
-        roots, waiting = self._roots.called_ones, self._waiting
-        self._waiting = []
-        self._optimizers.clear()
-        self._roots.forget()
-        for known in waiting:
+    def _begin(self, optimizer: Any) -> Search | None:
+        if self._walks >= AT_ONCE + self._steps // EVERY:
+            return (
+                None  # a program that makes optimizers all the time shall not wait for us; asked again at a later step
+            )
+        self._optimizers.put(optimizer, True)
+        if self._trains_what_is_told(optimizer):
+            return None
+        search = Search(self._seams)
+        self._searches.put(optimizer, search)
+        self._listen()
+        return search
+
+    def _trains_what_is_told(self, optimizer: Any) -> bool:
+        """Another optimizer for a root that is known needs no search."""
+        told = {id(one) for root in self._told.things() for one in root.parameters()}
+        return all(id(one) in told for one in parameters_of(optimizer))
+
+    def _listen(self) -> None:
+        """Calls are listened to only while a search is under way: the seam costs less without a subscriber."""
+        wanted = len(self._searches) > 0
+        if wanted and not self._listening:
+            self._seams.calling.subscribe(before=self._called)
+        elif self._listening and not wanted:
+            self._seams.calling.unsubscribe(self._called)
+        self._listening = wanted
+
+    def _called(self, module: Any, *_: Any) -> None:
+        for search in self._searches.values():
+            search.called(module)
+
+    def _tell(self, roots: list[Any]) -> None:
+        for root in roots:
+            self._told.put(root, True)
+        for known in list(self._waiting):
             for root in roots:
                 known(root)
+
+
+class Search:
+    """The roots that one optimizer trains."""
+
+    def __init__(self, seams: Seams) -> None:
+        self._roots = Roots(seams)
+        self._steps = 0
+
+    @property
+    def has_found(self) -> bool:
+        return bool(self._roots.tops)
+
+    def called(self, module: Any) -> None:
+        self._roots.called(module)
+
+    def is_over_after(self, optimizer: Any) -> bool:
+        """A step of the optimizer's: first its modules are looked for, then those are kept that a step calls."""
+        self._steps += 1
+        if self.has_found:
+            self._roots.settle()
+        else:
+            self._roots.search(parameters_of(optimizer))
+        return self._roots.settled or self._steps >= GIVE_UP
+
+    def found(self) -> list[Any]:
+        roots = self._roots.called_ones
+        self._roots.forget()
+        return roots
+
+
+def parameters_of(optimizer: Any) -> Iterator[Any]:
+    return (one for group in optimizer.param_groups for one in group["params"])

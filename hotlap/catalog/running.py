@@ -17,6 +17,7 @@ from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
 from hotlap.model.session import Session
 from hotlap.patch.seams import Seams
 
+NO_GPU = "no GPU that torch can use"
 SETTLED = 6  # optimizer steps, then every entry has had its moment
 
 
@@ -62,7 +63,7 @@ class Running:
     def _site(self, choice: Choice) -> Site:
         entry = entries()[choice.name]
         site = Site(choice.name, entry, entry.parse(choice.value), self.torch, self.seams, self._moments)
-        site.on_withdrawn = self._withdrawn
+        site.on_applied = site.on_withdrawn = self._changed
         site.asked = choice.asked
         return site
 
@@ -101,7 +102,8 @@ class Running:
             _say(self.outcomes)
         self._told = True
 
-    def _withdrawn(self, outcome: Outcome) -> None:
+    def _changed(self, outcome: Outcome) -> None:
+        """Applied after all, to a model that is trained later, or withdrawn."""
         if self._told and self._speaks:
             _say([outcome])
 
@@ -118,7 +120,7 @@ def unmet(site: Site, torch: Any) -> str | None:
     """Why an entry cannot do anything on this machine."""
     entry = site.entry
     if entry.device == "cuda" and not torch.cuda.is_available():
-        return "no GPU that torch can use"
+        return NO_GPU
     numbers = torch.__version__.split("+")[0].split(".")[:2]
     if all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < entry.torch:
         return f"needs torch {'.'.join(map(str, entry.torch))}, this is {torch.__version__}"
@@ -130,7 +132,11 @@ def _say(outcomes: Iterable[Outcome]) -> None:
 
 
 def lines(outcomes: Iterable[Outcome]) -> list[str]:
-    """One line per outcome, what was applied first."""
+    """One line per outcome, what was applied first, and one for all that need a GPU where there is none."""
     order = [Status.APPLIED.value, Status.WITHDRAWN.value, Status.REFUSED.value, Status.NO_EFFECT.value]
     sorted_ = sorted(outcomes, key=lambda one: order.index(one.status))
-    return [f"{one.status}: {one.name} ({one.why})" for one in sorted_] or ["nothing to apply"]
+    for_gpus = [one for one in sorted_ if one.why == NO_GPU]
+    told = [f"{one.status}: {one.name} ({one.why})" for one in sorted_ if one not in for_gpus or len(for_gpus) == 1]
+    if len(for_gpus) > 1:
+        told.append(f"{Status.NO_EFFECT.value}: {len(for_gpus)} that need a GPU ({NO_GPU})")
+    return told or ["nothing to apply"]

@@ -6,12 +6,12 @@ through untouched.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from hotlap.catalog.entry import Entry
+from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.moments import Moments
 from hotlap.model.plan import Outcome, Status
 from hotlap.patch.dynamo import keep_out
@@ -28,8 +28,10 @@ class Site:
         self.torch, self.seams, self._moments = torch, seams, moments
         self.asked = False  # named by the user, who may want what no plan does by itself
         self.alongside: frozenset[str] = frozenset()  # names of all entries of this run
-        self._known: dict[int, weakref.ref[Any]] = {}  # by id: what is seen may be equal to others or unhashable
+        self._known: ByIdentity[bool] = ByIdentity()
+        self._by_root: ByIdentity[Instead] | None = None
         self.ledger = Ledger()
+        self.on_applied: Callable[[Outcome], None] = lambda outcome: None
         self.on_withdrawn: Callable[[Outcome], None] = lambda outcome: None
         self.closed = False
         self._steps_aside = False  # while Dynamo compiles
@@ -58,8 +60,12 @@ class Site:
         self.on_withdrawn(self.outcome)
 
     def _tell(self, status: Status, why: str) -> None:
-        if self._status is not Status.WITHDRAWN:
-            self._status, self._why = status, why
+        if self._status is Status.WITHDRAWN:
+            return
+        is_news = status is Status.APPLIED and self._status is not Status.APPLIED
+        self._status, self._why = status, why
+        if is_news:
+            self.on_applied(self.outcome)
 
     @property
     def outcome(self) -> Outcome:
@@ -72,14 +78,16 @@ class Site:
 
     def first_sight(self, thing: Any) -> bool:
         """Whether this object is seen for the first time here; it is neither marked nor kept alive."""
-        known = self._known.get(id(thing))
-        if known is not None and known() is thing:
+        if thing in self._known:
             return False
-        self._known[id(thing)] = weakref.ref(thing)
+        self._known.put(thing, True)
         return True
 
     def when_root(self, known: Callable[[Any], None]) -> None:
-        """known(module) for each root training module, between two steps, after the second."""
+        """known(module) for each root training module, between two steps, after the second that trains it.
+
+        There may be several, also one after another: what an entry does for one root ends with that root.
+        """
         self._moments.when_root(self._guarded(known))
 
     def before(self, seam: Seam, subscriber: Callable[..., None]) -> None:
@@ -99,6 +107,20 @@ class Site:
         guarded = self._standing_in(instead)
         seam.stand_in(guarded)
         self._at_seams.append((seam, guarded))
+
+    def stand_in_for(self, root: Any, instead: Instead) -> None:
+        """The same for the calls of one root, until it is gone. `instead` must not hold the root.
+
+        However many roots a program trains, a call passes one function for all of them.
+        """
+        if self._by_root is None:
+            self._by_root = ByIdentity()
+            self.stand_in(self.seams.calling, self._root_called)
+        self._by_root.put(root, instead)
+
+    def _root_called(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        instead = None if self._by_root is None else self._by_root.get(module)
+        return original(*args, **kwargs) if instead is None else instead(original, module, args, kwargs)
 
     def replace(self, owner: Any, attribute: str, instead: Instead) -> None:
         """The same for a function that has no seam; `instance` is a method's first argument, None of a function."""
@@ -127,6 +149,7 @@ class Site:
         for seam, function in self._at_seams:
             seam.unsubscribe(function)
         self._at_seams.clear()
+        self._by_root = None
         self.ledger.close()
 
     def _failed(self, error: Exception) -> None:

@@ -8,29 +8,30 @@ import traceback
 import click
 
 import hotlap
-from hotlap.cli.bench import bench
-from hotlap.cli.catalogue import explain, list_entries
-from hotlap.cli.profile import profile
-from hotlap.cli.run import run
-from hotlap.cli.show import show
+from hotlap.cli.lazy import LazyGroup, Verb
 from hotlap.errors import INTERNAL_ERROR, INTERRUPTED, HotlapError
 
+VERBS = {
+    "bench": Verb("hotlap.cli.bench", "bench", "Train the bundled workloads by several arms and compare them."),
+    "compare": Verb("hotlap.cli.compare", "compare", "Say whether NEW is slower than BASE."),
+    "explain": Verb("hotlap.cli.catalogue", "explain", "Explain one optimisation, or one rule of hotlap scan."),
+    "list": Verb("hotlap.cli.catalogue", "list_entries", "List what hotlap can apply, and what it finds in source."),
+    "profile": Verb("hotlap.cli.profile", "profile", "Enter a training command and show where its time goes."),
+    "report": Verb("hotlap.cli.report", "report", "Draw the report of a tune, or the page of a profile."),
+    "run": Verb("hotlap.cli.run", "run", "Train with optimisations applied; the source is untouched."),
+    "scan": Verb("hotlap.cli.scan", "scan", "Find what slows training in the source, and repair it."),
+    "show": Verb("hotlap.cli.show", "show", "Show a kept run again."),
+    "tune": Verb("hotlap.cli.tune", "tune", "Find out what makes a training command faster without harm."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=LazyGroup, verbs=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(hotlap.__version__, prog_name="hotlap")
 def cli() -> None:
     """Makes PyTorch training fast and proves it.
 
     Put hotlap and a verb in front of a training command you already have.
     """
-
-
-cli.add_command(profile)
-cli.add_command(run)
-cli.add_command(list_entries)
-cli.add_command(explain)
-cli.add_command(show)
-cli.add_command(bench)
 
 
 def main() -> None:

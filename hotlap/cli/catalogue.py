@@ -1,4 +1,4 @@
-"""hotlap list and hotlap explain CODE: what there is to apply."""
+"""hotlap list and hotlap explain CODE: what there is to apply, and what is found in source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from hotlap import catalog
+from hotlap.catalog import patterns
 
 
 @click.command("list")
 def list_entries() -> None:
-    """List the optimisations that hotlap can apply."""
+    """List what hotlap can apply, and what it finds in source."""
     table = Table(box=None, pad_edge=False)
     for heading in ("code", "name", "risk", "what it does"):
         table.add_column(heading, no_wrap=heading != "what it does")
@@ -23,11 +24,14 @@ def list_entries() -> None:
             if text
         ]
         table.add_row(entry.code, name, entry.risk.value, entry.title + (f" ({', '.join(notes)})" if notes else ""))
+    for rule in patterns.rules().values():
+        if rule.name not in catalog.entries():
+            table.add_row(rule.code, rule.name, "scan", rule.title)
     Console(highlight=False).print(table)
 
 
 @click.command()
 @click.argument("code")
 def explain(code: str) -> None:
-    """Explain one optimisation: what it changes, when it helps, when it does not."""
-    Console(highlight=False).print(Markdown(catalog.card(catalog.name_of(code))))
+    """Explain one optimisation, or one rule of hotlap scan: what it changes, when it helps, when it does not."""
+    Console(highlight=False).print(Markdown(catalog.card(patterns.name_of(code) or catalog.name_of(code))))

@@ -40,9 +40,17 @@ def run(
     """
     chosen = _chosen(command, with_, without, plan, run_dir)
     done = pipeline.run(pipeline.RunOptions(command=command, plan=chosen, quiet=quiet, run_dir=run_dir))
-    if done.problem is not None and not quiet:
-        print(f"hotlap: {done.problem}", file=sys.stderr)
+    problem = done.problem or _never_trained(done)
+    if problem is not None and not quiet:
+        print(f"hotlap: {problem}", file=sys.stderr)
     return done.exit_code
+
+
+def _never_trained(done: pipeline.Applied) -> str | None:
+    """A command that failed says so itself."""
+    if done.outcomes or done.exit_code != 0:
+        return None
+    return "no optimizer step was seen; nothing was applied"
 
 
 def _chosen(

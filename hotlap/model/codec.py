@@ -56,6 +56,8 @@ def _build(kind: Any, data: Any, path: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _build_optional(arguments, data, path)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return tuple(_build(one, item, path) for one, item in zip(arguments, _as(list, data, path), strict=True))
     if origin is tuple:
         return tuple(_build(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(_as(list, data, path)))
     if origin is collections.abc.Mapping:

@@ -23,3 +23,4 @@ class Session:
     proven: Circumstances | None = None  # of those choices; under others …
     otherwise: tuple[Choice, ...] = ()  # … these are applied
     quiet: bool = False  # say nothing on stderr
+    early: str | None = None  # "package.module:function", called with (session) before the program's first line

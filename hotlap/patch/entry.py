@@ -19,6 +19,7 @@ from hotlap.model.session import Session
 MINIMUM_TORCH = (2, 6)
 HELLO = "hello"  # files in the session folder: one line each, named by process
 PROBLEM = "problem"
+CANNOT_PREPARE = 70
 
 _current: Visit | None = None
 
@@ -48,12 +49,24 @@ class Visit:
 def enter() -> None:
     """Called by the boot file of every Python process of the command."""
     session = read_session()
+    if session.early is not None:
+        _begin_early(session, session.early)
     note(
         session,
         HELLO,
         f"{sys.executable}\t{sys.version.split()[0]}\t{importlib.util.find_spec('torch') is not None}",
     )
     _import_wrapt().register_post_import_hook(lambda torch: _torch_imported(torch, session), "torch")
+
+
+def _begin_early(session: Session, early: str) -> None:
+    """What must hold before the program's first line, or the program does not run at all."""
+    module, function = early.split(":")
+    try:
+        getattr(importlib.import_module(module), function)(session)
+    except Exception as error:  # noqa: BLE001 fails closed: a trial that cannot be kept from writing must not write
+        note(session, PROBLEM, f"cannot prepare {sys.executable} ({type(error).__name__}: {error})")
+        os._exit(CANNOT_PREPARE)
 
 
 def read_session() -> Session:

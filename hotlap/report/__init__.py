@@ -1,4 +1,4 @@
-"""Draws an observation and its diagnosis. Pure: nothing is read, nothing is measured."""
+"""Draws an observation and its diagnosis, and a tune. Pure: nothing is read, nothing is measured."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from rich.console import Console
 from hotlap.model.codec import to_json
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Observation
-from hotlap.report import markdown_page, terminal_page
+from hotlap.model.tuning import Tuning
+from hotlap.report import html_profile, html_tune, markdown_page, terminal_page, tune_markdown, tune_terminal
 from hotlap.report.page import page
+from hotlap.report.tune_page import tune_page
 
-__all__ = ["as_json", "markdown", "terminal"]
+__all__ = ["as_json", "html", "markdown", "terminal", "tuned_html", "tuned_json", "tuned_markdown", "tuned_terminal"]
 
 
 def terminal(observation: Observation, diagnosis: Diagnosis, console: Console) -> None:
@@ -21,5 +23,29 @@ def markdown(observation: Observation, diagnosis: Diagnosis) -> str:
     return markdown_page.draw(page(observation, diagnosis))
 
 
+def html(observation: Observation, diagnosis: Diagnosis, run: str) -> str:
+    return html_profile.draw(page(observation, diagnosis), run)
+
+
 def as_json(observation: Observation, diagnosis: Diagnosis) -> str:
     return to_json({"observation": observation, "diagnosis": diagnosis})
+
+
+def tuned_terminal(
+    tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None, console: Console
+) -> None:
+    tune_terminal.draw(tune_page(tuning, observation, diagnosis), console)
+
+
+def tuned_markdown(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
+    return tune_markdown.draw(tune_page(tuning, observation, diagnosis))
+
+
+def tuned_html(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
+    return html_tune.draw(tune_page(tuning, observation, diagnosis))
+
+
+def tuned_json(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
+    """The report as facts, and the records it was made from with every raw sample."""
+    shown = tune_page(tuning, observation, diagnosis)
+    return to_json({"report": shown, "tuning": tuning, "observation": observation, "diagnosis": diagnosis})

@@ -23,16 +23,16 @@ def _lines(page: Page) -> Iterator[str]:
     yield plain(" · ".join(page.figures)) + "  "
     yield plain(" · ".join(page.background))
     yield ""
-    yield from _bar(page.segments)
+    yield from bar_lines(page.segments)
     for table in page.tables:
-        yield from _table(table)
-    yield from _list("What to do next", page.next_steps, numbered=True)
-    yield from _list("Cautions", page.cautions)
-    yield from _list("Not known", page.unknowns)
-    yield from (f"- {name}: {_code(text) if name == 'command' else plain(text)}" for name, text in page.footer)
+        yield from table_lines(table)
+    yield from list_lines("What to do next", page.next_steps, numbered=True)
+    yield from list_lines("Cautions", page.cautions)
+    yield from list_lines("Not known", page.unknowns)
+    yield from (f"- {name}: {code(text) if name == 'command' else plain(text)}" for name, text in page.footer)
 
 
-def _bar(segments: Sequence[Segment]) -> Iterator[str]:
+def bar_lines(segments: Sequence[Segment]) -> Iterator[str]:
     if not segments:
         return
     widths = parts_of(BAR, [segment.share for segment in segments])
@@ -43,14 +43,14 @@ def _bar(segments: Sequence[Segment]) -> Iterator[str]:
     yield ""
 
 
-def _table(table: Table) -> Iterator[str]:
-    yield f"**{table.title}**"
+def table_lines(table: Table) -> Iterator[str]:
+    yield f"**{plain(table.title)}**"
     yield ""
     yield "| " + " | ".join(column.title for column in table.columns) + " |"
     yield "|" + "|".join("---:" if column.figures else "---" for column in table.columns) + "|"
     for i, row in enumerate(table.rows):
         cells = [
-            _code(cell) if column.place and cell != "–" else plain(cell)
+            code(cell) if column.place and cell != "–" else plain(cell)
             for column, cell in zip(table.columns, row, strict=True)
         ]
         yield ("| " + " | ".join(f"**{cell}**" if i == table.marked and cell else cell for cell in cells) + " |")
@@ -60,7 +60,7 @@ def _table(table: Table) -> Iterator[str]:
         yield ""
 
 
-def _list(title: str, items: Sequence[str], numbered: bool = False) -> Iterator[str]:
+def list_lines(title: str, items: Sequence[str], numbered: bool = False) -> Iterator[str]:
     if not items:
         return
     yield f"**{title}**"
@@ -75,7 +75,7 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]#~])", r"\\\1", one_line)
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """A vertical bar ends a table's cell even inside code."""
     inside = " ".join(text.split()).replace("|", "¦")
     fence = "``" if "`" in inside else "`"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import rich.box
 import rich.padding
 import rich.table
@@ -43,38 +45,43 @@ ASCII = str.maketrans(
         "”": '"',
         "─": "-",
         "━": "-",
+        "│": "|",
     }
 )
 
 
 def draw(page: Page, console: Console) -> None:
+    in_its_encoding(console, lambda: _draw(page, console))
+
+
+def in_its_encoding(console: Console, draw_all: Callable[[], None]) -> None:
     if console.encoding.lower().startswith("utf"):
-        _draw(page, console)
+        draw_all()
         return
     with console.capture() as captured:
-        _draw(page, console)
+        draw_all()
     text = captured.get().translate(ASCII)
     console.file.write(text.encode(console.encoding, "replace").decode(console.encoding))
 
 
 def _draw(page: Page, console: Console) -> None:
-    _show(console, _sentence(page))
-    _show(console, Text(" · ".join(page.figures), "bold"))
-    _show(console, Text(" · ".join(page.background), "dim"))
+    show(console, _sentence(page))
+    show(console, Text(" · ".join(page.figures), "bold"))
+    show(console, Text(" · ".join(page.background), "dim"))
     if page.segments:
         console.print()
         console.print(Bar(page.segments))
     for table in page.tables:
         console.print()
-        _draw_table(table, console)
-    _list(console, "What to do next", page.next_steps, numbered=True)
-    _list(console, "Cautions", page.cautions)
-    _list(console, "Not known", page.unknowns)
+        draw_table(table, console)
+    draw_list(console, "What to do next", page.next_steps, numbered=True)
+    draw_list(console, "Cautions", page.cautions)
+    draw_list(console, "Not known", page.unknowns)
     console.print()
-    console.print(_footer(page))
+    console.print(pairs(page.footer))
 
 
-def _show(console: Console, text: Text) -> None:
+def show(console: Console, text: Text) -> None:
     if text.plain:
         console.print(text, highlight=False)
 
@@ -149,7 +156,7 @@ def _letters(segments: tuple[Segment, ...]) -> list[str]:
     return [digits.get(segment.phase) or segment.name[0].upper() for segment in segments]
 
 
-def _draw_table(table: Table, console: Console) -> None:
+def draw_table(table: Table, console: Console) -> None:
     drawn = rich.table.Table(
         title=Text(table.title, "bold"),
         title_justify="left",
@@ -174,7 +181,7 @@ def _draw_table(table: Table, console: Console) -> None:
     console.print(drawn)
 
 
-def _list(console: Console, title: str, items: tuple[str, ...], numbered: bool = False) -> None:
+def draw_list(console: Console, title: str, items: tuple[str, ...], numbered: bool = False) -> None:
     if not items:
         return
     console.print()
@@ -187,10 +194,10 @@ def _list(console: Console, title: str, items: tuple[str, ...], numbered: bool =
     console.print(grid)
 
 
-def _footer(page: Page) -> rich.table.Table:
+def pairs(named: tuple[tuple[str, str], ...]) -> rich.table.Table:
     grid = rich.table.Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, text in page.footer:
+    for name, text in named:
         grid.add_row(Text(name, "dim"), Text(text, "dim"))
     return grid

@@ -2,16 +2,17 @@
 
 import subprocess
 
-from harness import HOTLAP, bare, environment, python
+from harness import HOTLAP, alone, environment, python
+from warm import warmed
 
 EXACT = ("inplace-activations", "anomaly-mode", "set-to-none", "channels-last", "autocast=fp16")
 
 
-def test_lightning_prints_the_same(tmp_path):
+def test_lightning_prints_the_same(tmp_path, tmp_path_factory):
     program = "lightning_fit.py"  # its steps call backward from a closure
-    plain = bare(python(program), tmp_path)
+    plain = alone(tmp_path_factory, python(program))
     asked = [part for name in EXACT for part in ("--with", name)]
-    command = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *asked, *python(program)]
+    command = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *asked, *warmed(python(program))]
     ran = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
 
     assert ran.returncode == 0, ran.stderr

@@ -131,8 +131,8 @@ def test_an_output_that_was_changed_is_no_longer_the_output(graphs):
 
 def test_a_target_of_another_kind_is_not_replayed(graphs):
     def loss_of(outputs, number):
-        target = torch.ones(5, 2) if number % 4 else torch.ones(5, 2, dtype=torch.float64)
-        return functional.mse_loss(outputs, target).float()
+        target = torch.arange(10.0).reshape(5, 2) if number % 4 else torch.arange(10.0).reshape(2, 5).T
+        return functional.mse_loss(outputs, target)
 
     plain = train(loss_of)
     graphs.begin()

@@ -20,7 +20,7 @@ def copy(tmp_path) -> Path:
     for folder in ("hotlap", "scripts"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unwanted)
     (tmp_path / "tests").mkdir()
-    for file in ("__init__.py", "conftest.py", "harness.py", "once.py", "observations.py"):
+    for file in ("__init__.py", "conftest.py", "harness.py", "once.py", "warm.py", "observations.py"):
         shutil.copy(ROOT / "tests" / file, tmp_path / "tests")
     (tmp_path / "tests" / "catalog").mkdir()
     for file in ("__init__.py", "loops.py", "test_every.py"):

@@ -6,9 +6,10 @@ import io
 import sys
 
 import pytest
-from harness import bare, environment, python
+from harness import alone, environment, python, warm
 from tqdm import std as tqdm_std
 from tqdm import tqdm
+from warm import warmed
 
 import hotlap
 from tests.observations import machine, observation
@@ -84,19 +85,19 @@ def test_tqdm_may_be_imported_when_it_likes_or_be_missing(when, tmp_path):
         + ("    pass\n" if when == "before" else "    from tqdm import tqdm\n    list(tqdm(range(2)))\n")
         + "print(e.outcomes[0].status)\n"
     )
-    ran = bare([sys.executable, str(script)], tmp_path)
+    ran = warm([sys.executable, str(script)], tmp_path)
     assert ran.stdout == ("no effect\n" if when == "before" else "applied\n"), ran.stderr
 
 
-def test_lines_printed_by_a_program_all_arrive_in_order(tmp_path):
+def test_lines_printed_by_a_program_all_arrive_in_order(tmp_path, tmp_path_factory):
     import subprocess
 
     command = [sys.executable, "-m", "hotlap", "run", "--run-dir", "kept", "--with", "progress-rate"]
-    alone = bare(python("no_loader.py"), tmp_path)
+    expected = alone(tmp_path_factory, python("no_loader.py"))
     ran = subprocess.run(
-        [*command, *python("no_loader.py")], cwd=tmp_path, env=environment(), capture_output=True, text=True
+        [*command, *warmed(python("no_loader.py"))], cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
-    assert ran.stdout == alone.stdout
+    assert ran.stdout == expected.stdout
     assert ran.returncode == 0
 
 

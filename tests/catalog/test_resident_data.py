@@ -9,7 +9,7 @@ from collections import OrderedDict, namedtuple
 import numpy as np
 import pytest
 import torch
-from harness import HOTLAP, bare, python
+from harness import HOTLAP, alone, bare, python
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -23,6 +23,7 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+from warm import warmed
 
 import hotlap
 from hotlap.catalog.resident_data.sameness import same
@@ -475,12 +476,14 @@ def test_iterating_within_inference_mode_first():
 
 
 @pytest.mark.parametrize("program", ["plain_loop.py", "accelerate_loop.py"])
-def test_whole_programs_train_the_same(program, tmp_path):
+def test_whole_programs_train_the_same(program, tmp_path, tmp_path_factory):
     command = python(program)
-    alone = bare(command, tmp_path, STEPS="8")
+    expected = alone(tmp_path_factory, command, STEPS="8")
     ran = bare(
-        [*HOTLAP, "run", "--with", "resident-data", "--run-dir", str(tmp_path / "kept"), *command], tmp_path, STEPS="8"
+        [*HOTLAP, "run", "--with", "resident-data", "--run-dir", str(tmp_path / "kept"), *warmed(command)],
+        tmp_path,
+        STEPS="8",
     )
-    assert ran.code == alone.code == 0, ran.stderr
-    assert ran.stdout == alone.stdout
+    assert ran.code == expected.code == 0, ran.stderr
+    assert ran.stdout == expected.stdout
     assert "applied: resident-data" in ran.stderr

@@ -207,6 +207,30 @@ def test_differences_are_named():
     assert room.hardware(SimpleNamespace(cuda=gpu)) == "2 × Fast GPU"
 
 
+def test_what_is_applied_to_a_model_trained_later_is_said_then(planted, seams, capsys):
+    later = []
+    planted(one={"apply": lambda site: (site.no_effect("not for this model"), later.append(site))})
+    running = Running(torch, choices("one"), seams)
+    running.quiet = False
+    running.begin()
+    train(room.SETTLED)
+    assert capsys.readouterr().err == "hotlap: no effect: one (not for this model)\n"
+    later[0].applied("to the second")
+    later[0].applied("to the third")
+    assert capsys.readouterr().err == "hotlap: applied: one (to the second)\n"
+    assert running.outcomes[0].why == "to the third"
+
+
+def test_what_needs_a_gpu_is_one_line_where_there_is_none():
+    def without_gpu(*names):
+        return [Outcome(name=name, code="X", status="no effect", why=room.NO_GPU) for name in names]
+
+    applied = Outcome(name="one", code="X", status="applied", why="w")
+    both = ["applied: one (w)", "no effect: 3 that need a GPU (no GPU that torch can use)"]
+    assert lines([*without_gpu("a", "b", "c"), applied]) == both
+    assert lines(without_gpu("a")) == ["no effect: a (no GPU that torch can use)"]
+
+
 def test_what_was_applied_comes_first():
     told = [Outcome(name=status, code="X", status=status, why="w") for status in ("no effect", "refused", "applied")]
     assert [line.split(":")[0] for line in lines(told)] == ["applied", "refused", "no effect"]

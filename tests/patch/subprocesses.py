@@ -123,5 +123,6 @@ class TorchProcesses:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.close()
-        self._server.wait(30)
+        self._server.kill()  # a worker forked by a test may hold the other end of its pipe open
+        self._server.wait()
         self._server.stdout.close()

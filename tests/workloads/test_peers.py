@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from harness import warm
 from workload_modules import (
     NAMES,
     WORKLOADS,
@@ -86,17 +87,18 @@ def test_the_script_runs_from_any_folder_with_workers(data_root: Path, tmp_path:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_missing_framework_is_named_with_what_to_type(framework: str) -> None:
+def test_a_missing_framework_is_named_with_what_to_type(framework: str, tmp_path: Path) -> None:
     script = WORKLOADS / f"peer_{framework}.py"
-    code = (
+    without = tmp_path / "without.py"
+    without.write_text(
         "import runpy, sys\n"
         f"sys.modules[{framework!r}] = None\n"
         f"sys.path.insert(0, {str(WORKLOADS)!r})\n"
         f"sys.argv = ['peer', 'battery_fnn', '--size', 'tiny']\n"
         f"runpy.run_path({str(script)!r}, run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 3
+    done = warm([sys.executable, str(without)], tmp_path)
+    assert done.code == 3
     assert done.stdout == ""
     assert done.stderr == f"needs {framework}; type: pip install 'hotlap[peers]'\n"
 

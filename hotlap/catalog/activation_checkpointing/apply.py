@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,10 +16,11 @@ SHORT = 0.15  # of the device's memory free after the first steps
 
 
 def apply(site: Site) -> None:
-    site.when_root(lambda root: _consider(site, root))
+    blocks = Blocks(site)
+    site.when_root(lambda root: _consider(site, root, blocks))
 
 
-def _consider(site: Site, root: Any) -> None:
+def _consider(site: Site, root: Any, all_blocks: Blocks) -> None:
     blocks = repeated(site.torch, root)
     if not blocks:
         site.no_effect("the model has no container of two or more blocks of one class")
@@ -30,7 +31,7 @@ def _consider(site: Site, root: Any) -> None:
     elif (reason := _why_not(site, root)) is not None:
         site.refused(reason)
     else:
-        site.stand_in(site.seams.calling, Checkpoints(site, root, blocks).call)
+        site.stand_in_for(root, FirstCall(all_blocks, blocks).call)
 
 
 def _enough_memory(site: Site, root: Any) -> str | None:
@@ -57,71 +58,77 @@ def _why_not(site: Site, root: Any) -> str | None:
     return None
 
 
-class Checkpoints:
-    def __init__(self, site: Site, root: Any, blocks: list[Any]) -> None:
-        self._site, self._root = site, weakref.ref(root)
+class FirstCall:
+    """One root: its first training call tries its blocks."""
+
+    def __init__(self, all_blocks: Blocks, blocks: list[Any]) -> None:
+        self._site, self._all = all_blocks.site, all_blocks
         self._blocks: weakref.WeakSet[Any] = weakref.WeakSet(blocks)
-        self._classes = {type(one) for one in blocks}
-        self._on = False
         self._tried = False
 
     def call(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Only the first training call has anything to do here."""
-        ours = module is not None and module is self._root()
-        trains = ours and module.training and self._site.torch.is_grad_enabled()
-        if trains and not self._tried:
+        if not self._tried and module.training and self._site.torch.is_grad_enabled():
             self._tried = True
             self._try(module, args, kwargs)
         return original(*args, **kwargs)
 
     def _try(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for kind in self._classes:
-            self._site.ledger.wrap(kind, "__call__", self._layer)
-        again = self._rehearsed(module, args, kwargs, on=True)
-        plain = self._rehearsed(module, args, kwargs, on=False)
+        self._all.add(self._blocks)
+        again = self._rehearsed(module, args, kwargs)
+        self._all.remove(self._blocks)
+        plain = self._rehearsed(module, args, kwargs)
         if again is None or again.kept:
-            self._leave("a block could not be computed a second time from its input")
+            self._site.refused("a block could not be computed a second time from its input")
         elif plain is not None and not plain.equals(again):
-            self._leave("computing a block again gives different bits")
+            self._site.refused("computing a block again gives different bits")
         else:
-            self._on = True
+            self._all.add(self._blocks)
             proof = "gradients bit-equal on a batch" if plain else "too little memory to compare gradients"
             self._site.applied(f"{len(self._blocks)} blocks, {proof}")
 
-    def _leave(self, why: str) -> None:
-        for kind in self._classes:
-            self._site.ledger.release(kind, "__call__")
-        self._site.refused(why)
-
-    def _rehearsed(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: bool) -> Rehearsed | None:
-        before, self._on = self._on, on
+    def _rehearsed(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rehearsed | None:
         try:
             return rehearse(self._site.torch, module, args, kwargs)
         except RuntimeError:  # also torch's CheckpointError and OutOfMemoryError
             return None
-        finally:
-            self._on = before
+
+
+class Blocks:
+    """Those of all roots that are checkpointed. Each class is wrapped once, and only while it has any."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._on: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def add(self, blocks: Iterable[Any]) -> None:
+        self._on.update(blocks)
+        for kind in {type(one) for one in self._on}:
+            if not self.site.ledger.holds(kind, "__call__"):
+                self.site.ledger.wrap(kind, "__call__", self._layer)
+
+    def remove(self, blocks: Iterable[Any]) -> None:
+        self._on.difference_update(blocks)
+        for kind in {type(one) for one in blocks} - {type(one) for one in self._on}:
+            self.site.ledger.release(kind, "__call__")
 
     def _layer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def __call__(block: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 it stands in for one
-            if not self._on or not block.training or block not in self._blocks or not self._grads():
+            if not block.training or block not in self._on or not self.site.torch.is_grad_enabled():
                 return original(block, *args, **kwargs)
-            return self._checkpointed(functools.partial(original, block, **kwargs), block, args)
+            return _checkpointed(functools.partial(original, block, **kwargs), block, args)
 
         return __call__
 
-    def _grads(self) -> bool:
-        return bool(self._site.torch.is_grad_enabled())
 
-    def _checkpointed(self, call: Callable[..., Any], block: Any, args: tuple[Any, ...]) -> Any:
-        from torch.utils.checkpoint import checkpoint
+def _checkpointed(call: Callable[..., Any], block: Any, args: tuple[Any, ...]) -> Any:
+    from torch.utils.checkpoint import checkpoint
 
-        return checkpoint(
-            call,
-            *args,
-            use_reentrant=False,
-            preserve_rng_state=True,
-            # Copies stand in for its buffers the second time: running statistics move once a step, not twice.
-            context_fn=lambda: (nullcontext(), own_buffers(block)),
-        )
+    return checkpoint(
+        call,
+        *args,
+        use_reentrant=False,
+        preserve_rng_state=True,
+        # Copies stand in for its buffers the second time: running statistics move once a step, not twice.
+        context_fn=lambda: (nullcontext(), own_buffers(block)),
+    )

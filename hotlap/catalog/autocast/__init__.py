@@ -1,5 +1,5 @@
 from hotlap.catalog.autocast.apply import apply
-from hotlap.catalog.autocast.detect import detect
+from hotlap.catalog.autocast.detect import detect, tries
 from hotlap.catalog.entry import Entry, OneOf
 from hotlap.model.plan import Risk
 
@@ -10,5 +10,7 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     values=OneOf(("bf16", "fp16")),
+    tries=tries,
     order=40,
+    reach=0.4,
 )

@@ -53,8 +53,7 @@ class Half:
         except Refused as why:
             site.refused(str(why))
             return
-        if not self._roots:
-            site.stand_in(site.seams.calling, self.call)
+        site.stand_in_for(root, self.call)
         self._roots[root] = site.torch.float16 if chosen == FP16 else site.torch.bfloat16
         if chosen == FP16:
             self._scale(root)

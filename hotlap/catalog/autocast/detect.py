@@ -16,3 +16,7 @@ def detect(seen: Observation) -> Expectation | None:
     if share <= 0:
         return None
     return Expectation(most=share, why=f"products, convolutions and memory take {share:.0%} of the step in float32")
+
+
+def tries(seen: Observation) -> tuple[str, ...]:
+    return ("bf16", "fp16")

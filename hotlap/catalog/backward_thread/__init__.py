@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     device="cuda",
+    reach=0.5,
 )

@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     order=48,
+    reach=0.1,
 )

@@ -25,10 +25,6 @@ class Layout:
                 self.formats[id(one.weight)] = torch.channels_last if isinstance(one, two) else deep
                 self.weights.append(one.weight)
 
-    def forget(self) -> None:
-        self.weights.clear()
-        self.formats.clear()
-
     def put(self, optimizers: Iterable[Any], last: bool) -> None:
         for weight in self.weights:
             weight.data = self._moved(weight, weight.data, last)

@@ -1,5 +1,5 @@
 from hotlap.catalog.compile.apply import apply
-from hotlap.catalog.compile.detect import detect
+from hotlap.catalog.compile.detect import detect, tries
 from hotlap.catalog.entry import Entry, OneOf
 from hotlap.model.plan import Risk
 
@@ -10,7 +10,9 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     values=OneOf(("default", "reduce-overhead", "max-autotune")),
+    tries=tries,
     order=80,
     conflicts=frozenset({"cuda-graphs"}),
     automatic=False,  # compiling costs seconds to minutes, and on CPU it may not pay: asked for, or proven by a tune
+    reach=0.2,
 )

@@ -10,8 +10,9 @@ import inspect
 import types
 from typing import Any
 
-from hotlap.catalog.compile.attempt import FirstCall, Graphs, NotWorthIt
+from hotlap.catalog.compile.attempt import Compiled, FirstCall, Graphs, NotWorthIt
 from hotlap.catalog.forwards import call_with, is_wrapper
+from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.site import Site
 from hotlap.patch.roots import is_compiled
 
@@ -47,22 +48,30 @@ def why_not(torch: Any, module: Any) -> str | None:
     return None
 
 
+def most_recompiles(torch: Any) -> int:
+    """Of one function, as Dynamo has it; torch 2.6 knows it by its older name only."""
+    config = torch._dynamo.config
+    return int(config.recompile_limit if hasattr(config, "recompile_limit") else config.cache_size_limit)
+
+
 class CompiledRoots:
     def __init__(self, site: Site) -> None:
         self.site, self.torch = site, site.torch
-        self._roots: dict[int, Root] = {}  # a root that is gone is forgotten when its id is met again
+        self._roots: ByIdentity[Root] = ByIdentity()
+        self._compiled: dict[Any, Compiled] = {}  # by forward
         self._compiling: Root | None = None
         site.ledger.later(self._roots.clear)
+        site.ledger.later(self._compiled.clear)
 
     def known(self, module: Any) -> None:
         why = why_not(self.torch, module)
         if why is not None:
             self.site.no_effect(why)
         else:
-            self._roots[id(module)] = Root(self.site, module)
+            self._roots.put(module, Root(self.site, module, self._compiled))
 
     def called(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        root = self._roots.get(id(module))
+        root = self._roots.get(module)
         if root is None or not module.training or not self.torch.is_grad_enabled():
             return original(*args, **kwargs)
         forward = module.forward
@@ -92,9 +101,10 @@ class CompiledRoots:
 class Root:
     """One root module: which inputs it is compiled for, and what came of it."""
 
-    def __init__(self, site: Site, module: Any) -> None:
+    def __init__(self, site: Site, module: Any, earlier: dict[Any, Compiled]) -> None:
         self.site, self.torch = site, site.torch
         self.name = type(module).__name__
+        self._earlier = earlier
         self.first: FirstCall | None = None
         self._seen: dict[Any, int] = {}
         self._for: Any = None
@@ -109,6 +119,7 @@ class Root:
             return function(module, *args, **kwargs)
         if self._compiled is None:
             return self._compile(module, function, args, kwargs)
+        self._graphs.start()
         try:
             outcome = types.MethodType(self._compiled, module)(*args, **kwargs)
         except self.torch._dynamo.exc.TorchDynamoException as error:  # something changed, and this does not compile
@@ -131,15 +142,23 @@ class Root:
         return False
 
     def _compile(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The first call with compiled code. What fails is taken back, and the call is made as it was."""
+        """The first call with compiled code. What fails is taken back, and the call is made as it was.
+
+        A model of a class that was compiled before, such as that of the next fold, has the code of that one.
+        """
         self._function = function
+        earlier = self._earlier.get(function) or Compiled(None)
+        if earlier.times >= most_recompiles(self.torch):
+            self.site.no_effect(f"{self.name} was compiled for {earlier.times} models, and Dynamo takes no more")
+            self._for = MISSING_KIND
+            return function(module, *args, **kwargs)
         self.first = FirstCall(self.torch, module)
         try:
-            self._compiled = compiled(self.torch, function, self.site.value or "default")
+            self._compiled = earlier.code or compiled(self.torch, function, self.site.value or "default")
             self._graphs.start()
             with self.first.timed():
                 outcome = types.MethodType(self._compiled, module)(*args, **kwargs)
-            self._graphs.judge()
+            self._earlier[function] = self._graphs.judge(self._compiled, earlier)
         except NotWorthIt as error:
             self._withdraw(f"{self.name}: {error}")
             return outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -68,29 +69,41 @@ def _backward_at_once(torch: Any) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """What was made of a forward, for how many models in turn; Dynamo gives up on code compiled too often."""
+
+    code: Any
+    graphs: int = 0
+    operations: int = 0
+    times: int = 0
+
+
 class Graphs:
-    """Dynamo's own counts, from when we began."""
+    """Dynamo's own counts, of one call."""
 
     def __init__(self) -> None:
         self._before = (0, 0)
-        self._graphs = self._operations = self._last = 0
+        self._graphs = self._operations = 0
 
     def start(self) -> None:
         self._before = counts()
 
-    def judge(self) -> None:
+    def judge(self, code: Any, earlier: Compiled) -> Compiled:
         graphs, operations = counts()
         self._graphs, self._operations = graphs - self._before[0], operations - self._before[1]
-        self._last = graphs
+        if self._graphs == 0 and earlier.times > 0:
+            self._graphs, self._operations = earlier.graphs, earlier.operations
+            return earlier
         if self._graphs == 0:
             raise NotWorthIt("Dynamo compiled nothing of it")
         if self._graphs > 1 and self._operations / self._graphs < FEWEST:
             raise NotWorthIt(f"it broke into {self._graphs} graphs of {self._operations} operations in all")
+        return Compiled(code, self._graphs, self._operations, earlier.times + 1)
 
     def grown(self) -> bool:
-        now, before = counts()[0], self._last
-        self._last = now
-        return now > before
+        """Whether the call had to be compiled again."""
+        return counts()[0] > self._before[0]
 
     def __str__(self) -> str:
         noun = "graph" if self._graphs == 1 else "graphs"

@@ -16,3 +16,8 @@ def detect(seen: Observation) -> Expectation | None:
     return Expectation(
         most=share, why=f"{names} is not compiled; its forward and backward take {share:.0%} of the step"
     )
+
+
+def tries(seen: Observation) -> tuple[str, ...]:
+    """The other modes differ from the default on a GPU only."""
+    return ("default", "reduce-overhead", "max-autotune") if seen.on_cuda else ("default",)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
+from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.rehearsal import signature
 from hotlap.catalog.site import Site
 
@@ -14,53 +14,63 @@ MANY = 8  # shapes in all: each is tuned anew, which takes seconds
 
 
 def apply(site: Site) -> None:
-    site.when_root(lambda root: _consider(site, root))
+    site.when_root(Autotuner(site).known)
 
 
-def _consider(site: Site, root: Any) -> None:
-    why = _why_not(site.torch, root)
-    if why is not None:
-        site.no_effect(why)
-        return
-    shapes, itself = Shapes(site), weakref.ref(root)
-    site.before(site.seams.calling, lambda module, args, kwargs: shapes.called(module is itself(), args, kwargs))
-
-
-def _why_not(torch: Any, root: Any) -> str | None:
-    if not any(isinstance(one, torch.nn.modules.conv._ConvNd) for one in root.modules()):
-        return "the model has no convolutions, which is all that it concerns"
-    if torch.backends.cudnn.benchmark:
-        return "the program has switched it on already"
-    if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
-        return "the program wants deterministic algorithms"
-    return None
-
-
-class Shapes:
-    """The shapes a root is called with."""
+class Autotuner:
+    """One switch for all roots: any of them may keep it off."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._seen: set[Any] = set()
-        self._calls = 0
+        self._roots: ByIdentity[Shapes] | None = None
         self._on = False
 
-    def called(self, ours: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not ours:
+    def known(self, root: Any) -> None:
+        why = self._why_not(root)
+        if why is not None:
+            self._site.no_effect(why)
             return
-        self._calls += 1
-        self._seen.add(signature(self._site.torch, (args, kwargs)))
-        if self._on and len(self._seen) > MANY:
-            self._site.withdraw(f"{len(self._seen)} shapes of input came by, and each would be tuned anew")
-        elif not self._on and self._calls == LOOK:
-            self._decide()
+        if self._roots is None:
+            self._roots = ByIdentity()
+            self._site.before(self._site.seams.calling, self._called)
+        self._roots.put(root, Shapes())
 
-    def _decide(self) -> None:
-        if len(self._seen) > FEW:
-            self._site.refused(f"{len(self._seen)} shapes in {LOOK} calls: each would be tuned anew")
+    def _why_not(self, root: Any) -> str | None:
+        torch = self._site.torch
+        if not any(isinstance(one, torch.nn.modules.conv._ConvNd) for one in root.modules()):
+            return "the model has no convolutions, which is all that it concerns"
+        if torch.backends.cudnn.benchmark and not self._on:
+            return "the program has switched it on already"
+        if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+            return "the program wants deterministic algorithms"
+        return None
+
+    def _called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        shapes = None if self._roots is None else self._roots.get(module)
+        if shapes is None:
+            return
+        shapes.calls += 1
+        shapes.seen.add(signature(self._site.torch, (args, kwargs)))
+        many = len(shapes.seen) > (FEW if shapes.calls <= LOOK else MANY)
+        if many and self._on:
+            self._site.withdraw(f"{len(shapes.seen)} shapes of input came by, and each would be tuned anew")
+        elif shapes.calls == LOOK and not self._on:
+            self._decide(shapes)
+
+    def _decide(self, shapes: Shapes) -> None:
+        if len(shapes.seen) > FEW:
+            self._site.refused(f"{len(shapes.seen)} shapes in {LOOK} calls: each would be tuned anew")
             self._site.close()
             return
         cudnn = self._site.torch.backends.cudnn
         cudnn.benchmark, self._on = True, True
         self._site.ledger.later(lambda: setattr(cudnn, "benchmark", False))
         self._site.applied(f"after {LOOK} calls of steady shapes")
+
+
+class Shapes:
+    """What a root was called with."""
+
+    def __init__(self) -> None:
+        self.seen: set[Any] = set()
+        self.calls = 0

@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     order=60,
+    reach=0.6,
 )

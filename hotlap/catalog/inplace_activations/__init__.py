@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     order=45,
     conflicts=frozenset({"activation-checkpointing"}),  # which computes again from an input that was overwritten
+    reach=0.05,
 )

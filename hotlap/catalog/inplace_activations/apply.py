@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from hotlap.catalog.inplace_activations.proof import Proof
@@ -31,8 +30,7 @@ def _consider(site: Site, root: Any) -> None:
     if why is not None:
         site.refused(why)
         return
-    switch = Switch(site, root, plain)
-    site.stand_in(site.seams.calling, switch.call)
+    site.stand_in_for(root, Switch(site, plain).call)
 
 
 def _why_not(site: Site, root: Any) -> str | None:
@@ -46,18 +44,12 @@ def _why_not(site: Site, root: Any) -> str | None:
 
 
 class Switch:
-    def __init__(self, site: Site, root: Any, candidates: list[Any]) -> None:
+    def __init__(self, site: Site, candidates: list[Any]) -> None:
         self._site, self._candidates = site, candidates
-        self._root = weakref.ref(root, self._forget)
         self._proven: dict[Any, list[Any]] = {}  # by signature of the input
 
-    def _forget(self, _: Any) -> None:
-        self._candidates.clear()
-        self._proven.clear()
-
     def call(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        trains = module.training and self._site.torch.is_grad_enabled()
-        if module is not self._root() or not trains:
+        if not module.training or not self._site.torch.is_grad_enabled():
             return original(*args, **kwargs)
         chosen = self._chosen(module, args, kwargs)
         for one in chosen:

@@ -1,6 +1,6 @@
 from hotlap.catalog.entry import Entry, WholeNumber
 from hotlap.catalog.loader_prefetch.apply import apply
-from hotlap.catalog.loader_prefetch.detect import detect
+from hotlap.catalog.loader_prefetch.detect import detect, tries
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
@@ -10,5 +10,6 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     values=WholeNumber(1, 64),
+    tries=tries,
     order=32,
 )

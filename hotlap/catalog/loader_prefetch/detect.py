@@ -17,3 +17,7 @@ def detect(seen: Observation) -> Expectation | None:
         return None
     ahead = min(one.workers * (one.prefetch or DEFAULT) for one in few)
     return Expectation(most=share, why=f"the loop waits {share:.0%} of the step with {ahead} batches made ahead")
+
+
+def tries(seen: Observation) -> tuple[str, ...]:
+    return ("4", "8", "16")

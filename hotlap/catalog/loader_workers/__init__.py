@@ -1,6 +1,6 @@
 from hotlap.catalog.entry import Entry, WholeNumber
 from hotlap.catalog.loader_workers.apply import apply
-from hotlap.catalog.loader_workers.detect import detect
+from hotlap.catalog.loader_workers.detect import detect, tries
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
@@ -10,5 +10,7 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     values=WholeNumber(1, 512),
+    tries=tries,
     order=40,  # the last to subscribe is asked first: the others see the workers given here
+    reach=0.5,
 )

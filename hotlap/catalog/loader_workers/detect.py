@@ -13,3 +13,10 @@ def detect(seen: Observation) -> Expectation | None:
         return None
     names = ", ".join(sorted({f"{one.dataset} with {one.workers} workers" for one in few}))
     return Expectation(most=share, why=f"the loop waits {share:.0%} of the step for {names}")
+
+
+def tries(seen: Observation) -> tuple[str, ...]:
+    """Powers of two, up to one core less than there are for each process."""
+    most = seen.machine.cores // max(1, len(seen.ranks)) - 1
+    has = max((one.workers for one in seen.loaders if one.role == "train"), default=0)
+    return tuple(str(1 << power) for power in range(10) if has < 1 << power <= most) or (str(max(1, most)),)

@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     values=OneOf(("device", "host")),
     order=24,
+    reach=0.9,
 )

@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     order=22,  # before resident-data, which then stands around it and is asked first
+    reach=0.6,
 )

@@ -1,6 +1,6 @@
 from hotlap.catalog.entry import Entry, WholeNumber
 from hotlap.catalog.threads.apply import apply, environment
-from hotlap.catalog.threads.detect import detect
+from hotlap.catalog.threads.detect import detect, tries
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
@@ -11,5 +11,6 @@ ENTRY = Entry(
     detect=detect,
     environment=environment,
     values=WholeNumber(1, 1024),
+    tries=tries,
     order=10,
 )

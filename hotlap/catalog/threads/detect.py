@@ -18,3 +18,9 @@ def detect(seen: Observation) -> Expectation | None:
     who = f"{threads} threads and {workers} loader workers" if workers else f"{threads} threads"
     times = f" in each of {processes} processes" if processes > 1 else ""
     return Expectation(most=share, why=f"{who}{times} share {cores} cores")
+
+
+def tries(seen: Observation) -> tuple[str, ...]:
+    """Powers of two below what it uses."""
+    uses = seen.settings.threads if seen.settings is not None else 1
+    return tuple(str(1 << power) for power in range(11) if 1 << power < uses)

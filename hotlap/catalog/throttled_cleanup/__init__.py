@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     values=OneOf((MEMORY, ALL)),
+    reach=0.9,
 )

@@ -1,0 +1,81 @@
+"""Scripted processes and trials, as the judge takes them: no process is started for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hotlap.model.plan import Choice, Risk
+from hotlap.model.trial import Block, Ended, Reading, Sample, Stage, Trial
+from hotlap.model.tuning import Asked, Metric
+
+ENTRY = "planted"
+
+
+def blocks(seconds: Sequence[float], samples: float = 64.0, steps: int = 1) -> tuple[Block, ...]:
+    return tuple(
+        Block(first=number * steps, steps=steps, samples=samples, seconds=one) for number, one in enumerate(seconds)
+    )
+
+
+def sample(
+    arm: str = "base",
+    losses: Iterable[float] = (),
+    seconds: Sequence[float] = (1.0, 1.0),
+    *,
+    seed: int = 0,
+    nudge: float = 0.0,
+    readings: Iterable[Reading] = (),
+    number: int = 0,
+) -> Sample:
+    return Sample(
+        number=number,
+        arm=arm,
+        choices=(Choice(name=ENTRY),) if arm == "new" else (),
+        seed_shift=seed,
+        ended=Ended.MEASURED.value,
+        why="",
+        warmup_steps=2,
+        warmup_seconds=1.0,
+        startup_seconds=1.0,
+        blocks=blocks(seconds),
+        losses=tuple(losses),
+        readings=tuple(readings),
+        outcomes=(),
+        host_mb=None,
+        device_mb=None,
+        seconds=10.0,
+        nudge=nudge,
+    )
+
+
+def trial(samples: Iterable[Sample], risk: Risk = Risk.ROUNDING, stage: Stage = Stage.ALONE) -> Trial:
+    return Trial(
+        schema=1,
+        name=f"{stage.value}-{ENTRY}",
+        stage=stage.value,
+        entry=ENTRY,
+        value=None,
+        base=(),
+        new=(Choice(name=ENTRY),),
+        risk=risk.value,
+        samples=tuple(samples),
+    )
+
+
+def noise_trial(base: Iterable[Sample], again: Iterable[Sample]) -> Trial:
+    """The baseline against itself."""
+    both = [*base, *(replace(one, arm="new", choices=()) for one in again)]
+    return replace(trial(both, Risk.EXACT, Stage.NOISE), name="noise", entry=None, new=())
+
+
+def asked(risk: Risk = Risk.NUMERIC, minimum: float = 1.02, metric: Metric | None = None) -> Asked:
+    return Asked(
+        command=("python", "train.py"),
+        budget_seconds=600.0,
+        risk=risk.value,
+        metric=metric,
+        steps=None,
+        minimum=minimum,
+        folder=".",
+    )

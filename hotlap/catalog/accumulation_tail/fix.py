@@ -1,0 +1,13 @@
+"""The last batch steps too."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import Place
+
+
+def fix(place: Place) -> None:
+    kind = cst.Comparison if place.has_here(cst.Comparison) else cst.UnaryOperation
+    test = place.node(kind)
+    place.replace(test, f"{place.text(test)} or {place.found.hints['also']}")

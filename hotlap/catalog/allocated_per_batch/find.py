@@ -1,0 +1,143 @@
+"""The same tensor, or the same loss module, made anew every batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence
+from hotlap.source.code import Code, Repeated, is_constant, keyword, last_name
+from hotlap.source.invariant import is_changed, is_invariant, set_by
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+from hotlap.source.syncs import shown
+
+WORDS = ("torch.", "nn.", "Loss(")
+ONLY_HOT = True
+_MADE = frozenset("zeros ones full eye arange linspace tensor tril_indices triu_indices hann_window".split())
+_STATELESS = frozenset(
+    "Softmax LogSoftmax ReLU LeakyReLU Sigmoid Tanh GELU SiLU ELU Dropout Flatten CosineSimilarity PairwiseDistance "
+    "MaxPool2d AvgPool2d AdaptiveAvgPool2d Upsample Softplus".split()
+)
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.all_calls():
+        name = code.full_name(call.func)
+        if not name.startswith("torch.") or not code.hot(call) or _in_constructor(code, call):
+            continue
+        short = name.rsplit(".", 1)[-1]
+        if name == f"torch.{short}" and short in _MADE:
+            yield from _tensor(code, call)
+        elif name.startswith("torch.nn.") and (short.endswith("Loss") or short in _STATELESS):
+            yield from _module(code, call)
+
+
+def _in_constructor(code: Code, call: ast.Call) -> bool:
+    """It belongs to an object, which is what is made again and again."""
+    function = code.function(call)
+    return function is not None and function.name in ("__init__", "__post_init__", "setup", "reset_parameters")
+
+
+def _tensor(code: Code, call: ast.Call) -> Iterator[Found]:
+    loop = code.batch_loop(call)
+    changing = set_by(loop) if loop is not None else _parameters(code, call)
+    parts = [*call.args, *(word.value for word in call.keywords)]
+    if not parts or is_constant(keyword(call, "requires_grad"), True):
+        return
+    if not all(is_invariant(part, changing) for part in parts) or _is_start_of_sum(code, call):
+        return
+    whole = _moved(code, call, changing)
+    hints = _hoisting(code, whole, loop)
+    yield Found(
+        whole,
+        f"`{shown(whole)}` makes the same tensor {code.heat(call).frequency.value}",
+        "make it once, before the loop" if loop is not None else "make it once, in __init__ or as a buffer",
+        Applicability.SAFE if hints else Applicability.DISPLAY_ONLY,
+        confidence=None if loop is not None else Confidence.MEDIUM,
+        hints=hints,
+    )
+
+
+def _module(code: Code, call: ast.Call) -> Iterator[Found]:
+    loop = code.batch_loop(call)
+    parent = code.parent(call)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Attribute):
+        return  # kept: made when it is needed, not every batch
+    hints = _hoisting(code, call, loop) if loop is not None and _is_stateless(call) else {}
+    yield Found(
+        call,
+        f"`{shown(call)}` is made anew {code.heat(call).frequency.value}",
+        "make it once, before the loop" if loop is not None else "make it once, in __init__",
+        Applicability.SAFE if hints else Applicability.DISPLAY_ONLY,
+        confidence=None if loop is not None else Confidence.MEDIUM,
+        hints=hints,
+    )
+
+
+def _is_stateless(call: ast.Call) -> bool:
+    return last_name(call.func).endswith("Loss") and all(is_invariant(one, set()) for one in call.args)
+
+
+def _parameters(code: Code, call: ast.Call) -> set[str]:
+    """In a function called every batch, its arguments and what it sets may change; `self` stays."""
+    function = code.function(call)
+    if function is None:
+        return set()
+    names = {one.arg for one in (*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs)}
+    stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return (names | stored) - {"self"}
+
+
+def _moved(code: Code, call: ast.Call, changing: set[str]) -> ast.Call:
+    """With `.to(device)` and the like after it."""
+    here = call
+    while True:
+        attribute = code.parent(here)
+        outer = code.parent(attribute) if isinstance(attribute, ast.Attribute) else None
+        if not isinstance(outer, ast.Call) or not isinstance(attribute, ast.Attribute) or outer.func is not attribute:
+            return here
+        if attribute.attr not in ("to", "cuda", "float", "long", "half", "view", "unsqueeze", "reshape", "double"):
+            return here
+        if not all(is_invariant(one, changing) for one in outer.args):
+            return here
+        here = outer
+
+
+def _is_start_of_sum(code: Code, call: ast.Call) -> bool:
+    """`loss = torch.zeros(1)`, then added to: it must start anew."""
+    statement = code.statement(call)
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return False
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    if not isinstance(target, ast.Name):
+        return isinstance(target, ast.Attribute)
+    scope: ast.AST = code.function(call) or code.tree
+    stores = [
+        node for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Store)
+    ]  # fmt: skip
+    loop = next(code.loops(call), None)
+    block = loop.body if loop is not None else getattr(scope, "body", [])
+    return len(stores) > 1 or is_changed(code, target.id, block, statement, strangers=False)
+
+
+def _hoisting(code: Code, node: ast.Call, loop: Repeated | None) -> dict[str, str]:
+    """Where the whole statement can be moved to, when nobody changes what it makes."""
+    statement = code.statement(node)
+    if loop is None or not isinstance(statement, ast.Assign) or statement.value is not node:
+        return {}
+    target = statement.targets[0]
+    if not isinstance(target, ast.Name) or len(statement.targets) != 1 or statement not in loop.body:
+        return {}
+    if is_changed(code, target.id, loop.body, statement) or not _is_known(code, loop):
+        return {}
+    return {"loop": position_of(loop, code.lines), "statement": position_of(statement, code.lines)}
+
+
+def _is_known(code: Code, loop: Repeated) -> bool:
+    """Not the other branch of something: a statement can be put before it."""
+    parent = code.parent(loop)
+    return isinstance(
+        parent, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.For | ast.With | ast.If | ast.While
+    )

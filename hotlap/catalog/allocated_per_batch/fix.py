@@ -1,0 +1,21 @@
+"""The statement goes before the loop."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import CannotFix, Place
+
+
+def fix(place: Place) -> None:
+    hints = place.found.hints
+    loop = (
+        place.node(cst.For, hints["loop"])
+        if place.has(cst.For, hints["loop"])
+        else place.node(cst.While, hints["loop"])
+    )
+    line = place.line(place.node(cst.Call))
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        raise CannotFix("it shares its line")
+    place.before(loop, place.text(line.with_changes(leading_lines=[])).strip())
+    place.remove(line)

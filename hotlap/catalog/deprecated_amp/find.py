@@ -1,0 +1,102 @@
+"""torch.cuda.amp and torch.cpu.amp, which torch.amp replaces."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence, Frequency
+from hotlap.source.code import Code, last_name, spread
+from hotlap.source.heat import Heat, Side
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+
+WORDS = ("cuda.amp", "cpu.amp", "cuda import amp")
+_NAMES = ("autocast", "GradScaler")
+_HEAT = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.calls(*_aliases(code)):
+        name = code.full_name(call.func)
+        device, short = _parts(name)
+        if not short:
+            continue
+        hints = _hints(code, call, device, short)
+        yield Found(
+            call,
+            f"{name} is deprecated",
+            f'use torch.amp.{short}("{device}")',
+            Applicability.SAFE if hints else Applicability.DISPLAY_ONLY,
+            _HEAT,
+            hints=hints,
+        )
+
+
+def _aliases(code: Code) -> set[str]:
+    """The names they are called by in this file."""
+    found = set(_NAMES)
+    for node in code.nodes(ast.ImportFrom):
+        assert isinstance(node, ast.ImportFrom)
+        found |= {one.asname for one in node.names if one.asname and one.name in _NAMES}
+    return found
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Device and function, or nothing."""
+    parts = name.split(".")
+    known = parts[0] == "torch" and len(parts) >= 4 and parts[1] in ("cuda", "cpu") and parts[2] == "amp"
+    return (parts[1], parts[-1]) if known and parts[-1] in _NAMES else ("", "")
+
+
+def _hints(code: Code, call: ast.Call, device: str, short: str) -> dict[str, str]:
+    if spread(call) or any(word.arg in ("device_type", "device") for word in call.keywords):
+        return {}
+    if short == "autocast" and len(call.args) > 1:
+        return {}
+    hints = {"device": device, "short": short, "import": ""}
+    if isinstance(call.func, ast.Attribute):
+        return hints if ast.unparse(call.func).startswith("torch.") else _through_module(code, hints)
+    imported = _imported(code, call.func)
+    if imported is None or not _all_called(code, imported) or "hotlap: ignore" in code.text:
+        return {}
+    return {**hints, "import": position_of(imported, code.lines)}
+
+
+def _through_module(code: Code, hints: dict[str, str]) -> dict[str, str]:
+    """`amp.autocast()` after `from torch.cuda import amp`: written out, where torch itself is imported."""
+    plain = any(
+        one.name == "torch" and one.asname is None
+        for node in code.nodes(ast.Import)
+        if isinstance(node, ast.Import)
+        for one in node.names
+    )
+    return hints if plain else {}
+
+
+def _imported(code: Code, name: ast.expr) -> ast.ImportFrom | None:
+    """The import that the name comes from, where there is just one."""
+    found = [
+        node
+        for node in code.nodes(ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom)
+        and node.module in ("torch.cuda.amp", "torch.cpu.amp")
+        and any((one.asname or one.name) == last_name(name) for one in node.names)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _all_called(code: Code, imported: ast.ImportFrom) -> bool:
+    """Each name that it imports is a known one and is only ever called, so that all uses can change together."""
+    for one in imported.names:
+        if one.name not in _NAMES:
+            return False
+        local = one.asname or one.name
+        for node in code.nodes(ast.Name):
+            if isinstance(node, ast.Name) and node.id == local:
+                parent = code.parent(node)
+                if not (isinstance(parent, ast.Call) and parent.func is node) or spread(parent):
+                    return False
+                if one.name == "autocast" and len(parent.args) > 1:
+                    return False
+    return True

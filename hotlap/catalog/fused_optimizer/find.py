@@ -1,0 +1,45 @@
+"""Optimizers that update one parameter tensor after the other. One finding a program."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.source.code import Code, spread
+from hotlap.source.heat import Heat, Side
+from hotlap.source.rule import Found
+
+WORDS = ("optim",)
+_FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
+_CHOSEN = frozenset(("fused", "foreach", "capturable", "differentiable"))
+_DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
+
+
+def find(code: Code) -> Iterator[Found]:
+    if not _DEVICE.search(code.text) or not code.trains():
+        return
+    for call in sorted(code.calls(*_FUSED), key=lambda one: one.lineno):
+        if _is_plain(code, call):
+            short = ast.unparse(call.func).rsplit(".", 1)[-1]
+            yield Found(
+                call,
+                f"{short} updates the parameters by several kernels a tensor",
+                "update them together: fused=True",
+                Applicability.UNSAFE,
+                Heat(
+                    Frequency.BATCH,
+                    Confidence.MEDIUM,
+                    Side.TRAIN,
+                    (Step(code.path, call.lineno, "its step runs every batch"),),
+                ),
+            )
+            return
+
+
+def _is_plain(code: Code, call: ast.Call) -> bool:
+    name = code.full_name(call.func)
+    if not name.startswith("torch.optim.") or spread(call) or code.heat(call).frequency is Frequency.NEVER:
+        return False
+    return not any(word.arg in _CHOSEN for word in call.keywords)

@@ -1,0 +1,60 @@
+"""Tensors made on the host only to be moved to the device."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability
+from hotlap.source.code import Code, keyword, spread
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+from hotlap.source.syncs import shown
+from hotlap.source.torch_names import CREATION, LIKE, RANDOM
+from hotlap.source.transfers import transfers
+
+WORDS = (".to(", ".cuda(")
+ONLY_HOT = True
+_BETWEEN = frozenset("float long half double bool int unsqueeze view reshape requires_grad_ squeeze".split())
+_SHAPED = frozenset(f"torch.{name}" for name in "tril triu diag flip cumsum sin cos exp".split())
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call, moved, device in transfers(code):
+        made = _made(code, moved)
+        if made is None or not code.hot(call):
+            continue
+        short = code.full_name(made.func).rsplit(".", 1)[-1]
+        text = ast.unparse(device) if device is not None else '"cuda"'
+        fixable = made is moved and not spread(made) and _only_device(call)
+        yield Found(
+            call,
+            f"`{shown(call)}` makes a tensor on the host and copies it {code.heat(call).frequency.value}",
+            f"make it where it is needed: device={text}",
+            (Applicability.UNSAFE if short in RANDOM else Applicability.SAFE)
+            if fixable
+            else Applicability.DISPLAY_ONLY,
+            hints={"made": position_of(made, code.lines), "device": text} if fixable else {},
+        )
+
+
+def _made(code: Code, node: ast.expr) -> ast.Call | None:
+    """The torch.zeros(…) at the beginning of a chain of calls."""
+    while isinstance(node, ast.Call):
+        name = code.full_name(node.func)
+        short = name[6:]
+        if name.startswith("torch.") and short in CREATION:
+            known = short in LIKE or short == "from_numpy" or keyword(node, "device") is not None
+            return None if known else node
+        if name in _SHAPED and node.args:
+            node = node.args[0]
+            continue
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in _BETWEEN:
+            return None
+        node = node.func.value
+    return None
+
+
+def _only_device(call: ast.Call) -> bool:
+    """Nothing but the device, and how to wait, is said in .to(…)."""
+    return len(call.args) <= 1 and all(word.arg in ("device", "non_blocking") for word in call.keywords)

@@ -1,0 +1,53 @@
+"""What belongs to an object, by identity and for as long as it lives: it is neither marked nor kept alive."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class ByIdentity(Generic[Value]):
+    """By id, because what is seen may be equal to others or unhashable. A value must not hold its object."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[weakref.ref[Any], Value]] = {}
+
+    def get(self, thing: Any) -> Value | None:
+        held = self._held.get(id(thing))
+        return held[1] if held is not None and held[0]() is thing else None
+
+    def put(self, thing: Any, value: Value) -> None:
+        held, key = self._held, id(thing)
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            if key in held and held[key][0] is reference:  # else the id has another owner by now
+                del held[key]
+
+        held[key] = (weakref.ref(thing, gone), value)
+
+    def drop(self, thing: Any) -> None:
+        if thing in self:
+            del self._held[id(thing)]
+
+    def clear(self) -> None:
+        self._held.clear()
+
+    def things(self) -> Iterator[Any]:
+        """Those alive."""
+        for reference, _ in list(self._held.values()):
+            thing = reference()
+            if thing is not None:
+                yield thing
+
+    def values(self) -> list[Value]:
+        return [value for _, value in list(self._held.values())]
+
+    def __contains__(self, thing: Any) -> bool:
+        held = self._held.get(id(thing))
+        return held is not None and held[0]() is thing
+
+    def __len__(self) -> int:
+        return len(self._held)

@@ -1,0 +1,52 @@
+"""`.item()`, `.cpu()`, `float()` and their like on every batch."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability
+from hotlap.source import syncs
+from hotlap.source.accumulate import accumulated
+from hotlap.source.code import Code, last_name
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+
+WORDS = (".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
+ONLY_HOT = True
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call, tensor, confidence in syncs.explicit(code):
+        if not code.hot(call) or syncs.in_test(code, call):
+            continue
+        message = f"`{syncs.shown(call)}` waits for the device {code.heat(call).frequency.value}"
+        hints = _hints(code, call, tensor)
+        if hints:
+            applicability = Applicability.UNSAFE if hints["double"] == "" else Applicability.SAFE
+            repair = f"add up on the device, and read `{hints['name']}` once after the loop"
+            yield Found(call, message, repair, applicability, confidence=confidence, hints=hints)
+        else:
+            yield Found(call, message, _repair(code, call), confidence=confidence)
+
+
+def _hints(code: Code, call: ast.Call, tensor: ast.expr) -> dict[str, str]:
+    if last_name(call.func) != "item" or "import torch" not in code.text:
+        return {}
+    where = accumulated(code, call)
+    if where is None:
+        return {}
+    return {
+        "name": where.name,
+        "loop": position_of(where.loop, code.lines),
+        "listed": "yes" if where.listed else "",
+        "whole": "yes" if where.whole else "",
+        "double": "" if re.search(r"\bmps\b", code.text) else "yes",  # MPS has no float64
+    }
+
+
+def _repair(code: Code, call: ast.Call) -> str:
+    if last_name(call.func) in ("cpu", "numpy", "tolist", "to"):
+        return "keep the results on the device and move them once, after the loop"
+    return "keep it on the device, and read it once an epoch or every hundredth batch"

@@ -1,0 +1,11 @@
+"""Workers live as long as their loader."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import Place
+
+
+def fix(place: Place) -> None:
+    place.set_argument(place.node(cst.Call), "persistent_workers", place.found.hints["value"])

@@ -1,0 +1,33 @@
+"""Loaders whose workers are not allowed to run ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence
+from hotlap.source import loaders
+from hotlap.source.code import Code
+from hotlap.source.rule import Found
+
+WORDS = ("DataLoader(",)
+
+
+def find(code: Code) -> Iterator[Found]:
+    for one in loaders.loaders(code):
+        if one.workers() != "some":
+            continue
+        depth = one.constant("prefetch_factor")
+        if depth == 1:
+            message, confidence = "each worker keeps one batch ready: a slow one is waited for", None
+        elif "prefetch_factor" not in one.settings and one.complete:
+            message, confidence = "each worker keeps two batches ready, torch's default", Confidence.LOW
+        else:
+            continue
+        yield Found(
+            one.call,
+            message,
+            "allow for uneven loading: prefetch_factor=4",
+            Applicability.SAFE,
+            loaders.heat(code, one),
+            confidence,
+        )

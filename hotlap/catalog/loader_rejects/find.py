@@ -1,0 +1,53 @@
+"""Arguments that DataLoader refuses, or that mean nothing to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability
+from hotlap.source import loaders
+from hotlap.source.code import Code
+from hotlap.source.rule import Found
+
+WORDS = ("DataLoader(",)
+_KNOWN = frozenset((*loaders.POSITIONS, "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order"))
+_WITH_BATCH_SAMPLER = ("shuffle", "sampler", "drop_last")
+
+
+def find(code: Code) -> Iterator[Found]:
+    for one in loaders.loaders(code):
+        for name, why, value in _refused(one):
+            written = any(word.arg == name for word in one.call.keywords)
+            yield Found(
+                one.call,
+                f"torch refuses {name} here: {why}",
+                f"set {name}={value}" if value else f"leave {name} out",
+                Applicability.SAFE if written else Applicability.DISPLAY_ONLY,
+                loaders.heat(code, one),
+                hints={"name": name, "value": value},
+            )
+            break  # one finding a call; the next round finds the next
+
+
+def _refused(one: loaders.Loader) -> Iterator[tuple[str, str, str]]:
+    for name in one.settings:
+        if name not in _KNOWN:
+            hint = "it belongs to Tensor.to" if name == "non_blocking" else "DataLoader has no such argument"
+            yield name, hint, ""
+    if one.workers() == "none" and one.complete:
+        if one.constant("persistent_workers") is True:
+            yield "persistent_workers", "there are no workers to keep", ""
+        if isinstance(one.constant("prefetch_factor"), int):
+            yield "prefetch_factor", "there are no workers to fetch ahead", ""
+    if "sampler" in one.settings and one.constant("shuffle") is True and not _is_none(one.settings["sampler"]):
+        yield "shuffle", "the sampler decides the order", ""
+    if "batch_sampler" in one.settings and not _is_none(one.settings["batch_sampler"]):
+        for name in _WITH_BATCH_SAMPLER:
+            if name in one.settings and (name == "sampler" or one.constant(name) is True):
+                yield name, "the batch sampler decides", ""
+
+
+def _is_none(value: ast.expr) -> bool:
+    """None, or something that may be."""
+    return not isinstance(value, ast.Call) or (isinstance(value, ast.Constant) and value.value is None)

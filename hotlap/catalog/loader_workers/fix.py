@@ -1,0 +1,13 @@
+"""As many workers as there are cores, up to a bound."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import Place
+
+
+def fix(place: Place) -> None:
+    most = place.found.hints.get("workers", "4")
+    place.set_argument(place.node(cst.Call), "num_workers", f"min({most}, os.cpu_count() or 1)")
+    place.need_import("os")

@@ -1,0 +1,64 @@
+"""A line, a scalar or a row written every batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence
+from hotlap.source import logs
+from hotlap.source.code import Code, Repeated
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+from hotlap.source.syncs import shown
+
+WORDS = ("print(", "log(", "info(", "write(", "add_scalar", "add_histogram", "log_metric", "writerow", "add_image")
+ONLY_HOT = True
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in logs.lines(code):
+        if not code.hot(call):
+            continue
+        hints = _hints(code, call)
+        yield Found(
+            call,
+            f"`{shown(call, 40)}` writes {code.heat(call).frequency.value} on the training thread",
+            "write every hundredth batch",
+            Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
+            confidence=Confidence.LOW if code.heat(call).maybes > 1 else None,
+            hints=hints,
+        )
+
+
+def _hints(code: Code, call: ast.Call) -> dict[str, str]:
+    """What the repair needs: a statement of its own in a loop over batches, and a counter."""
+    statement = code.statement(call)
+    loop = next(code.loops(call), None)
+    if not isinstance(statement, ast.Expr) or statement.value is not call or not isinstance(loop, ast.For):
+        return {}
+    if not code.is_batch_loop(loop):
+        return {}
+    counter = _counter(loop)
+    if counter is None and "step" in {node.id for node in ast.walk(_scope(code, loop)) if isinstance(node, ast.Name)}:
+        return {}
+    return {"counter": counter or "step", "loop": "" if counter else position_of(loop, code.lines)}
+
+
+def _scope(code: Code, loop: Repeated) -> ast.AST:
+    return code.function(loop) or code.tree
+
+
+def _counter(loop: ast.For) -> str | None:
+    """The number that enumerate gives, or range."""
+    call, target = loop.iter, loop.target
+    while isinstance(call, ast.Call):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name == "enumerate" and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
+            return target.elts[0].id
+        if name in ("range", "trange") and isinstance(target, ast.Name):
+            return target.id
+        if not call.args:
+            return None
+        call = call.args[0]
+    return None

@@ -1,0 +1,73 @@
+"""The rules of `hotlap scan`: every folder of the catalogue with a find.py, loaded without its run-time half."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING
+
+from hotlap.source.rule import Rule
+
+if TYPE_CHECKING:
+    from hotlap.source.place import Place
+
+FOLDER = Path(__file__).parent
+_HEADING = re.compile(r"# (?P<name>\S+) \((?P<code>[A-Z]\d+)\)\n\n\*\*(?P<title>.+?)\.?\*\*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a card says of itself."""
+
+    code: str
+    name: str
+    title: str
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """By code. Reading a rule costs a small file; torch and the run-time halves stay where they are."""
+    found: dict[str, Rule] = {}
+    for path in sorted(FOLDER.glob("*/find.py")):
+        about, module = pattern(path.parent), _load(path)
+        only_hot = getattr(module, "ONLY_HOT", False)
+        found[about.code] = Rule(about.code, about.name, about.title, tuple(module.WORDS), module.find, only_hot)
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def name_of(text: str) -> str | None:
+    """The name of the rule meant by a name or a code."""
+    wanted = text.lower().replace("_", "-")
+    return next((rule.name for rule in rules().values() if wanted in (rule.code.lower(), rule.name)), None)
+
+
+def pattern(folder: Path) -> Pattern:
+    heading = _HEADING.match((folder / "card.md").read_text(encoding="utf-8"))
+    if heading is None:
+        raise ValueError(f"{folder / 'card.md'} must begin with '# name (CODE)' and '**Title.**'")
+    return Pattern(heading["code"], heading["name"], " ".join(heading["title"].split()))
+
+
+def fix_of(name: str) -> Callable[[Place], None] | None:
+    """What repairs a finding of this rule, where it repairs itself."""
+    path = FOLDER / name.replace("-", "_") / "fix.py"
+    return _load(path).fix if path.exists() else None
+
+
+@cache
+def _load(path: Path) -> ModuleType:
+    """The file as a module of its own: importing it as a part of its package would import the run-time half."""
+    name = f"hotlap.catalog._{path.stem}_{path.parent.name}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,14 @@
+"""The copy is started and not waited for; the loader pins what is copied."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import Place
+
+
+def fix(place: Place) -> None:
+    place.set_argument(place.node(cst.Call), "non_blocking", "True")
+    where = place.found.hints.get("loader")
+    if where:
+        place.set_argument(place.node(cst.Call, where), "pin_memory", "True")

@@ -1,0 +1,23 @@
+"""A progress bar drawn anew every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability
+from hotlap.source.code import Code, keyword, spread
+from hotlap.source.rule import Found
+
+WORDS = ("set_postfix", "set_description")
+ONLY_HOT = True
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.calls("set_postfix", "set_postfix_str", "set_description", "set_description_str"):
+        if code.hot(call) and keyword(call, "refresh") is None:
+            yield Found(
+                call,
+                f"the progress bar is drawn {code.heat(call).frequency.value}, however fast the batches are",
+                "let the bar keep its own pace: refresh=False",
+                Applicability.DISPLAY_ONLY if spread(call) else Applicability.SAFE,
+            )

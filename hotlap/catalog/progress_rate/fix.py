@@ -1,0 +1,11 @@
+"""The bar draws itself at its own pace."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import Place
+
+
+def fix(place: Place) -> None:
+    place.set_argument(place.node(cst.Call), "refresh", "False")

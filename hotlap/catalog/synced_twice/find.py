@@ -1,0 +1,89 @@
+"""The same value read from the device more than once in a batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability
+from hotlap.source import syncs
+from hotlap.source.code import Code, last_name
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+
+WORDS = (".item(", ".cpu(", ".tolist(", "float(")
+ONLY_HOT = True
+
+
+def find(code: Code) -> Iterator[Found]:
+    for first, *others in _same(code):
+        for again in others:
+            if code.hot(first) and code.hot(again) and not _changed_between(code, first, again):
+                yield _found(code, first, again)
+
+
+def _same(code: Code) -> Iterator[list[ast.Call]]:
+    """Reads of the same expression in the same function and loop, in order."""
+    groups: dict[tuple[object, object, str], list[ast.Call]] = {}
+    for call, tensor, _ in syncs.explicit(code):
+        if isinstance(tensor, ast.Name | ast.Attribute | ast.Subscript):
+            key = (code.function(call), next(code.loops(call), None), ast.dump(call))
+            groups.setdefault(key, []).append(call)
+    for calls in groups.values():
+        calls.sort(key=lambda call: (call.lineno, call.col_offset))
+        if len(calls) > 1:
+            yield calls
+
+
+def _changed_between(code: Code, first: ast.Call, again: ast.Call) -> bool:
+    """The name was set to something else in between, or the two are on different branches."""
+    name = _root(first)
+    if not _reached_from(code, first, again):
+        return True
+    scope = next(code.loops(first), None) or code.function(first) or code.tree
+    stores = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return any(node.id == name and first.lineno <= node.lineno <= again.lineno for node in stores)
+
+
+def _reached_from(code: Code, first: ast.Call, again: ast.Call) -> bool:
+    """Whoever gets to the second read has passed the first."""
+    block = code.block(code.statement(first))
+    return any(one in block for one in (code.statement(again), *code.ancestors(again)) if isinstance(one, ast.stmt))
+
+
+def _root(call: ast.Call) -> str:
+    node: ast.AST = call.func if isinstance(call.func, ast.Attribute) else call.args[0]
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _found(code: Code, first: ast.Call, again: ast.Call) -> Found:
+    name = f"{_short(first)}_value"
+    free = f"{name}" not in code.text
+    simple = isinstance(code.statement(first), ast.Expr | ast.Assign | ast.AugAssign | ast.Return | ast.AnnAssign)
+    plain = not any(
+        isinstance(one, ast.IfExp | ast.BoolOp | ast.Lambda | ast.comprehension) for one in _within(code, first)
+    )
+    fixable = free and simple and plain
+    return Found(
+        again,
+        f"`{syncs.shown(again)}` is read a second time (first in line {first.lineno})",
+        f"read it once: {name} = {syncs.shown(first)}",
+        Applicability.SAFE if fixable else Applicability.DISPLAY_ONLY,
+        hints={"first": position_of(first, code.lines), "name": name},
+    )
+
+
+def _within(code: Code, node: ast.AST) -> Iterator[ast.AST]:
+    for one in code.ancestors(node):
+        if isinstance(one, ast.stmt):
+            return
+        yield one
+
+
+def _short(call: ast.Call) -> str:
+    value = call.func.value if isinstance(call.func, ast.Attribute) else call.args[0]
+    while isinstance(value, ast.Subscript):
+        value = value.value
+    return last_name(value).lower() or "read"

@@ -1,0 +1,16 @@
+"""The value gets a name where it is read first."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import Place
+
+
+def fix(place: Place) -> None:
+    again = place.node(cst.Call)
+    first = place.node(cst.Call, place.found.hints["first"])
+    name = place.found.hints["name"]
+    place.before(place.line(first), f"{name} = {place.text(first)}")
+    place.replace(again, name)
+    place.replace_once(first, name)

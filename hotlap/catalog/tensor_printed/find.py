@@ -1,0 +1,60 @@
+"""Tensors turned into text, or given to a logger, which reads them: print(loss), f"{loss}", add_scalar(…, loss)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.source import logs
+from hotlap.source.code import Code
+from hotlap.source.rule import Found
+from hotlap.source.syncs import shown
+from hotlap.source.terms import TENSOR
+
+WORDS = ("print(", "{", "%", "add_scalar", "log(", "set_postfix", "info(", "str(", "write(")
+ONLY_HOT = True
+
+
+def find(code: Code) -> Iterator[Found]:
+    for node in _printed(code):
+        if code.kind(node) == TENSOR and code.hot(node) and not _on_failure(code, node):
+            yield Found(
+                node,
+                f"`{shown(node)}` is turned into text, which waits for the device {code.heat(node).frequency.value}",
+                "log every hundredth batch, or what was collected once an epoch",
+            )
+
+
+def _printed(code: Code) -> Iterator[ast.expr]:
+    for node in code.nodes(ast.FormattedValue):
+        assert isinstance(node, ast.FormattedValue)
+        yield node.value
+    for node in code.nodes(ast.BinOp):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _is_text(node.left):
+            yield from node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+    for call in code.calls("str", "repr", "format"):
+        if isinstance(call.func, ast.Name) or _is_text(getattr(call.func, "value", None)):
+            yield from _values(call)
+    for call in logs.calls(code):
+        yield from _values(call)
+
+
+def _values(call: ast.Call) -> Iterator[ast.expr]:
+    for value in (*call.args, *(word.value for word in call.keywords)):
+        yield from value.values if isinstance(value, ast.Dict) else [value]
+
+
+def _is_text(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _on_failure(code: Code, node: ast.expr) -> bool:
+    """The message of an exception is made when there is one."""
+    inner: ast.AST = node
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.Raise) or (isinstance(outer, ast.Assert) and outer.msg is inner):
+            return True
+        if isinstance(outer, ast.stmt):
+            return False
+        inner = outer
+    return False

@@ -1,0 +1,60 @@
+"""empty_cache, gc.collect and synchronize where every batch passes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability
+from hotlap.source.code import Code
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+
+WORDS = ("empty_cache", "gc.collect", "synchronize", "ipc_collect", "collect(")
+ONLY_HOT = True
+_DEVICES = ("cuda", "mps", "xpu", "accelerator")
+_EMPTYING = frozenset((*(f"torch.{one}.empty_cache" for one in _DEVICES), "torch.cuda.ipc_collect"))
+_WAITING = frozenset(f"torch.{one}.synchronize" for one in _DEVICES)
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.calls("empty_cache", "collect", "synchronize", "ipc_collect"):
+        name = code.full_name(call.func)
+        if name in _WAITING:
+            what, safe = "waits until the device is idle", False
+        elif name in _EMPTYING:
+            what, safe = "waits for the device and gives memory back that the next batch asks for again", True
+        elif name == "gc.collect":
+            what, safe = "walks over every object of the process", True
+        else:
+            continue
+        if code.hot(call):
+            yield _found(code, call, what, safe)
+
+
+def _found(code: Code, call: ast.Call, what: str, safe: bool) -> Found:
+    statement = code.statement(call)
+    alone = isinstance(statement, ast.Expr) and statement.value is call
+    applicability = Applicability.SAFE if safe else Applicability.UNSAFE
+    return Found(
+        call,
+        f"`{ast.unparse(call)}` {what}, {code.heat(call).frequency.value}",
+        "leave it out: torch reuses what is freed, and waits where it must",
+        applicability if alone else Applicability.DISPLAY_ONLY,
+        hints={"remove": position_of(_whole(code, statement), code.lines)} if alone else {},
+    )
+
+
+def _whole(code: Code, statement: ast.stmt) -> ast.stmt:
+    """With the `if torch.cuda.is_available():` around it, when nothing else is in there."""
+    parent = code.parent(statement)
+    if isinstance(parent, ast.If) and parent.body == [statement] and not parent.orelse and _is_pure(parent.test):
+        grand = code.parent(parent)
+        if not (isinstance(grand, ast.If) and grand.orelse == [parent]):  # an elif is part of its if
+            return parent
+    return statement
+
+
+def _is_pure(test: ast.expr) -> bool:
+    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
+    return all(isinstance(one.func, ast.Attribute) and one.func.attr == "is_available" for one in calls)

@@ -1,0 +1,179 @@
+"""hotlap compare BASE NEW: did it get slower? The exit code says it to a CI."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from hotlap import by_turns, comparing, store, worktrees
+from hotlap.cli.values import seconds, share
+from hotlap.errors import NotComparable, PackageMissing, RunFolderUnwritable, RunNotFound
+from hotlap.model.codec import to_json
+from hotlap.model.comparison import Comparison, Kind, Result, Side
+from hotlap.report import compare_page
+
+EXIT_CODES = {Result.REGRESSION.value: 1, Result.INCONCLUSIVE.value: 2, Result.NO_REGRESSION.value: 0}
+
+
+class WrongUsage(click.UsageError):
+    exit_code = 64  # not 2, which means inconclusive here
+
+
+class Verb(click.Command):
+    def make_context(self, *arguments: Any, **named: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **named)
+        except click.UsageError as error:
+            raise WrongUsage(error.format_message(), error.ctx) from error
+
+
+@click.command(cls=Verb, context_settings={"show_default": True})
+@click.argument("base")
+@click.argument("new")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.option("--max-slowdown", callback=share, default="3%", metavar="SHARE", help="How much longer NEW may take.")
+@click.option("--budget", callback=seconds, default="10m", metavar="TIME", help="Time for all of it: 90s, 10m, 1h.")
+@click.option(
+    "--steps", type=click.IntRange(20), metavar="N", help="Measure N steps in each process.  [default: chosen]"
+)
+@click.option(
+    "--link",
+    "links",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="PATH",
+    help="With revisions: data that git does not track, linked into both; may be given again.",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write JSON here.")
+@click.option(
+    "--markdown", "markdown_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write Markdown here."
+)
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option("--quiet", is_flag=True, help="Say nothing but the result.")
+def compare(
+    base: str,
+    new: str,
+    command: tuple[str, ...],
+    max_slowdown: float,
+    budget: float,
+    steps: int | None,
+    links: tuple[Path, ...],
+    json_file: Path | None,
+    markdown_file: Path | None,
+    run_dir: Path | None,
+    quiet: bool,
+) -> int:
+    """Say whether NEW is slower than BASE: exit 1 when that is proven, 2 when it cannot be told, else 0.
+
+    \b
+    hotlap compare RUN RUN                              two kept runs
+    hotlap compare 'python a.py' 'python b.py'          two commands, run by turns
+    hotlap compare main HEAD -- python train.py         one command on two git revisions, run by turns
+    """
+    options = comparing.Options(max_slowdown=max_slowdown, budget_seconds=budget, steps=steps, run_dir=run_dir)
+    _need_scipy()
+    with _Line(quiet) as say:
+        made = _compared(base, new, command, links, options, say)
+    _write(json_file, lambda: to_json(made))
+    _write(markdown_file, lambda: compare_page.markdown(made))
+    if quiet:
+        click.echo(compare_page.sentence(made))
+    else:
+        compare_page.terminal(made, Console(highlight=False))
+    return EXIT_CODES[made.result]
+
+
+def _compared(
+    base: str, new: str, command: tuple[str, ...], links: tuple[Path, ...], options: comparing.Options, say: _Line
+) -> Comparison:
+    if command:
+        return by_turns.compare_revisions((base, new), command, links, options, say)
+    if links:
+        raise NotComparable("--link is for two revisions; give the command too: hotlap compare main HEAD -- COMMAND")
+    runs = [_run(word, options.run_dir) for word in (base, new)]
+    if runs[0] is not None and runs[1] is not None:
+        return comparing.compare_runs(runs[0], runs[1], options)
+    if runs[0] is not None or runs[1] is not None:
+        raise NotComparable(f"{base if runs[0] else new} is a run, the other is none; give two runs or two commands")
+    arms = [_arm(word) for word in (base, new)]
+    return by_turns.compare_arms((arms[0], arms[1]), Kind.COMMANDS, options, say)
+
+
+def _run(word: str, run_dir: Path | None) -> store.Run | None:
+    if " " in word.strip() or not word.strip():
+        return None
+    try:
+        return store.find(word, run_dir)
+    except RunNotFound:
+        return None
+
+
+def _arm(word: str) -> by_turns.Arm:
+    try:
+        words = tuple(shlex.split(word))
+    except ValueError as error:
+        raise NotComparable(f"{word!r} cannot be read as a command ({error}); check its quotes") from error
+    if not words:
+        raise NotComparable("an empty command; give two runs, two commands, or two revisions and -- COMMAND")
+    if len(words) == 1 and shutil.which(words[0]) is None and not Path(words[0]).exists():
+        raise NotComparable(_what_is(word))
+    return by_turns.Arm(side=Side(name=word, command=words), folder=Path.cwd(), variables={})
+
+
+def _what_is(word: str) -> str:
+    if worktrees.is_revision(word):
+        return (
+            f"{word} is a revision: give the command to run on it, as in: hotlap compare main HEAD -- python train.py"
+        )
+    return f"{word} is no run, no command and no revision; see the runs: ls .hotlap/runs"
+
+
+def _need_scipy() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("numpy", "scipy") if find_spec(name) is None]
+    if missing:
+        raise PackageMissing(f"hotlap compare needs {' and '.join(missing)}; type: pip install 'hotlap[tune]'")
+
+
+class _Line:
+    """What is being run, on stderr; a line each where that is no terminal, as in the log of a CI."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._live = quiet, sys.stderr.isatty()
+
+    def __enter__(self) -> _Line:
+        return self
+
+    def __call__(self, words: str) -> None:
+        if self._quiet:
+            return
+        text = f"hotlap: {words}"
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r\x1b[2K\x1b[2m{text[:width]}\x1b[0m\r")
+        else:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    def __exit__(self, *error: object) -> None:
+        if self._live and not self._quiet:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+def _write(path: Path | None, make: Callable[[], str]) -> None:
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(make(), encoding="utf-8")
+    except OSError as error:
+        raise RunFolderUnwritable(f"cannot write {path} ({error.strerror}); choose another file") from error

@@ -1,0 +1,36 @@
+"""Verbs that are imported when they are used: `hotlap --help` and a short verb pay for no other verb's libraries."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+
+class Verb(NamedTuple):
+    module: str
+    name: str  # of the command in it
+    help: str  # one line, the first of its text
+
+
+class LazyGroup(click.Group):
+    def __init__(self, *arguments: Any, verbs: Mapping[str, Verb], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self.verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        verb = self.verbs.get(cmd_name)
+        if verb is None:
+            return None
+        command = getattr(importlib.import_module(verb.module), verb.name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.verbs[name].help) for name in self.list_commands(ctx)])

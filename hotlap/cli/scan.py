@@ -1,0 +1,145 @@
+"""hotlap scan PATHS…: find what slows training in the source, and repair it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import hotlap
+from hotlap import catalog, scanning, store
+from hotlap.catalog import patterns
+from hotlap.errors import UnknownName
+from hotlap.model.scanned import Scan, Unread
+from hotlap.report import scanned as page
+from hotlap.scanning import Repaired, Wanted, baseline, cache
+from hotlap.scanning.settings import settings
+from hotlap.source import files
+
+BASELINE = "hotlap-baseline.json"
+
+
+@click.command()
+@click.argument("paths", nargs=-1)
+@click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
+@click.option("--unsafe", is_flag=True, help="With --fix or --diff: also what may round, order or print otherwise.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--format", "style", type=click.Choice(page.FORMATS), default="text", show_default=True)
+@click.option("--select", multiple=True, metavar="CODES", help="Only these rules: codes, names, or H2 for all of H2xx.")
+@click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Files and folders to leave out.")
+@click.option("--pedantic", is_flag=True, help="Also what hotlap is not sure of.")
+@click.option(
+    "--baseline", "known", type=click.Path(path_type=Path), metavar="FILE", help="Do not show findings kept in FILE."
+)
+@click.option("--write-baseline", is_flag=True, help=f"Keep all findings of today in --baseline  [default: {BASELINE}]")
+@click.option("--statistics", is_flag=True, help="Only count, by rule.")
+@click.option("--no-cache", is_flag=True, help="Scan even if nothing changed.")
+def scan(paths: tuple[str, ...], **options: object) -> int:
+    """Find what slows training in the source, and repair it.
+
+    Reads PATHS (files or folders, default: here) without importing or running them. Exit code 0: nothing found, 1:
+    something found, 2: an error.
+    """
+    asked = _Asked(paths or (".",), options)
+    result = asked.repaired() if asked.on("fix") or asked.on("diff") else asked.scanned()
+    for one in result.unread:
+        click.echo(f"{one.path}: {one.reason}; not scanned", err=True)
+    if asked.on("diff"):
+        return 1 if asked.changed else 0
+    if asked.on("write_baseline"):
+        return _kept(asked, result)
+    left = asked.new(result)
+    click.echo(_drawn(left, asked), nl=False)
+    return 1 if left.findings else 0
+
+
+class _Asked:
+    """What the command line and the project's settings ask for together."""
+
+    def __init__(self, paths: tuple[str, ...], options: dict[str, object]) -> None:
+        self.options = options
+        first = Path(paths[0])
+        self.project = settings(first if first.is_dir() else first.parent)
+        if self.project.unread:
+            click.echo(f"hotlap: {self.project.unread}", err=True)
+        self.wanted = Wanted(
+            self._codes("select") or self._checked(self.project.select),
+            (*self._codes("ignore"), *self._checked(self.project.ignore)),
+            self.on("pedantic") or self.project.pedantic,
+        )
+        excluded = (*_texts(options["exclude"]), *self.project.exclude)
+        self.sources, self.unread = files.discover(paths, excluded)
+        self.context = files.surroundings(paths, self.sources, excluded)
+        self.changed: list[Repaired] = []
+
+    def on(self, name: str) -> bool:
+        return bool(self.options[name])
+
+    @property
+    def baseline(self) -> Path | None:
+        given = self.options["known"]
+        if isinstance(given, Path):
+            return given
+        return Path(self.project.baseline) if self.project.baseline else None
+
+    def _codes(self, name: str) -> tuple[str, ...]:
+        given = [part.strip() for text in _texts(self.options[name]) for part in text.split(",")]
+        return self._checked(tuple(part for part in given if part))
+
+    def _checked(self, codes: tuple[str, ...]) -> tuple[str, ...]:
+        for code in codes:
+            if not Wanted(select=(code,)).rules():
+                raise UnknownName(f"no rule is called {code}; see them all: hotlap list")
+        return codes
+
+    def scanned(self) -> Scan:
+        folder = store.home() / "scan"
+        name = "" if self.on("no_cache") else cache.key(self.sources, self.context, self.wanted)
+        result = cache.load(folder, name) if name else None
+        if result is None:
+            result = scanning.scan(self.sources, self.wanted, self.context)
+            if name and self.sources:
+                cache.save(folder, name, result)
+        return _with(result, self.unread)
+
+    def repaired(self) -> Scan:
+        self.changed, result = scanning.repair(self.sources, self.wanted, self.on("unsafe"), self.context)
+        for one in self.changed:
+            if self.on("diff"):
+                click.echo(one.diff(), nl=False)
+            else:
+                scanning.write(one)
+        if self.on("fix") and not self.on("diff"):
+            count = len(self.changed)
+            click.echo(f"Repaired {count} file{'' if count == 1 else 's'}.", err=True)
+        return _with(result, self.unread)
+
+    def new(self, result: Scan) -> Scan:
+        return page.without(result, baseline.unknown(self.baseline, result.findings)) if self.baseline else result
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(one) for one in value) if isinstance(value, tuple) else ()
+
+
+def _with(result: Scan, unread: list[Unread]) -> Scan:
+    return Scan(result.findings, (*unread, *result.unread), result.files, result.lines)
+
+
+def _kept(asked: _Asked, result: Scan) -> int:
+    path = asked.baseline or Path(BASELINE)
+    count = baseline.write(path, result.findings)
+    click.echo(f"{count} finding{'' if count == 1 else 's'} kept in {path}; use it: hotlap scan … --baseline {path}")
+    return 0
+
+
+def _drawn(result: Scan, asked: _Asked) -> str:
+    if asked.on("statistics"):
+        return page.statistics(result)
+    style = asked.options["style"]
+    if style == "sarif":
+        titles = {rule.code: (rule.name, rule.title, catalog.card(rule.name)) for rule in patterns.rules().values()}
+        return page.sarif(result, titles, hotlap.__version__)
+    draw = {"json": page.as_json, "github": page.github, "markdown": page.markdown}.get(str(style), page.text)
+    return draw(result)

@@ -1,0 +1,141 @@
+"""hotlap tune COMMAND…: try what could make it faster, prove it, and keep what is faster and harmless."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from hotlap import report, store, tuning
+from hotlap.cli.live import LiveLine
+from hotlap.cli.report import HTML, PAGE, records, render
+from hotlap.cli.tuning_line import TuningLine, last_words
+from hotlap.model.plan import Risk
+from hotlap.model.tuning import Metric
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+TAG = "tb:"
+
+
+def _seconds(context: click.Context, option: click.Parameter, text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else 0.0
+    if seconds <= 0:
+        raise click.BadParameter(f"{text!r} is no duration; write 90s, 10m or 1h")
+    return seconds
+
+
+def _share(context: click.Context, option: click.Parameter, text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if found is None or not 0 < float(found[1]) < 100:
+        raise click.BadParameter(f"{text!r} is no share; write 2%")
+    return float(found[1]) / 100
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
+)
+@click.option("--budget", callback=_seconds, default="10m", metavar="TIME", help="Time for all of it: 90s, 10m, 1h.")
+@click.option(
+    "--risk",
+    type=click.Choice([Risk.EXACT.value, Risk.ROUNDING.value, Risk.NUMERIC.value]),
+    default=Risk.ROUNDING.value,
+    help="What may change: no number, the rounding, the precision.",
+)
+@click.option(
+    "--metric",
+    metavar="REGEX|tb:TAG|NAME",
+    help="Your measure of quality: a pattern over the output with the value in its first group, a TensorBoard tag, or "
+    "the name given to hotlap.metric(name, value).",
+)
+@click.option("--higher-is-better", is_flag=True, help="Of the metric.  [default: lower is better]")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Train N steps in each process.  [default: chosen]")
+@click.option("--min-effect", callback=_share, default="2%", metavar="SHARE", help="Smallest speed-up that counts.")
+@click.option("--resume", is_flag=True, help="Go on with RUN, or with the newest tune that is unfinished.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option("--quiet", is_flag=True, help="Say nothing but the verdict.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...|RUN")
+def tune(
+    command: tuple[str, ...],
+    budget: float,
+    risk: str,
+    metric: str | None,
+    higher_is_better: bool,
+    steps: int | None,
+    min_effect: float,
+    resume: bool,
+    run_dir: Path | None,
+    quiet: bool,
+) -> int:
+    """Find out what makes a training command faster without harm, and prove it.
+
+    The command is run many times for some steps, each time in a fresh process; what it saves goes to scratch. At the
+    end `hotlap run COMMAND` applies what was proven.
+    """
+    if higher_is_better and metric is None:
+        raise click.UsageError("--higher-is-better needs --metric")
+    options = tuning.TuneOptions(
+        command=command,
+        budget_seconds=budget,
+        risk=Risk(risk),
+        metric=_metric(metric, higher_is_better),
+        steps=steps,
+        minimum=1 + min_effect,
+        run_dir=run_dir,
+    )
+    with TuningLine(quiet=quiet) as line:
+        done = _resumed(command, run_dir, line) if resume else None
+        if done is None:
+            if not command:
+                raise click.UsageError("give the training command, such as: hotlap tune python train.py")
+            with LiveLine(enabled=not quiet) as live:
+                done = tuning.tune(options, live.update, line)
+    _conclude(done, Console(stderr=True, highlight=False))
+    return 0
+
+
+def _conclude(done: tuning.Tuned, console: Console) -> None:
+    """The verdict, what is kept and why the rest is not, and where everything is."""
+    kept = records(done.run)
+    report.tuned_terminal(done.tuning, kept.observation, kept.diagnosis, console)
+    for line in last_words(done, _write_page(done.run.folder / PAGE, render(kept, HTML))):
+        console.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def _write_page(page: Path, text: str) -> Path | None:
+    """None where it cannot be written; it can be drawn from the records at any time."""
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError:
+        return None
+    return page
+
+
+def _resumed(words: tuple[str, ...], run_dir: Path | None, line: TuningLine) -> tuning.Tuned | None:
+    """The tune that is meant, gone on with; None where a command was given that has none."""
+    if len(words) == 1 and not words[0].endswith(".py"):
+        return tuning.resume(store.find(words[0], run_dir), line, run_dir)
+    found = tuning.unfinished(words or None, run_dir, missing_ok=bool(words))
+    return tuning.resume(found, line, run_dir) if found is not None else None
+
+
+def _metric(text: str | None, higher_is_better: bool) -> Metric | None:
+    if text is None:
+        return None
+    name, pattern, tag = text, None, None
+    if text.startswith(TAG):
+        name = tag = text.removeprefix(TAG)
+    elif not re.fullmatch(r"[\w./-]+", text):
+        pattern = text
+        name = re.sub(r"[^\w./-]+", " ", text.partition("(")[0]).strip() or "metric"
+        try:
+            groups = re.compile(text).groups
+        except re.error as error:
+            raise click.BadParameter(f"not a pattern ({error}): {text}", param_hint="--metric") from error
+        if groups == 0:
+            raise click.BadParameter(f"the value must be in a group, as in '{name} ([0-9.]+)'", param_hint="--metric")
+    if not name:
+        raise click.BadParameter("name a TensorBoard tag, such as tb:val/acc", param_hint="--metric")
+    return Metric(name=name, pattern=pattern, tag=tag, higher_is_better=higher_is_better, margin=None)

@@ -1,0 +1,110 @@
+"""What a tune says while it runs, and at its end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from hotlap.model.figures import number, times
+from hotlap.model.trial import Stage
+from hotlap.model.verdict import Decision, Verdict
+from hotlap.tuning import Tuned
+from hotlap.tuning.book import Doing, Watcher
+
+EVERY = 0.25  # seconds
+WORDS = {
+    Stage.NOISE.value: "the baseline against itself",
+    Stage.ALONE.value: "alone",
+    Stage.STACKED.value: "with what is kept",
+    Stage.FINAL.value: "all that is kept against the baseline",
+}
+MARKS = {Decision.KEEP.value: "kept", Decision.REJECT.value: "not kept", Decision.INCONCLUSIVE.value: "inconclusive"}
+
+
+class TuningLine(Watcher):
+    """A live line on a terminal; elsewhere only one line per verdict."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._live = sys.stderr.isatty() and not quiet
+        self._last = 0.0
+        self._drawn = False
+
+    def __enter__(self) -> TuningLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clear()
+
+    def doing(self, doing: Doing) -> None:
+        now = time.monotonic()
+        if not self._live or now - self._last < EVERY:
+            return
+        self._last = now
+        width = shutil.get_terminal_size().columns - 1
+        sys.stderr.write(f"\r\x1b[2K\x1b[2m{text(doing)[:width]}\x1b[0m\r")
+        sys.stderr.flush()
+        self._drawn = True
+
+    def judged(self, verdict: Verdict) -> None:
+        self._say(verdict_line(verdict))
+
+    def not_tried(self, entry: str, why: str) -> None:
+        self._say(f"hotlap: not tried: {entry} ({why})")
+
+    def _say(self, line: str) -> None:
+        if not self._quiet:
+            self._clear()
+            print(line, file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._drawn = False
+
+
+def text(doing: Doing) -> str:
+    """What is tried, the best so far, and the time left within the budget."""
+    what = WORDS[doing.stage]
+    if doing.stage in (Stage.ALONE.value, Stage.STACKED.value):
+        what = f"{doing.trial.split('-', 1 if doing.stage == Stage.ALONE.value else 2)[-1]} {what}"
+    best = f"best so far {times(doing.best)}" if doing.best > 1 else "nothing kept yet"
+    left = f"about {clock(doing.left)} left of {clock(doing.budget)}"
+    return f"hotlap: {what}, pair {doing.pair} ({doing.arm}), step {doing.step} of {doing.steps}; {best}; {left}"
+
+
+def verdict_line(verdict: Verdict) -> str:
+    if verdict.stage == Stage.NOISE.value:
+        return f"hotlap: {WORDS[verdict.stage]}{_speed(verdict)}"
+    name = (verdict.entry or "all of it") + ("" if verdict.value is None else f"={verdict.value}")
+    stage = "" if verdict.stage == Stage.ALONE.value else f", {WORDS[verdict.stage]}"
+    return f"hotlap: {MARKS[verdict.decision]}: {name}{stage}{_speed(verdict)} ({verdict.why})"
+
+
+def _speed(verdict: Verdict) -> str:
+    speed = verdict.speed
+    if speed is None:
+        return ""
+    if speed.low is None or speed.high is None:
+        return f", {speed.ratio:.2f}×"
+    return f", {speed.ratio:.2f}× ({speed.low:.2f} to {speed.high:.2f})"
+
+
+def clock(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{number(seconds / 3600)} h"
+
+
+def last_words(done: Tuned, page: Path | None) -> list[str]:
+    """Where everything is, and what to type next."""
+    record = done.tuning
+    where = f"The report is {page}" if page is not None else "The report could not be written"
+    lines = [f"Train with it: hotlap run {' '.join(record.asked.command)}"] if record.kept else []
+    return [*lines, f"The plan is {done.plan}", f"{where}; open it: hotlap report {record.run} --open"]

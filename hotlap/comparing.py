@@ -1,0 +1,202 @@
+"""Did it get slower? What two sets of processes show, and two runs that are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hotlap import store
+from hotlap.errors import NotComparable
+from hotlap.judge.speed import speed
+from hotlap.model.codec import SCHEMA
+from hotlap.model.comparison import Comparison, Kind, Result, Side
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Risk
+from hotlap.model.trial import Block, Ended, Sample, Stage, Trial
+from hotlap.model.tuning import Tuning
+from hotlap.model.verdict import Speed
+
+BASE, NEW = "base", "new"
+BLOCK = 10  # steps of a profile that make a block
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    max_slowdown: float
+    budget_seconds: float
+    steps: int | None
+    run_dir: Path | None
+
+
+# What it shows
+
+
+def judge(trial: Trial, max_slowdown: float, names: tuple[str, str]) -> tuple[Result, str, Speed | None]:
+    """Proven slower by at least what is allowed; ruled out; or neither."""
+    found = speed(trial, None, 1 + max_slowdown)
+    base, new = names
+    if found is None:
+        return Result.INCONCLUSIVE, f"no step of {base} or {new} was measured", None
+    said = f"{new} takes {_longer(found)} than {base}"
+    allowed = f"the {_percent(max_slowdown)} % allowed"
+    if found.slower:
+        return Result.REGRESSION, f"{said}, more than {allowed}", found
+    if found.low is not None and found.noise_low is not None and found.low >= 1 / (1 + max_slowdown):
+        return Result.NO_REGRESSION, f"{said}, {'no slowdown' if found.ratio >= 1 else f'within {allowed}'}", found
+    return Result.INCONCLUSIVE, f"{said}; more than {allowed} is neither proven nor ruled out{_needed(found)}", found
+
+
+def _needed(found: Speed) -> str:
+    if found.noise_low is None:
+        return ", because one process each does not show how much processes differ"
+    return f"; it would take {found.more} more processes of each" if found.more else ""
+
+
+def _longer(found: Speed) -> str:
+    """Time for the same work, with the interval in the same direction."""
+    change = 1 / found.ratio - 1
+    word = "longer" if change >= 0 else "less time"
+    if found.low is None or found.high is None:
+        return f"{_percent(abs(change))} % {word} (no interval)"
+    ends = f"{_signed(1 / found.high - 1)} to {_signed(1 / found.low - 1)} %"
+    return f"{_percent(abs(change))} % {word} (95 % interval {ends})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}".removesuffix(".0")
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def trial_of(samples: Sequence[Sample]) -> Trial:
+    return Trial(
+        schema=SCHEMA,
+        name="compare",
+        stage=Stage.FINAL.value,
+        entry=None,
+        value=None,
+        base=(),
+        new=(),
+        risk=Risk.EXACT.value,
+        samples=tuple(samples),
+    )
+
+
+def comparison_of(
+    run: store.Run, kind: Kind, sides: tuple[Side, Side], trial: Trial, options: Options, started: float
+) -> Comparison:
+    result, why, found = judge(trial, options.max_slowdown, (sides[0].name, sides[1].name))
+    return Comparison(
+        schema=SCHEMA,
+        run=run.id,
+        kind=kind.value,
+        base=sides[0],
+        new=sides[1],
+        max_slowdown=options.max_slowdown,
+        result=result.value,
+        why=why,
+        speed=found,
+        trial=trial,
+        machine="",
+        started=datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds"),
+        seconds=time.time() - started,
+    )
+
+
+# Two runs that are kept
+
+
+def compare_runs(base: store.Run, new: store.Run, options: Options) -> Comparison:
+    """From what they measured then; nothing is run."""
+    started = time.time()
+    first, second = _kept(base), _kept(new)
+    _same_machine(first.machine, second.machine, base.id, new.id)
+    trial = trial_of(
+        [replace(one, arm=BASE) for one in first.samples] + [replace(one, arm=NEW) for one in second.samples]
+    )
+    run = store.create(first.side.command, options.run_dir)
+    made = comparison_of(run, Kind.RUNS, (first.side, second.side), trial, options, started)
+    if made.result == Result.INCONCLUSIVE.value:
+        again = "run both again by turns: hotlap compare 'COMMAND' 'COMMAND'"
+        made = replace(made, why=f"{made.why}; {again}")
+    made = replace(made, machine=first.machine)
+    run.save("comparison", made)
+    return made
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kept:
+    side: Side
+    samples: tuple[Sample, ...]
+    machine: str
+
+
+def _kept(run: store.Run) -> _Kept:
+    """A tune has many processes of the command as written; a profile has one."""
+    seen = run.observation() if (run.folder / "observation.json").exists() else None
+    if (run.folder / "tuning.json").exists():
+        tuned = run.load("tuning", Tuning)
+        samples, command, machine = _as_written(tuned), tuned.asked.command, tuned.machine
+    elif seen is not None:
+        samples, command, machine = _profiled(seen), seen.command, ""
+    else:
+        raise NotComparable(f"{run.id} keeps no measured steps; compare runs of hotlap tune or hotlap profile")
+    if not samples:
+        raise NotComparable(f"{run.id} measured no step; run it again: hotlap profile {' '.join(command)}")
+    return _Kept(
+        side=Side(name=run.id, command=command), samples=samples, machine=machine_line(seen) if seen else machine
+    )
+
+
+def _as_written(tuned: Tuning) -> tuple[Sample, ...]:
+    arms = [(trial, one) for trial in tuned.trials for one in trial.samples]
+    plain = [one for trial, one in arms if not (trial.base if one.arm == BASE else trial.new)]
+    return tuple(one for one in plain if one.blocks and one.ended == Ended.MEASURED.value)
+
+
+def _profiled(seen: Observation) -> tuple[Sample, ...]:
+    samples = seen.samples_per_step or 1.0
+    cuts = range(0, len(seen.step_ms) - BLOCK + 1, BLOCK)
+    blocks = tuple(
+        Block(first=at, steps=BLOCK, samples=samples * BLOCK, seconds=sum(seen.step_ms[at : at + BLOCK]) / 1000)
+        for at in cuts
+    )
+    if not blocks:
+        return ()
+    return (replace(_nothing(0, BASE), ended=Ended.MEASURED.value, blocks=blocks, losses=seen.losses),)
+
+
+def _nothing(number: int, arm: str) -> Sample:
+    return Sample(
+        number=number,
+        arm=arm,
+        choices=(),
+        seed_shift=0,
+        ended=Ended.NEVER_STEPPED.value,
+        why="",
+        warmup_steps=0,
+        warmup_seconds=0.0,
+        startup_seconds=0.0,
+        blocks=(),
+        losses=(),
+        readings=(),
+        outcomes=(),
+        host_mb=None,
+        device_mb=None,
+        seconds=0.0,
+    )
+
+
+def _same_machine(first: str, second: str, base: str, new: str) -> None:
+    if first != second:
+        raise NotComparable(f"{base} and {new} were measured on different machines ({first}; {second})")
+
+
+def machine_line(seen: Observation) -> str:
+    gpu = f", {seen.machine.gpus} × {seen.machine.gpu}" if seen.machine.gpu else ""
+    return f"{seen.machine.cpu}, {seen.machine.cores} cores{gpu}"

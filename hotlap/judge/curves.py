@@ -1,0 +1,152 @@
+"""The loss curves of a trial by seed, and what makes them no evidence at all."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.model.trial import Ended, Sample, Trial
+from hotlap.model.tuning import Metric
+
+Curve = tuple[float, ...]
+FEWEST_STEPS = 16  # a gate over fewer says nothing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curves:
+    """By seed shift; all of one length."""
+
+    steps: int
+    base: Mapping[int, tuple[Curve, ...]]
+    new: Mapping[int, tuple[Curve, ...]]
+    parted: tuple[tuple[Curve, Curve], ...]  # pairs of runs of one program with one seed that are not bit-equal
+    repeats: bool | None  # whether a baseline as it is gives the same losses twice; None: never run twice with a seed
+
+    @property
+    def seeds(self) -> list[int]:
+        """Those that both arms ran with."""
+        return sorted(set(self.base) & set(self.new))
+
+
+def baseline(trial: Trial, noise: Trial | None) -> list[Sample]:
+    """Every process that ran what `base` is, nudged or not, of this trial and of the noise trial."""
+    program = {(one.name, one.value) for one in trial.base}
+    return [one for one in _unchanged(trial, noise) if _program(one) == program]
+
+
+def _unchanged(trial: Trial, noise: Trial | None) -> list[Sample]:
+    """The base arm, and the noise trial, whose baseline is another one where this trial stacks on what is kept."""
+    others = noise.samples if noise is not None and noise is not trial else ()
+    return [one for one in (*trial.of("base"), *others) if one.ended == Ended.MEASURED]
+
+
+def _program(sample: Sample) -> frozenset[tuple[str, str | None]]:
+    return frozenset((one.name, one.value) for one in sample.choices)
+
+
+def curves(trial: Trial, noise: Trial | None) -> Curves:
+    base, new = baseline(trial, noise), [one for one in trial.of("new") if one.ended == Ended.MEASURED]
+    steps = min((len(one.losses) for one in (*base, *new)), default=0)
+    return Curves(
+        steps=steps,
+        base=_by_seed([one for one in base if not one.nudge], steps),
+        new=_by_seed(new, steps),
+        parted=_parted(_alike(_unchanged(trial, noise), steps)),
+        repeats=_repeats(_alike([one for one in _unchanged(trial, noise) if not one.nudge], steps)),
+    )
+
+
+def _alike(samples: Iterable[Sample], steps: int) -> list[list[Curve]]:
+    """Runs of one program with one seed, those that were not nudged first."""
+    groups: dict[Any, list[Curve]] = defaultdict(list)
+    for sample in sorted(samples, key=lambda one: one.nudge):
+        if len(sample.losses) >= steps:
+            groups[_program(sample), sample.seed_shift].append(sample.losses[:steps])
+    return list(groups.values())
+
+
+def _parted(groups: Iterable[Sequence[Curve]]) -> tuple[tuple[Curve, Curve], ...]:
+    """How fast a program makes much of a little hardly changes with what is kept: both baselines tell it."""
+    pairs: dict[Curve, tuple[Curve, Curve]] = {}
+    for first, *others in groups:
+        for other in others:
+            if first_difference(first, other) is not None:
+                pairs[other] = (other, first)  # runs that are alike count once
+    return tuple(pairs.values())
+
+
+def _repeats(groups: Iterable[Sequence[Curve]]) -> bool | None:
+    twice = [group for group in groups if len(group) > 1]
+    return all(first_difference(group[0], other) is None for group in twice for other in group[1:]) if twice else None
+
+
+def _by_seed(samples: Iterable[Sample], steps: int) -> dict[int, tuple[Curve, ...]]:
+    found: dict[int, list[Curve]] = defaultdict(list)
+    for sample in samples:
+        found[sample.seed_shift].append(sample.losses[:steps])
+    return {seed: tuple(one) for seed, one in found.items()}
+
+
+def harm_seen(trial: Trial, noise: Trial | None) -> str | None:
+    """What alone rejects the new arm, whatever its curve looks like."""
+    lengths = [len(one.losses) for one in baseline(trial, noise)]
+    for one in trial.of("new"):
+        if one.ended != Ended.MEASURED:
+            continue
+        bad = next((step for step, loss in enumerate(one.losses) if not math.isfinite(loss)), None)
+        if bad is not None:
+            return f"the loss of step {bad} is not finite"
+        if lengths and not min(lengths) <= len(one.losses) <= max(lengths):
+            return f"{len(one.losses)} losses where the baseline has {_range(lengths)}"
+    return None
+
+
+def evidence_missing(trial: Trial, noise: Trial | None, found: Curves) -> str | None:
+    """Why nothing can be said of the losses at all."""
+    if not found.new:
+        return "no process of the new arm was measured"
+    if not found.base:
+        return "no process of the baseline was measured"
+    if found.steps == 0:
+        return "no losses were seen: hotlap finds them where backward() is called on them"
+    if found.steps < FEWEST_STEPS:
+        return f"only {found.steps} losses were seen, {FEWEST_STEPS} are needed: give more --steps"
+    whole = [loss for one in baseline(trial, noise) for loss in one.losses]
+    if not all(math.isfinite(loss) for loss in whole):
+        return "the baseline's own loss is not finite"
+    if all(len(set(curve)) == 1 for group in found.base.values() for curve in group):
+        return "the baseline's loss never changes, so it shows nothing"
+    if not found.seeds:
+        return "no seed was run with both arms"
+    return None
+
+
+def _range(lengths: Sequence[int]) -> str:
+    return str(lengths[0]) if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
+
+
+def first_difference(one: Sequence[float], other: Sequence[float]) -> int | None:
+    """The first step whose bits differ."""
+    for step, (left, right) in enumerate(zip(one, other, strict=True)):
+        if struct.pack("<d", left) != struct.pack("<d", right):
+            return step
+    return None
+
+
+def last_reading(sample: Sample, metric: Metric) -> float | None:
+    values = [(one.step, one.value) for one in sample.readings if one.name == metric.name]
+    return max(values, key=lambda pair: pair[0])[1] if values else None
+
+
+def readings(samples: Iterable[Sample], metric: Metric) -> dict[int, list[float]]:
+    """The last value of the metric in every process, by seed; finite ones only."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for sample in samples:
+        value = last_reading(sample, metric)
+        if value is not None and math.isfinite(value):
+            found[sample.seed_shift].append(value)
+    return dict(found)

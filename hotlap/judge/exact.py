@@ -1,0 +1,29 @@
+"""EXACT: the same numbers, bit by bit."""
+
+from __future__ import annotations
+
+from hotlap.judge.curves import Curves, first_difference
+from hotlap.model.plan import Risk
+from hotlap.model.verdict import Gate
+
+
+def exact(found: Curves) -> Gate:
+    """Where a loss differs, the baseline must be known to repeat itself: see gates.py for where it does not."""
+    seeds = "1 seed" if len(found.seeds) == 1 else f"{len(found.seeds)} seeds"
+    rule = f"losses bit-equal over {found.steps} steps, {seeds}"
+    difference = _first(found)
+    if difference is None:
+        return Gate(risk=Risk.EXACT.value, passed=True, rule=rule, why="every loss is the same, bit by bit")
+    if found.repeats is None:
+        why = f"{difference}, and whether the baseline repeats itself is not known: no seed was run twice"
+        return Gate(risk=Risk.EXACT.value, passed=None, rule=rule, why=why, more=1)
+    return Gate(risk=Risk.EXACT.value, passed=False, rule=rule, why=f"{difference}, while the baseline repeats itself")
+
+
+def _first(found: Curves) -> str | None:
+    for seed in found.seeds:
+        for curve in (*found.new[seed], *found.base[seed]):
+            step = first_difference(found.base[seed][0], curve)
+            if step is not None:
+                return f"the loss of step {step} is {curve[step]!r} instead of {found.base[seed][0][step]!r}"
+    return None

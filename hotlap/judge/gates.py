@@ -1,0 +1,90 @@
+"""Whether training is as good as before: one gate per risk class, and every gate fails closed.
+
+| risk | to pass |
+|---|---|
+| EXACT | every loss bit-equal, the baseline bit-equal with itself (exact.py); the rounding gate where it is not |
+| ROUNDING | the loss parts from the baseline's no further than the baseline parts from itself (rounding.py) |
+| NUMERIC | the loss equivalent over three seeds or more, margin stated (numeric.py) |
+| TRAINING | never by itself: asked for by name, and the metric non-inferior with p < 0.01 |
+
+A metric the user named must be non-inferior as well, but for EXACT, where equal losses settle it.
+`passed` is None where there is no evidence, which keeps nothing; `more` then says how many seeds or processes would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotlap.judge.curves import Curves, baseline, curves, evidence_missing, harm_seen, readings
+from hotlap.judge.exact import exact
+from hotlap.judge.numeric import metric_gate, numeric, unmeasured_rounding
+from hotlap.judge.rounding import rounding
+from hotlap.model.plan import Risk
+from hotlap.model.trial import Trial
+from hotlap.model.tuning import Metric
+from hotlap.model.verdict import Gate
+
+
+def gate(trial: Trial, noise: Trial | None, metric: Metric | None) -> Gate:
+    risk = Risk(trial.risk)
+    found = curves(trial, noise)
+    harm = harm_seen(trial, noise)
+    if harm is not None:
+        return Gate(risk=risk.value, passed=False, rule="as many losses as the baseline, all finite", why=harm)
+    if risk is Risk.TRAINING:
+        return _training(trial, noise, metric)
+    missing = evidence_missing(trial, noise, found)
+    if missing is not None:
+        return Gate(risk=risk.value, passed=None, rule="losses of both arms", why=missing)
+    by_loss = _BY_RISK[risk](found)
+    if metric is None or risk is Risk.EXACT or not by_loss.passed:
+        return by_loss
+    return _weaker([by_loss, _by_metric(trial, noise, metric, risk)])
+
+
+def _exact(found: Curves) -> Gate:
+    if found.repeats is False:
+        return rounding(found, Risk.EXACT, "the baseline does not repeat itself bit by bit, so by rounding: ")
+    return exact(found)
+
+
+def _rounding(found: Curves) -> Gate:
+    equal = exact(found)
+    if equal.passed:
+        return Gate(risk=Risk.ROUNDING.value, passed=True, rule=equal.rule, why=equal.why)
+    return rounding(found) if found.parted else unmeasured_rounding(found)
+
+
+_BY_RISK = {Risk.EXACT: _exact, Risk.ROUNDING: _rounding, Risk.NUMERIC: numeric}
+
+
+def _training(trial: Trial, noise: Trial | None, metric: Metric | None) -> Gate:
+    rule = "asked for by name, metric non-inferior with p < 0.01"
+    names = {choice.name for choice in trial.new if choice.asked}
+    if trial.entry is not None and trial.entry not in names:
+        why = "it changes the recipe of the training, which is never kept unasked"
+        return Gate(risk=Risk.TRAINING.value, passed=False, rule=rule, why=why)
+    if metric is None:
+        why = "it changes the recipe of the training, and only a metric can judge that: give --metric"
+        return Gate(risk=Risk.TRAINING.value, passed=None, rule=rule, why=why)
+    return _by_metric(trial, noise, metric, Risk.TRAINING)
+
+
+def _by_metric(trial: Trial, noise: Trial | None, metric: Metric, risk: Risk) -> Gate:
+    plain = [one for one in baseline(trial, noise) if not one.nudge]
+    return metric_gate(readings(plain, metric), readings(trial.of("new"), metric), metric, risk)
+
+
+def _weaker(gates: Sequence[Gate]) -> Gate:
+    """The one that decides: a failed one, else one without evidence, else both in one."""
+    for wanted in (False, None):
+        for one in gates:
+            if one.passed is wanted:
+                return one
+    return Gate(
+        risk=gates[0].risk,
+        passed=True,
+        rule="; ".join(one.rule for one in gates),
+        why="; ".join(one.why for one in gates),
+        figures=tuple(figure for one in gates for figure in one.figures),
+    )

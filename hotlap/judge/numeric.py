@@ -1,0 +1,104 @@
+"""NUMERIC and TRAINING: training that is as good, over several seeds.
+
+The loss at the end must be equivalent (two one-sided tests at 5 %): not higher than the baseline's by more than the
+margin, and not lower either. Lower precision has no business training better; a loss that falls faster means that
+something else was lost, a dropout or a weight decay. The metric, if the user named one, must be non-inferior. A
+difference beyond the margin that could still be chance is no evidence, either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hotlap.judge.curves import Curves, first_difference
+from hotlap.judge.rounding import Stretch, apart
+from hotlap.judge.seeds import Paired, final_losses, loss_margin, missing_seeds, paired, seeds_needed
+from hotlap.model.plan import Risk
+from hotlap.model.tuning import Metric
+from hotlap.model.verdict import Gate
+
+CONFIDENCE = 0.90  # of the interval: 5 % on each side
+TRAINING_CONFIDENCE = 0.98  # p < 0.01 on the side that matters
+EARLY, EARLY_STEPS = 1e-3, 4  # of the loss, in the first steps, for a change that is said to be rounding
+
+Readings = Mapping[int, Sequence[float]]
+
+
+def numeric(found: Curves, risk: Risk = Risk.NUMERIC, note: str = "") -> Gate:
+    """The loss of the last quarter equivalent over the seeds."""
+    result = paired(final_losses(found.base), final_losses(found.new), CONFIDENCE)
+    if result is None:
+        more = missing_seeds(found)
+        rule = f"{note}loss of the last quarter of the steps equivalent over seeds"
+        why = f"{len(found.seeds)} seeds were run with both arms, {len(found.seeds) + more} are needed"
+        return Gate(risk=risk.value, passed=None, rule=rule, why=why, more=more)
+    margin = loss_margin(result)
+    rule = (
+        f"{note}loss of the last quarter of {found.steps} steps equivalent, margin {margin:.3g} "
+        f"({100 * margin / result.level:.2g} %), {result.seeds} seeds"
+    )
+    return _inside(result, margin, rule, risk, CONFIDENCE)
+
+
+def unmeasured_rounding(found: Curves) -> Gate:
+    """For a change that is said to be rounding, where the baseline's own rounding was never measured."""
+    note = "the baseline was never run nudged, so by seeds: "
+    first = Stretch(0, EARLY_STEPS)
+    for seed in found.seeds:
+        base = found.base[seed][0]
+        if all(first_difference(base, curve) is None for curve in found.new[seed]):
+            continue
+        level = sum(abs(loss) for loss in base[: first.end]) / first.end
+        far = max(apart(curve, base, first).square for curve in found.new[seed])
+        if far > EARLY * level:
+            rule = f"{note}loss of the first {first.end} steps within {100 * EARLY:g} %"
+            why = f"in steps 0 to {first.end - 1} the loss is {100 * far / level:.2g} % apart, which no rounding is"
+            return Gate(risk=Risk.ROUNDING.value, passed=False, rule=rule, why=why)
+    return numeric(found, Risk.ROUNDING, note)
+
+
+def metric_gate(base: Readings, new: Readings, metric: Metric, risk: Risk) -> Gate:
+    """The last reading of the metric non-inferior over the seeds."""
+    confidence = TRAINING_CONFIDENCE if risk is Risk.TRAINING else CONFIDENCE
+    share = f"p < {(1 - confidence) / 2:.2g}"
+    result = paired(_worse(base, metric), _worse(new, metric), confidence)
+    if not base or not new:
+        missing = "baseline" if not base else "new arm"
+        why = f"the {missing} gave no reading of {metric.name}: check --metric, or give more --steps"
+        return Gate(risk=risk.value, passed=None, rule=f"{metric.name} non-inferior, {share}", why=why)
+    if result is None:
+        both = len(set(base) & set(new))
+        why = f"{both} seeds gave {metric.name} in both arms, 3 are needed"
+        return Gate(risk=risk.value, passed=None, rule=f"{metric.name} non-inferior, {share}", why=why, more=3 - both)
+    margin = result.spread if metric.margin is None else metric.margin
+    rule = f"{metric.name} non-inferior, margin {margin:.3g}, {share}, {result.seeds} seeds"
+    return _inside(result, margin, rule, risk, confidence, what=metric.name, better_too=True)
+
+
+def _inside(
+    result: Paired,
+    margin: float,
+    rule: str,
+    risk: Risk,
+    confidence: float,
+    what: str = "the loss",
+    better_too: bool = False,
+) -> Gate:
+    figures = (("difference", result.mean), ("low", result.low), ("high", result.high), ("margin", margin))
+    side = "worse" if result.mean > 0 else "better"
+    seen = f"{what} is {abs(result.mean):.3g} {side}, interval {result.low:.3g} to {result.high:.3g}"
+    within = result.high <= margin and (better_too or result.low >= -margin)
+    if within:
+        return Gate(risk=risk.value, passed=True, rule=rule, why=seen, figures=figures)
+    proven = result.low > 0 or (result.high < 0 and not better_too)
+    if proven and abs(result.mean) > margin:
+        return Gate(risk=risk.value, passed=False, rule=rule, why=seen, figures=figures)
+    more = seeds_needed(result, margin, confidence)
+    why = f"{seen}: too uncertain for a margin of {margin:.3g}"
+    return Gate(risk=risk.value, passed=None, rule=rule, why=why, figures=figures, more=more)
+
+
+def _worse(values: Readings, metric: Metric) -> dict[int, list[float]]:
+    """Turned round where higher is better, so that more is always worse."""
+    sign = -1.0 if metric.higher_is_better else 1.0
+    return {seed: [sign * value for value in some] for seed, some in values.items()}

@@ -1,0 +1,89 @@
+"""Quality over several seeds, each run with both arms: the mean of the paired differences and its t interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hotlap.judge.curves import Curve, Curves
+from hotlap.judge.power import student
+
+FEWEST_SEEDS = 3
+MOST_SEEDS = 30
+LAST = 4  # the loss is taken from the last quarter of the steps
+LEAST_MARGIN, MOST_MARGIN = 0.005, 0.1  # of the loss; a spread of few seeds is itself uncertain
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paired:
+    """New minus base over the seeds that both ran with."""
+
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    deviation: float  # between the differences
+    level: float  # mean of the baseline
+    spread: float  # standard deviation between the baseline's seeds
+
+    @property
+    def half(self) -> float:
+        return (self.high - self.low) / 2
+
+
+def paired(base: Mapping[int, Sequence[float]], new: Mapping[int, Sequence[float]], confidence: float) -> Paired | None:
+    """None with fewer than three seeds. Several processes of one seed count as one, by their mean."""
+    seeds = sorted(set(base) & set(new))
+    if len(seeds) < FEWEST_SEEDS:
+        return None
+    gaps = [_mean(new[seed]) - _mean(base[seed]) for seed in seeds]
+    every = [_mean(values) for values in base.values()]
+    deviation, middle = _deviation(gaps), _mean(gaps)
+    half = student(len(gaps) - 1, confidence) * deviation / math.sqrt(len(gaps))
+    return Paired(
+        seeds=len(seeds),
+        mean=middle,
+        low=middle - half,
+        high=middle + half,
+        deviation=deviation,
+        level=_mean([abs(value) for value in every]),
+        spread=_deviation(every),
+    )
+
+
+def final_losses(group: Mapping[int, tuple[Curve, ...]]) -> dict[int, list[float]]:
+    """The mean over the last quarter of the steps, by seed."""
+    return {seed: [_mean(curve[-max(1, len(curve) // LAST) :]) for curve in some] for seed, some in group.items()}
+
+
+def loss_margin(found: Paired) -> float:
+    """One standard deviation between the baseline's seeds, from 0.5 % to 10 % of the loss."""
+    return min(max(found.spread, LEAST_MARGIN * found.level), MOST_MARGIN * found.level)
+
+
+def seeds_needed(found: Paired, margin: float, confidence: float) -> int:
+    """More of them, until the interval would lie inside the margin if the mean stayed where it is.
+
+    As many again where the mean lies outside, so that it may move.
+    """
+    room = margin - abs(found.mean)
+    if room <= 0:
+        return found.seeds
+    for seeds in range(found.seeds + 1, MOST_SEEDS):
+        if student(seeds - 1, confidence) * found.deviation / math.sqrt(seeds) <= room:
+            return seeds - found.seeds
+    return MOST_SEEDS - found.seeds if found.seeds < MOST_SEEDS else 1
+
+
+def missing_seeds(found: Curves) -> int:
+    return FEWEST_SEEDS - len(found.seeds)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    middle = _mean(values)
+    return math.sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0

@@ -1,0 +1,141 @@
+"""Keep, reject or inconclusive, with the reason in one sentence.
+
+In this order: what broke rejects, what did nothing rejects, a failed gate rejects, then speed. Faster and harmless is
+kept; not faster is rejected where the sample could have shown the minimum effect, and inconclusive where it could not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from hotlap.judge.gates import gate
+from hotlap.judge.speed import measured, speed
+from hotlap.model.codec import SCHEMA
+from hotlap.model.plan import Risk, Status
+from hotlap.model.trial import Ended, Sample, Stage, Trial
+from hotlap.model.tuning import Asked
+from hotlap.model.verdict import Decision, Gate, PaysOff, Speed, Verdict
+
+
+def judge(trial: Trial, noise: Trial | None, asked: Asked) -> Verdict:
+    """`noise` is the trial of the baseline against itself; None only while there is none yet."""
+    found = speed(trial, noise, asked.minimum)
+    quality = gate(trial, noise, asked.metric) if trial.stage != Stage.NOISE else None
+    decision, why = _decide(trial, found, quality, asked)
+    return Verdict(
+        schema=SCHEMA,
+        trial=trial.name,
+        stage=trial.stage,
+        entry=trial.entry,
+        value=trial.value,
+        decision=decision.value,
+        why=why,
+        speed=found,
+        gate=quality,
+        pays_off=pays_off(trial),
+    )
+
+
+def _decide(trial: Trial, found: Speed | None, quality: Gate | None, asked: Asked) -> tuple[Decision, str]:
+    broken = _broken(trial.of("base"))
+    if broken:
+        return Decision.INCONCLUSIVE, f"the baseline itself ended badly: {broken}"
+    broken = _broken(trial.of("new")) or _idle(trial) or _too_risky(trial, asked)
+    if broken:
+        return Decision.REJECT, broken
+    if found is None:
+        return Decision.INCONCLUSIVE, "nothing was measured in one of the arms"
+    if quality is None:
+        return Decision.REJECT, f"the baseline against itself: {_ratio(found)}, {_band(found)}; nothing to keep"
+    if quality.passed is False:
+        return Decision.REJECT, quality.why
+    if not found.faster:
+        return _not_faster(found)
+    if quality.passed is None:
+        return (
+            Decision.INCONCLUSIVE,
+            f"{_ratio(found)}, but whether it is harmless is open: {quality.why}{_more(quality)}",
+        )
+    return Decision.KEEP, f"{_ratio(found)}, and {quality.why}"
+
+
+def _not_faster(found: Speed) -> tuple[Decision, str]:
+    if found.slower:
+        return Decision.REJECT, f"slower: {_ratio(found)}"
+    least = f"{100 * (found.minimum - 1):.3g} %"
+    certain = found.resampled == "processes" and found.high is not None and found.high < found.minimum
+    if found.more == 0 or certain:
+        return Decision.REJECT, f"not faster by {least} or more: {_ratio(found)}, {_band(found)}"
+    more = min(found.more, found.more_as_measured) or found.more
+    return (
+        Decision.INCONCLUSIVE,
+        f"{_ratio(found)}, {_band(found)}: too noisy to show {least}, needs {more} more processes per arm",
+    )
+
+
+def _broken(samples: Sequence[Sample]) -> str | None:
+    bad = [one for one in samples if one.ended != Ended.MEASURED]
+    if not bad:
+        return None
+    share = f"{len(bad)} of {len(samples)} processes ended: {bad[0].ended}"
+    return f"{share} ({bad[0].why})" if bad[0].why else share
+
+
+def _idle(trial: Trial) -> str | None:
+    """An entry that did nothing in every process; a ratio of such arms is noise."""
+    told = [one for sample in trial.of("new") for one in sample.outcomes if one.name == trial.entry]
+    if trial.entry is None or not told or any(one.status == Status.APPLIED for one in told):
+        return None
+    return f"{told[0].status}: {told[0].why}"
+
+
+def _too_risky(trial: Trial, asked: Asked) -> str | None:
+    if (
+        trial.stage == Stage.NOISE
+        or Risk(trial.risk) is Risk.TRAINING
+        or Risk(trial.risk).rank <= Risk(asked.risk).rank
+    ):
+        return None
+    return f"its risk is {trial.risk}, and only {asked.risk} was asked for: add --risk {trial.risk}"
+
+
+def pays_off(trial: Trial) -> PaysOff | None:
+    """When the speed has won back a start that takes longer than the baseline's; in steps of the baseline."""
+    base, new = measured(trial.of("base")), measured(trial.of("new"))
+    if not base or not new:
+        return None
+    per_step = median(block.samples / block.steps for one in base for block in one.blocks)
+    before, after = (per_step * _seconds_per_sample(arm) for arm in (base, new))
+    extra = _start(new, after) - _start(base, before)
+    if extra <= 0:
+        return PaysOff(extra_seconds=extra, steps=0, seconds=0.0)
+    if after >= before:
+        return PaysOff(extra_seconds=extra, steps=None, seconds=None)
+    steps = int(extra / (before - after)) + 1
+    return PaysOff(extra_seconds=extra, steps=steps, seconds=steps * before)
+
+
+def _start(samples: Sequence[Sample], step: float) -> float:
+    """Seconds until training is at speed, beyond what its steps would have taken at speed."""
+    return median(one.startup_seconds + one.warmup_seconds - one.warmup_steps * step for one in samples)
+
+
+def _seconds_per_sample(samples: Sequence[Sample]) -> float:
+    blocks = [block for one in samples for block in one.blocks]
+    return sum(block.seconds for block in blocks) / sum(block.samples for block in blocks)
+
+
+def _ratio(found: Speed) -> str:
+    interval = "" if found.low is None or found.high is None else f" (95 %: {found.low:.3f} to {found.high:.3f})"
+    return f"{found.ratio:.3f} × as fast{interval}"
+
+
+def _band(found: Speed) -> str:
+    if found.noise_low is None or found.noise_high is None:
+        return "noise not yet known"
+    return f"noise {found.noise_low:.3f} to {found.noise_high:.3f}"
+
+
+def _more(quality: Gate) -> str:
+    return f"; needs {quality.more} more" if quality.more else ""

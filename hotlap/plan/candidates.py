@@ -1,0 +1,66 @@
+"""What a tune tries, in the order of what each is likely to gain; and why the rest is not tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotlap.catalog import entries
+from hotlap.catalog.entry import Entry
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Choice, Expectation, Risk
+from hotlap.model.tuning import Candidate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates:
+    found: tuple[Candidate, ...]  # those of one entry, which differ by value, follow each other
+    not_tried: tuple[tuple[str, str], ...]  # entry, why
+
+
+def candidates(seen: Observation, most_risk: Risk, minimum: float) -> Candidates:
+    """Of entries that find something here, allow the risk, and could be worth the minimum effect."""
+    found: list[tuple[str, Entry, Expectation]] = []
+    not_tried: list[tuple[str, str]] = []
+    for name, entry in entries().items():
+        expected = entry.detect(seen)
+        why = _why_not(entry, seen, expected, most_risk, minimum)
+        if why is None and expected is not None:
+            found.append((name, entry, expected))
+        elif why is not None:
+            not_tried.append((name, why))
+    found.sort(key=lambda one: -one[2].most * one[1].reach)  # stable: equal ones stay in the order they are applied in
+    return Candidates(
+        found=tuple(_candidate(*one, value) for one in found for value in _values(one[1], seen)),
+        not_tried=tuple(not_tried),
+    )
+
+
+def _why_not(
+    entry: Entry, seen: Observation, expected: Expectation | None, most_risk: Risk, minimum: float
+) -> str | None:
+    if entry.device == "cuda" and not seen.on_cuda:
+        return "the training uses no GPU"
+    if expected is None:
+        return "nothing was seen that it could change"
+    if entry.risk is Risk.TRAINING:
+        return "it changes the recipe, which no tune does by itself"
+    if entry.risk.rank > most_risk.rank:
+        return f"its risk is {entry.risk.value}; allow it: --risk {entry.risk.value}"
+    if expected.most < 1 - 1 / minimum:
+        return f"it could save at most {expected.most:.1%} of the step, less than the smallest gain that counts"
+    return None
+
+
+def _values(entry: Entry, seen: Observation) -> tuple[str | None, ...]:
+    """Those the entry would try here; else it finds its own."""
+    return (entry.tries(seen) if entry.tries is not None else ()) or (None,)
+
+
+def _candidate(name: str, entry: Entry, expected: Expectation, value: str | None) -> Candidate:
+    return Candidate(
+        entry=name, code=entry.code, value=value, risk=entry.risk.value, most=expected.most, why=expected.why
+    )
+
+
+def choice_of(candidate: Candidate) -> Choice:
+    return Choice(name=candidate.entry, value=candidate.value)

@@ -1,0 +1,57 @@
+"""Old findings that are known and not shown: by file, rule and the text of the line, so that lines may move."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from hotlap.errors import ScanRefused
+from hotlap.model.scanned import Scanned
+
+Key = tuple[str, str, str]
+
+
+def write(path: Path, findings: Iterable[Scanned]) -> int:
+    counted = Counter(_key(one, path) for one in findings)
+    known = [
+        {"path": file, "code": code, "line": line, "count": count}
+        for (file, code, line), count in sorted(counted.items())
+    ]
+    try:
+        path.write_text(json.dumps({"schema": 1, "known": known}, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ScanRefused(f"the baseline {path} cannot be written: {error.strerror}") from error
+    return sum(counted.values())
+
+
+def unknown(path: Path, findings: Iterable[Scanned]) -> list[Scanned]:
+    """The findings that the baseline does not have, each counted as often as it is there."""
+    known = _read(path)
+    left = []
+    for one in findings:
+        key = _key(one, path)
+        if known[key] > 0:
+            known[key] -= 1
+        else:
+            left.append(one)
+    return left
+
+
+def _key(one: Scanned, baseline: Path) -> Key:
+    file = Path(one.path).absolute()
+    base = baseline.absolute().parent
+    return (file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_posix(), one.code, one.source)
+
+
+def _read(path: Path) -> Counter[Key]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Counter(
+            {(str(one["path"]), str(one["code"]), str(one["line"])): int(one["count"]) for one in data["known"]}
+        )
+    except FileNotFoundError as error:
+        raise ScanRefused(f"there is no baseline {path}; make it: hotlap scan … --write-baseline {path}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ScanRefused(f"{path} is no baseline of hotlap; make it again with --write-baseline") from error

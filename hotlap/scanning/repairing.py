@@ -1,0 +1,136 @@
+"""Repairing: rounds of scanning and fixing until nothing is left to fix; then files written whole or not at all."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+import tokenize
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hotlap.catalog import patterns
+from hotlap.errors import PackageMissing, ScanRefused
+from hotlap.model.scanned import Applicability, Scan, Scanned
+from hotlap.scanning.looking import Wanted, scan, scan_text
+from hotlap.source import files
+from hotlap.source.files import Source
+
+_ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A file before and after, and how many findings are gone."""
+
+    path: str
+    before: str
+    after: str
+
+    def diff(self) -> str:
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True), self.after.splitlines(keepends=True), self.path, self.path
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def repair(
+    sources: Sequence[Source], wanted: Wanted, unsafe: bool, context: Sequence[Source] = ()
+) -> tuple[list[Repaired], Scan]:
+    """What the files become, and the findings that are left."""
+    _need_libcst()
+    before: dict[str, str] = {}
+    current = {one.path: one for one in sources}
+    for _ in range(_ROUNDS):
+        result = scan(list(current.values()), wanted, context)
+        changed = False
+        for path, found in _by_file(result, unsafe).items():
+            text = before.get(path) or _text(path)
+            new = _fixed(current[path].text or text, found)
+            if new is not None:
+                before[path], changed = text, True
+                current[path] = replace(current[path], text=new)
+        if not changed:
+            break
+    repaired = [Repaired(path, text, current[path].text or text) for path, text in sorted(before.items())]
+    return [one for one in repaired if one.before != one.after], result
+
+
+def repair_text(text: str, wanted: Wanted, unsafe: bool) -> str:
+    """The same for one program in memory."""
+    _need_libcst()
+    for _ in range(_ROUNDS):
+        found = _by_file(scan_text(text, wanted), unsafe)
+        new = _fixed(text, found["train.py"]) if found else None
+        if new is None:
+            break
+        text = new
+    return text
+
+
+def _need_libcst() -> None:
+    try:
+        import libcst  # noqa: F401
+    except ImportError as error:
+        raise PackageMissing("--fix and --diff need libcst; type: pip install 'hotlap[fix]'") from error
+
+
+def _by_file(result: Scan, unsafe: bool) -> dict[str, list[Scanned]]:
+    allowed = {Applicability.SAFE.value} | ({Applicability.UNSAFE.value} if unsafe else set())
+    grouped: dict[str, list[Scanned]] = {}
+    for one in result.findings:
+        if one.applicability in allowed:
+            grouped.setdefault(one.path, []).append(one)
+    return grouped
+
+
+def _fixed(text: str, found: Sequence[Scanned]) -> str | None:
+    """The text with the findings repaired; None where nothing could be, or what came out is no Python."""
+    from libcst import ParserSyntaxError
+
+    from hotlap.source.place import Tree
+
+    try:
+        tree = Tree(text)
+    except (ParserSyntaxError, RecursionError):
+        return None
+    made = False
+    for one in found:
+        fix = patterns.fix_of(one.name)
+        made = (fix is not None and tree.apply(fix, one)) or made
+    new = tree.code() if made else text
+    if new == text or not isinstance(files.parse(Source("", "", False), new), files.Parsed):
+        return None
+    return new
+
+
+def _text(path: str) -> str:
+    text = files.decoded(Path(path).read_bytes())
+    assert text is not None
+    return text
+
+
+def write(repaired: Repaired) -> None:
+    """In the encoding it had, by renaming: a reader sees the old file or the new one."""
+    path = Path(repaired.path).resolve()
+    with path.open("rb") as file:
+        encoding, _ = tokenize.detect_encoding(file.readline)
+    data = repaired.after.encode(encoding)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise ScanRefused(f"{repaired.path} cannot be written: {error.strerror}; it is as it was") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(path.stat().st_mode & 0o7777)
+        Path(temporary).replace(path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise ScanRefused(f"{repaired.path} cannot be written: {error.strerror}; it is as it was") from error
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

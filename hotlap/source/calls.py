@@ -1,0 +1,188 @@
+"""What calls give and mean, judged by the terms of one function alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+
+from hotlap.source import torch_names
+from hotlap.source.facts import Loop
+from hotlap.source.terms import (
+    ACCELERATOR,
+    BATCH,
+    EXTENT,
+    FILE,
+    HOST,
+    LOADERS,
+    MODULE,
+    NUMBER,
+    NUMPY,
+    OPTIMIZER,
+    PLACED_LOADER,
+    SCALER,
+    TENSOR,
+    TENSORS,
+    TEXT,
+    UNKNOWN,
+    Term,
+    depth,
+    element,
+    hosted,
+    join,
+    moved,
+)
+
+THROUGH = frozenset(  # calls that give back what they were given, to be iterated over
+    "tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.std.tqdm tqdm.autonotebook.tqdm tqdm.rich.tqdm "
+    "rich.progress.track alive_progress.alive_it fastprogress.progress_bar iter list tuple sorted reversed set "
+    "torch.compile torch.jit.script torch.nn.DataParallel torch.nn.parallel.DistributedDataParallel itertools.islice "
+    "itertools.cycle functools.partial copy.deepcopy copy.copy".split()
+)
+OF_TENSORS = frozenset(
+    "to view size dim item cpu cuda detach numpy reshape transpose permute float backward append items keys values get "
+    "parameters mean sum max min format join split strip startswith endswith".split()
+)
+OF_MODULES = frozenset(("eval", "train", "parameters", "named_parameters"))  # nothing else has these, without arguments
+BACKWARDS = frozenset(("backward", "manual_backward"))
+
+
+def prepared(base: Term, arguments: list[Term]) -> Term | None:
+    """accelerator.prepare(model, loader): the same things, the batches now on the device."""
+    if not arguments or (isinstance(base, str) and base not in (ACCELERATOR, UNKNOWN)):
+        return None
+    placed = [PLACED_LOADER if one in LOADERS else one for one in arguments]
+    return placed[0] if len(placed) == 1 else ("tuple", *placed)
+
+
+def method_of_unknown(base: Term, name: str, node: ast.Call) -> Term | None:
+    if name == "item":
+        return NUMBER
+    if name in ("to", "cuda"):
+        return hosted(base) if to_host(node) else moved(base)
+    if name == "cpu":
+        return hosted(base)
+    if name in ("detach", "clone", "float", "contiguous", "half", "double", "train", "eval", "requires_grad_"):
+        return base
+    if name in torch_names.ONLY_TENSORS and name != "backward":
+        return join(base, TENSOR) if base[0] == "call" else base
+    return None
+
+
+def to_host(node: ast.Call) -> bool:
+    return any(
+        isinstance(one, ast.Constant) and one.value == "cpu"
+        for one in (*node.args, *(word.value for word in node.keywords))
+    )
+
+
+def builtin(name: str, arguments: list[Term]) -> Term:
+    first = arguments[0] if arguments else UNKNOWN
+    if name == "len":
+        return EXTENT if first in TENSORS else NUMBER
+    if name in ("float", "int", "bool", "round", "isinstance", "hasattr", "any", "all", "abs", "pow"):
+        return first if name == "abs" else NUMBER
+    if name in ("str", "repr", "format", "input"):
+        return TEXT
+    if name == "range":
+        return EXTENT if EXTENT in arguments else NUMBER
+    if name == "sum":
+        return element(first)
+    if name in ("max", "min"):
+        return element(first) if len(arguments) == 1 else join(first, arguments[1])
+    if name == "enumerate":
+        return ("enumerated", first)
+    if name == "open":
+        return FILE
+    if name == "zip":
+        return ("zipped", *arguments)
+    return element(first) if name == "next" else UNKNOWN
+
+
+def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
+    """An optimizer, or a scaler in its place, is stepped; not a scheduler."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    if isinstance(node, ast.Name) and lookup(name) in (OPTIMIZER, SCALER):
+        return True
+    return any(word in name.lower() for word in ("opt", "scaler")) and "sched" not in name.lower()
+
+
+def runs_module(function: ast.expr) -> bool:
+    """`model(x)` or `model.encoder(x)`, not `model.to(x)`."""
+    if not isinstance(function, ast.Attribute):
+        return True
+    return torch_names.method(MODULE, function.attr, [], on_host=False) == TENSOR
+
+
+def may_be_model(callee: Term) -> bool:
+    """An argument, or an attribute of one or of self, that is called; no method of a tensor or container."""
+    if not isinstance(callee, tuple) or callee[0] not in ("param", "attr"):
+        return False
+    if callee[0] == "attr":
+        return callee[1][0] in ("param", "self") and callee[2] not in OF_TENSORS and not callee[2].endswith("_")
+    return True
+
+
+def is_on_device(term: Term) -> bool:
+    return term == TENSOR or (isinstance(term, tuple) and term[0] == "moved")
+
+
+def all_on_host(arguments: list[Term]) -> bool:
+    """Nothing from the device goes into a call, and some tensor does: what comes out is on the host."""
+    plain = (HOST, BATCH, NUMPY, NUMBER, EXTENT, TEXT)
+    return any(one in (HOST, BATCH) for one in arguments) and all(one in plain for one in arguments)
+
+
+def is_library(callee: Term) -> bool:
+    if isinstance(callee, str):
+        return True
+    if callee[0] == "attr":
+        return callee[2] in OF_TENSORS
+    if callee[0] != "name" or callee[1] in torch_names.LOADER_NAMES:
+        return False
+    return callee[1] in torch_names.BUILTINS or callee[1].startswith(("torch.", "numpy.", "math.", "time.", "os."))
+
+
+def may_be_function(term: Term) -> bool:
+    return isinstance(term, tuple) and term[0] in ("def", "attr", "name")
+
+
+def last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
+    """What a loop gives is moved to a device."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    if isinstance(node, ast.Name) and node.id in given:
+        loops[given[node.id]].moves = True
+
+
+def mark_use(call: ast.Call, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
+    """What a loop gives goes into a call."""
+    for argument in call.args:
+        if isinstance(argument, ast.Name) and argument.id in given:
+            loops[given[argument.id]].unpacks = True
+
+
+def container_method(names: dict[str, Term], function: ast.Attribute, base: Term, arguments: list[Term]) -> Term:
+    """A method of a list, set or dict; what is put in changes what the name stands for."""
+    name = function.attr
+    if name in ("append", "add", "extend", "insert") and arguments and isinstance(function.value, ast.Name):
+        added = element(arguments[-1]) if name == "extend" else arguments[-1]
+        put(names, function.value.id, base, added)
+        return UNKNOWN
+    if name == "items":
+        return ("list", ("tuple", UNKNOWN, element(base)))
+    if name in ("values", "copy"):
+        return base
+    return element(base) if name in ("get", "pop", "popleft") else UNKNOWN
+
+
+def put(names: dict[str, Term], name: str, base: Term, added: Term) -> None:
+    """Something goes into a container that has a name."""
+    if isinstance(base, tuple) and base[0] == "list":
+        whole = join(element(base), added)
+        names[name] = ("list", whole if depth(whole) < 7 else UNKNOWN)

@@ -1,0 +1,100 @@
+"""The classes of a project: what they inherit from, and where their methods are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from hotlap.source import torch_names
+from hotlap.source.facts import Class, Summary
+from hotlap.source.terms import Term
+
+
+class Reference(NamedTuple):
+    """A function of the project."""
+
+    path: str
+    name: str
+
+
+class Classes:
+    def __init__(self, files: Mapping[str, Summary]) -> None:
+        self.files = files
+        self._lineages: dict[tuple[str, str], list[tuple[str, Class]]] = {}
+        self._modules: dict[tuple[str, str], bool] = {}
+        self._methods: dict[tuple[str, str, str, bool], Reference | None] = {}
+
+    def _place(self, term: Term, origin: str) -> tuple[str, str] | None:
+        """Where a name of the project is defined."""
+        raise NotImplementedError
+
+    def class_of(self, term: Term, origin: str) -> tuple[str, Class] | None:
+        """The project's class that a resolved term is an instance of."""
+        if isinstance(term, tuple) and term[0] == "instance":
+            summary = self.files.get(term[1])
+            found = summary.classes.get(term[2]) if summary else None
+            return (term[1], found) if found else None
+        return None
+
+    def lineage(self, path: str, owner: Class) -> list[tuple[str, Class]]:
+        """The class and its bases within the project."""
+        known = self._lineages.get((path, owner.name))
+        if known is None:
+            known = self._lineages[path, owner.name] = list(self._lineage(path, owner))
+        return known
+
+    def _lineage(self, path: str, owner: Class) -> Iterator[tuple[str, Class]]:
+        waiting, seen = [(path, owner)], set()
+        while waiting:
+            where, one = waiting.pop(0)
+            if (where, one.name) in seen:
+                continue
+            seen.add((where, one.name))
+            yield where, one
+            for base in one.bases:
+                place = self._place(base, where)
+                if place and place[1] in self.files[place[0]].classes:
+                    waiting.append((place[0], self.files[place[0]].classes[place[1]]))
+
+    def base_names(self, path: str, owner: Class) -> set[str]:
+        """Last and full names of everything it inherits from, in the project or not."""
+        names: set[str] = set()
+        for _, one in self.lineage(path, owner):
+            names.update(one.base_names)
+            names.update(base[1] for base in one.bases if isinstance(base, tuple) and base[0] == "name")
+        return names
+
+    def is_module(self, path: str, owner: Class) -> bool:
+        known = self._modules.get((path, owner.name))
+        if known is None:
+            known = self._modules[path, owner.name] = self._is_module(path, owner)
+        return known
+
+    def _is_module(self, path: str, owner: Class) -> bool:
+        names = self.base_names(path, owner)
+        if names & torch_names.MODULE_BASES:
+            return True
+        if any(name.startswith(("torch.nn.", "torchvision.models")) for name in names):
+            return True
+        inherits = any(name not in ("object", "ABC", "Generic", "Protocol", "") for name in names)
+        return (
+            inherits
+            and any("forward" in one.methods for _, one in self.lineage(path, owner))
+            and not any("Function" in name for name in names)
+        )
+
+    def is_dataset(self, path: str, owner: Class) -> bool:
+        return any(name.endswith("Dataset") for name in self.base_names(path, owner))
+
+    def method(self, path: str, owner: Class, name: str, skip_own: bool = False) -> Reference | None:
+        key = (path, owner.name, name, skip_own)
+        if key not in self._methods:
+            self._methods[key] = next(
+                (
+                    Reference(where, f"{one.name}.{name}")
+                    for where, one in self.lineage(path, owner)
+                    if name in one.methods and not (skip_own and one is owner)
+                ),
+                None,
+            )
+        return self._methods[key]

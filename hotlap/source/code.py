@@ -1,0 +1,276 @@
+"""One file as a rule sees it: its calls, what they are, and how often they run."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence, Frequency
+from hotlap.source.classes import Reference
+from hotlap.source.facts import Function
+from hotlap.source.flow import FileReader
+from hotlap.source.heat import COLD, Heat, Side
+from hotlap.source.hotness import Hotness, LoopKind
+from hotlap.source.project import Project
+from hotlap.source.terms import LOADER, MODULE, TENSOR, UNKNOWN, Term
+from hotlap.source.torch_names import method
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+Repeated = ast.For | ast.AsyncFor | ast.While
+_NO_GRAD = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
+_NEVER = Heat(Frequency.NEVER, Confidence.HIGH, Side.TRAIN)
+
+
+class Code:
+    def __init__(self, path: str, text: str, tree: ast.Module, hotness: Hotness) -> None:
+        self.path, self.text, self.tree = path, text, tree
+        self.lines = text.split("\n")
+        self.hotness, self.project = hotness, hotness.project
+        summary = self.project.files[path]
+        reader = FileReader(tree, path, summary.module, summary.package)
+        reader.keep = {}
+        reader.run(text)
+        self._terms, self._places, self._within = reader.keep, reader.places, reader.within
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self._by_type: dict[type, list[ast.AST]] = defaultdict(list)
+        self._by_name: dict[str, list[ast.Call]] = defaultdict(list)
+        self._index()
+        self._heats: dict[ast.AST, Heat] = {}
+
+    def _index(self) -> None:
+        """Parents, and nodes by type and name, in the order of the source. Every node of the file passes here once."""
+        parents, by_type, by_name = self.parents, self._by_type, self._by_name
+        waiting: list[ast.AST] = [self.tree]
+        while waiting:
+            node = waiting.pop()
+            by_type[node.__class__].append(node)
+            if isinstance(node, ast.Call):
+                by_name[last_name(node.func)].append(node)
+            fields = _fields(node.__class__)
+            if fields:
+                children = _children(node, fields)
+                for child in children:
+                    parents[child] = node
+                children.reverse()
+                waiting += children
+
+    # What there is
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """Calls by the last part of the name: `item`, `DataLoader`."""
+        for name in names:
+            yield from self._by_name.get(name, ())
+
+    def all_calls(self) -> Iterator[ast.Call]:
+        for node in self._by_type[ast.Call]:
+            assert isinstance(node, ast.Call)
+            yield node
+
+    def nodes(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
+        for one in types:
+            yield from self._by_type.get(one, ())
+
+    def trains(self) -> bool:
+        """Somewhere in the project a model is trained."""
+        return self.hotness.trains
+
+    def project_uses(self, word: str) -> bool:
+        """Some file of the project has this word; the few that are noted are in flow.py."""
+        return any(word in one.uses for one in self.project.files.values())
+
+    # What it is
+
+    def term(self, node: ast.AST) -> Term:
+        return self.project.answer(self._terms.get(node, UNKNOWN), self.path)
+
+    def kind(self, node: ast.AST) -> str:
+        """One of the kinds of hotlap.source.terms; "" when it cannot be told."""
+        return self.simple(self.term(node))
+
+    def simple(self, term: Term) -> str:
+        if isinstance(term, str):
+            return term
+        if term[0] == "join":
+            kinds = {self.simple(part) for part in term[1:]}
+            return kinds.pop() if len(kinds) == 1 else UNKNOWN
+        if term[0] == "instance":
+            owner = self.project.files[term[1]].classes[term[2]]
+            if self.project.is_module(term[1], owner):
+                return MODULE
+            if any(name.endswith("DataLoader") for name in self.project.base_names(term[1], owner)):
+                return LOADER
+        return UNKNOWN
+
+    def callee_kind(self, call: ast.Call) -> str:
+        """What is called: a module, or something else."""
+        if isinstance(call.func, ast.Attribute) and self.kind(call.func.value) == MODULE:
+            return (
+                MODULE
+                if call.func.attr == "forward" or (self.kind(call.func) == MODULE and self.is_layer(call))
+                else UNKNOWN
+            )
+        return self.kind(call.func)
+
+    def is_layer(self, call: ast.Call) -> bool:
+        """`model.encoder(x)`: an attribute that is a module, not a method such as `model.to(x)`."""
+        assert isinstance(call.func, ast.Attribute)
+        return method(MODULE, call.func.attr, [], on_host=False) == TENSOR
+
+    def full_name(self, node: ast.AST) -> str:
+        """What a name means after imports, as far as it is a library's: "torch.zeros"; "" otherwise."""
+        term = self._terms.get(node, UNKNOWN)
+        if not term and isinstance(node, ast.Attribute):
+            base = self.full_name(node.value)
+            return f"{base}.{node.attr}" if base else ""
+        return str(term[1]) if isinstance(term, tuple) and term[0] == "name" else ""
+
+    # Where it is
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        return self.parents.get(node)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        here = self.parents.get(node)
+        while here is not None:
+            yield here
+            here = self.parents.get(here)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement a node is part of."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next(one for one in self.ancestors(node) if isinstance(one, ast.stmt))
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The list of statements it stands in."""
+        parent = self.parents[statement]
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            found = getattr(parent, field, None)
+            if isinstance(found, list) and statement in found:
+                return found
+        return [statement]
+
+    def function(self, node: ast.AST) -> Definition | None:
+        return next((one for one in self.ancestors(node) if isinstance(one, Definition)), None)
+
+    def loops(self, node: ast.AST) -> Iterator[Repeated]:
+        """The loops around a node in its function, the innermost first."""
+        for one in self.ancestors(node):
+            if isinstance(one, Definition | ast.Lambda):
+                return
+            if isinstance(one, Repeated):
+                yield one
+
+    def batch_loop(self, node: ast.AST) -> Repeated | None:
+        """The loop over batches around a node in its function, if there is one."""
+        return next((loop for loop in self.loops(node) if self.is_batch_loop(loop)), None)
+
+    def is_batch_loop(self, loop: Repeated) -> bool:
+        return self.loop_kind(loop) >= LoopKind.BATCH_LIKELY
+
+    def loop_kind(self, loop: Repeated) -> LoopKind:
+        function = self._within.get(loop)
+        kinds = self.hotness.kinds.get(Reference(self.path, function.name)) if function else None
+        first = loop.test if isinstance(loop, ast.While) else loop.iter
+        for number, one in enumerate(function.loops if function else ()):
+            if one.line == first.lineno and not one.comprehension and kinds:
+                return kinds[number]
+        return LoopKind.PLAIN
+
+    def under_no_grad(self, loop: Repeated) -> bool:
+        """The loop records no graph: by itself, by its function, or by everybody who calls that."""
+        function = self._within.get(loop)
+        if function is None:
+            return False
+        first = loop.test if isinstance(loop, ast.While) else loop.iter
+        if any(one.line == first.lineno and one.no_grad for one in function.loops):
+            return True
+        inside = any(
+            isinstance(node, ast.With)
+            and any(
+                self.full_name(getattr(item.context_expr, "func", item.context_expr)) in _NO_GRAD for item in node.items
+            )
+            for node in ast.walk(loop)
+        )
+        return inside or self.hotness.under_no_grad(Reference(self.path, function.name))
+
+    # How often it runs
+
+    def heat(self, node: ast.AST) -> Heat:
+        known = self._heats.get(node)
+        if known is None:
+            known = self._heats[node] = self._heat(node)
+        return known
+
+    def _heat(self, node: ast.AST) -> Heat:
+        here: ast.AST | None = node
+        while here is not None and here not in self._places:
+            if isinstance(here, ast.stmt):
+                return _NEVER  # was never read: nothing leads there
+            here = self.parents.get(here)
+        if here is None:
+            return COLD
+        function = self._reader_function(node)
+        if function is None:
+            return COLD
+        return self.hotness.at(Reference(self.path, function.name), self._places[here]) or COLD
+
+    def _reader_function(self, node: ast.AST) -> Function | None:
+        here: ast.AST | None = node
+        while here is not None and here not in self._within:
+            here = self.parents.get(here)
+        return self._within.get(here) if here is not None else None
+
+    def hot(self, node: ast.AST) -> bool:
+        """Runs every batch or more often, and not in what loads data."""
+        heat = self.heat(node)
+        return heat.hot and heat.side is not Side.LOAD
+
+
+_PLAIN = frozenset(
+    "id ctx attr arg name asname module level op ops kind type_comment conversion simple is_async lineno".split()
+)
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
+
+
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a node that hold nodes."""
+    known = _FIELDS.get(kind)
+    if known is None:
+        known = _FIELDS[kind] = tuple(field for field in kind._fields if field not in _PLAIN)
+    return known
+
+
+def _children(node: ast.AST, fields: tuple[str, ...]) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    for field in fields:
+        value = getattr(node, field, None)
+        if value.__class__ is list:
+            found += [one for one in value if isinstance(one, ast.AST)]
+        elif value is not None and value.__class__ is not str:
+            found.append(value)
+    return found
+
+
+def last_name(node: ast.expr) -> str:
+    """`c` of `a.b.c`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((word.value for word in call.keywords if word.arg == name), None)
+
+
+def is_constant(node: ast.expr | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def spread(call: ast.Call) -> bool:
+    """Some arguments come from `*args` or `**kwargs` and cannot be seen."""
+    return any(word.arg is None for word in call.keywords) or any(isinstance(one, ast.Starred) for one in call.args)
+
+
+__all__ = ["Code", "Project", "is_constant", "keyword", "last_name", "spread"]

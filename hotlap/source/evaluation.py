@@ -1,0 +1,77 @@
+"""Loops that evaluate: over batches, through a model, with no backward pass."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.source.code import Code, Definition, Repeated, last_name
+from hotlap.source.heat import Side
+from hotlap.source.hotness import LoopKind
+from hotlap.source.terms import MODULE, NUMBER, TENSORS, TEXT, Term
+
+_TRAINS = frozenset(("backward", "manual_backward", "zero_grad", "grad"))
+
+
+def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
+    """Such loops, and whether the model was put in evaluation mode in the same function."""
+    for node in code.nodes(ast.For, ast.While):
+        assert isinstance(node, Repeated)
+        if not code.is_batch_loop(node) or trains(code, node) or not model_calls(code, node):
+            continue
+        yield node, _is_put_to_eval(code, node)
+
+
+def trains(code: Code, loop: Repeated) -> bool:
+    """A backward pass in the loop, or in something that it calls."""
+    heat = code.heat(loop.body[0])
+    if heat.side is Side.TRAIN and code.loop_kind(loop) >= LoopKind.BATCH_LIKELY and heat.hot:
+        return True
+    return any(isinstance(node, ast.Call) and last_name(node.func) in _TRAINS for node in ast.walk(loop))
+
+
+def model_calls(code: Code, loop: Repeated) -> list[ast.Call]:
+    return [
+        node
+        for statement in loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and code.callee_kind(node) == MODULE
+    ]
+
+
+def _is_put_to_eval(code: Code, loop: Repeated) -> bool:
+    scope = code.function(loop) or code.tree
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "eval"
+        and not node.args
+        for node in ast.walk(scope)
+    )
+
+
+def returns_tensors(code: Code, function: Definition) -> bool:
+    """Something that it returns, or keeps in an object, may be a tensor that somebody differentiates later."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return | ast.Yield) and node.value is not None and not _is_harmless(code, node.value):
+            return True
+        kept = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
+        if kept and code.kind(node.value) in TENSORS:  # type: ignore[attr-defined]
+            return True
+    return False
+
+
+def _is_harmless(code: Code, value: ast.expr) -> bool:
+    if isinstance(value, ast.Tuple | ast.List):
+        return all(_is_harmless(code, part) for part in value.elts)
+    if isinstance(value, ast.Dict):
+        return all(_is_harmless(code, part) for part in value.values)
+    return _is_plain(code.term(value))
+
+
+def _is_plain(term: Term) -> bool:
+    if isinstance(term, str):
+        return term in (NUMBER, TEXT, "extent", "array", "frame")
+    if term[0] in ("tuple", "list"):
+        return all(_is_plain(part) for part in term[1:])
+    return False

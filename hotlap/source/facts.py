@@ -1,0 +1,84 @@
+"""What is kept of a file once it is read: small, picklable, and enough to see the whole project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hotlap.source.terms import UNKNOWN, Term
+
+# A stack says how a place is reached inside its function: numbers from 0 on are loops, the others are guards.
+Stack = tuple[int, ...]
+RARE = -1  # every n-th time, now and then
+FIRST = -2  # once in a loop: the first time, the last time, on leaving it
+DEAD = -3
+FLAG = -4  # behind a debugging switch
+ERROR = -5  # on the way to an exception
+MAYBE = -6  # behind a condition that says nothing
+
+
+@dataclass(slots=True)
+class Loop:
+    line: int
+    over: Term
+    parent: int  # the loop around it in the same function, or -1
+    text: str
+    comprehension: bool = False
+    trains: bool = False  # a backward pass right in it, in no loop within
+    moves: bool = False  # moves what it iterates over to a device
+    no_grad: bool = False
+    epoch: bool = False  # counts epochs, by its own word
+    weights: bool = False  # goes over parameters or modules, not over data
+    updates: bool = False  # steps an optimizer right in it
+    feeds: bool = False  # gives something on the device to what may be a module
+    models: bool = False  # calls a module right in it
+    unpacks: bool = False  # gives what it iterates over to a call
+
+
+@dataclass(slots=True)
+class Call:
+    callee: Term
+    line: int
+    stack: Stack
+    arguments: tuple[Term, ...] = ()
+    keywords: tuple[tuple[str, Term], ...] = ()
+    no_grad: bool = False
+
+
+@dataclass(slots=True)
+class Function:
+    name: str  # qualified; "" for the code of the file itself
+    line: int
+    owner: str = ""  # the class whose method it is
+    parameters: tuple[str, ...] = ()
+    annotations: tuple[Term, ...] = ()
+    decorators: tuple[tuple[str, tuple[str, ...]], ...] = ()  # full name, and the names given to it
+    loops: list[Loop] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    returns: Term = UNKNOWN
+    steps: bool = False  # a backward pass in no loop of its own
+    builds: bool = False  # makes an optimizer: it is a whole training, not a step
+    no_grad: bool = False
+    generates: bool = False
+
+
+@dataclass(slots=True)
+class Class:
+    name: str
+    line: int
+    bases: tuple[Term, ...] = ()
+    base_names: tuple[str, ...] = ()
+    methods: frozenset[str] = frozenset()
+    attributes: dict[str, Term] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Summary:
+    """One file: what it defines, imports and calls."""
+
+    path: str
+    module: str  # dotted, from the top of what is scanned
+    package: bool
+    functions: dict[str, Function] = field(default_factory=dict)
+    classes: dict[str, Class] = field(default_factory=dict)
+    names: dict[str, Term] = field(default_factory=dict)  # of the file itself: imports, assignments
+    uses: frozenset[str] = frozenset()  # of a few features: "cuda", "mps", …

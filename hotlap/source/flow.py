@@ -1,0 +1,398 @@
+"""Reading one file: its functions in order of their statements, with loops and guards, into a summary."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from hotlap.source import guards, torch_names
+from hotlap.source.annotations import annotated
+from hotlap.source.calls import last_name
+from hotlap.source.expressions import Expressions
+from hotlap.source.facts import DEAD, ERROR, FIRST, MAYBE, Class, Function, Loop, Stack, Summary
+from hotlap.source.reader import Reader
+from hotlap.source.terms import (
+    NO_GRAD,
+    TENSOR,
+    TEXT,
+    UNKNOWN,
+    Term,
+    element,
+    join,
+)
+
+_WEIGHTS = frozenset(
+    "parameters named_parameters modules named_modules children state_dict buffers param_groups".split()
+)
+_FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
+
+
+def read(tree: ast.Module, path: str, module: str, text: str, package: bool = False) -> Summary:
+    """The summary of a file. Linear in its size."""
+    return FileReader(tree, path, module, package).run(text)
+
+
+class FileReader(Reader):
+    def __init__(self, tree: ast.Module, path: str, module: str, package: bool = False) -> None:
+        self.tree = tree
+        self.summary = Summary(path, module, package)
+        self.places: dict[ast.AST, Stack] = {}
+        self.within: dict[ast.AST, Function] = {}  # the function a statement is in; filled when terms are kept
+        self.waiting: list[tuple[Function, ast.AST, Body]] = []
+
+    def run(self, text: str = "") -> Summary:
+        top = Function("", 1)
+        self.summary.functions[""] = top
+        self.summary.uses = frozenset(word for word in _FEATURES if word in text)
+        body = Body(self, top, self.summary.names, None)
+        body.block(self.tree.body)
+        while self.waiting:
+            function, node, scope = self.waiting.pop()
+            self._read_function(function, node, scope)
+        return self.summary
+
+    def lookup(self, name: str) -> Term:
+        found = self.summary.names.get(name)
+        if found is not None:
+            return found
+        return ("name", name) if name in torch_names.BUILTINS else UNKNOWN
+
+    def _read_function(self, function: Function, node: ast.AST, scope: Body) -> None:
+        names: dict[str, Term] = {}
+        for number, parameter in enumerate(function.parameters):
+            annotated = function.annotations[number]
+            names[parameter] = (
+                annotated if isinstance(annotated, str) and annotated else ("param", function.name, number)
+            )
+        if function.owner and function.parameters and not _is_static(function):
+            names[function.parameters[0]] = ("self", function.owner)
+        outer = scope if scope.function.name else None
+        body = Body(self, function, names, outer)
+        if isinstance(node, ast.Lambda):
+            function.returns = body.term(node.body)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body.block(node.body)
+
+    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Body) -> None:
+        owner = scope.owner
+        name = qualified(scope, node.name)
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        decorators = tuple(scope.decorator(one) for one in node.decorator_list)
+        function = Function(
+            name, node.lineno, owner, tuple(one.arg for one in every),
+            tuple(scope.annotation(one.annotation) for one in every), decorators,
+            no_grad=any(full in ("torch.no_grad", "torch.inference_mode") for full, _ in decorators),
+        )  # fmt: skip
+        self.summary.functions[name] = function
+        for outside in (*arguments.defaults, *arguments.kw_defaults, *node.decorator_list):
+            if outside is not None:
+                scope.term(outside)
+        if not owner:
+            scope.names[node.name] = ("def", name)
+        self.waiting.append((function, node, scope))
+
+    def define_lambda(self, node: ast.Lambda, scope: Expressions) -> Term:
+        name = f"{scope.function.name}.<lambda:{node.lineno}:{node.col_offset}>"
+        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        function = Function(name, node.lineno, "", tuple(one.arg for one in every), (UNKNOWN,) * len(every))
+        self.summary.functions[name] = function
+        self.within[node] = function
+        if isinstance(scope, Body):
+            self.waiting.append((function, node, scope))
+        return ("def", name)
+
+    def define_class(self, node: ast.ClassDef, scope: Body) -> None:
+        name = qualified(scope, node.name)
+        bases = tuple(scope.term(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
+        short = tuple(last_name(base) for base in node.bases)
+        methods = frozenset(one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+        made = Class(name, node.lineno, bases, short, methods)
+        self.summary.classes[name] = made
+        scope.names[node.name] = ("def", name)
+        inner = Body(self, scope.function, {}, scope)
+        inner.owner = name
+        inner.stack = scope.stack
+        inner.block(node.body)
+        for key, term in inner.names.items():
+            made.attributes.setdefault(key, term)
+
+    def register(self, scope: Expressions, node: ast.Call) -> None:
+        """self.register_buffer("name", …)."""
+        function = node.func
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and node.args:
+            owner, name = scope.lookup(function.value.id), node.args[0]
+            if isinstance(owner, tuple) and owner[0] == "self" and isinstance(name, ast.Constant):
+                self.summary.classes[owner[1]].attributes[str(name.value)] = TENSOR
+
+    def assign_attribute(self, scope: Expressions, target: ast.Attribute, term: Term) -> None:
+        base = target.value
+        if isinstance(base, ast.Name):
+            owner = scope.lookup(base.id)
+            if isinstance(owner, tuple) and owner[0] == "self":
+                attributes = self.summary.classes[owner[1]].attributes
+                attributes[target.attr] = join(attributes.get(target.attr, UNKNOWN), term)
+
+
+class Body(Expressions):
+    """The statements of one function."""
+
+    owner = ""  # inside a class statement: the class
+
+    def block(self, statements: list[ast.stmt]) -> None:
+        before = self.stack
+        for statement in statements:
+            if self.reader.keep is not None:
+                self.reader.places[statement] = self.stack
+                self._file.within[statement] = self.function
+            handler = _STATEMENTS.get(statement.__class__)
+            if handler:
+                handler(self, statement)
+            else:
+                self._rest(statement)
+            if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+                break  # nothing after it runs
+        self.stack = before
+
+    @property
+    def _file(self) -> FileReader:
+        assert isinstance(self.reader, FileReader)
+        return self.reader
+
+    def guarded(self, statements: list[ast.stmt], guard: int) -> None:
+        if guard == DEAD:
+            return
+        before = self.stack
+        if guard:
+            self.stack = (*before, guard)
+        self.block(statements)
+        self.stack = before
+
+    def annotation(self, node: ast.expr | None) -> Term:
+        return annotated(node, self.plain)
+
+    def plain(self, node: ast.expr) -> Term:
+        """A name or dotted name, looked up without being noted as used."""
+        if isinstance(node, ast.Name):
+            return self.lookup(node.id)
+        if isinstance(node, ast.Attribute):
+            return self.attribute_of(self.plain(node.value), node.attr)
+        return UNKNOWN
+
+    def decorator(self, node: ast.expr) -> tuple[str, tuple[str, ...]]:
+        given: tuple[str, ...] = ()
+        if isinstance(node, ast.Call):
+            given = tuple(ast.unparse(one) for one in (*node.args, *(word.value for word in node.keywords)))
+            given += tuple(word.arg or "" for word in node.keywords)
+            node = node.func
+        term = self.plain(node)
+        full = term[1] if isinstance(term, tuple) and term[0] == "name" else _dotted(node)
+        return str(full), given
+
+    # Statements
+
+    def _import(self, node: ast.Import) -> None:
+        for one in node.names:
+            if one.asname:
+                self.names[one.asname] = ("name", one.name)
+            else:
+                top = one.name.split(".")[0]
+                self.names[top] = ("name", top)
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if node.level:
+            module = relative(self._file.summary, node.level, module)
+        for one in node.names:
+            if one.name != "*":
+                self.names[one.asname or one.name] = ("name", f"{module}.{one.name}")
+            else:
+                self.names.setdefault(f"*{module}", ("name", module))
+
+    def _assign(self, node: ast.Assign) -> None:
+        term = self.term(node.value)
+        for target in node.targets:
+            self.assign(target, term)
+            if isinstance(target, ast.Name) and guards.is_rare_flag(node.value):
+                self.rare_names.add(target.id)
+
+    def _annotated_assign(self, node: ast.AnnAssign) -> None:
+        term = self.annotation(node.annotation)
+        if node.value is not None:
+            value = self.term(node.value)
+            term = value if not term or term == TEXT else join(term, value)
+        self.assign(node.target, term)
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        value = self.term(node.value)
+        before = self.term(node.target)
+        if isinstance(node.target, ast.Name) and isinstance(node.value, ast.Constant):
+            self.counters.add(node.target.id)
+        if isinstance(before, tuple) and before[0] == "list" and isinstance(node.op, ast.Add):
+            value = ("list", element(value))
+        self.assign(node.target, join(before, value))
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        over = self.term(node.iter)
+        before = self.stack
+        number = self.enter_loop(node.iter, over)
+        self.assign(node.target, element(over), number)
+        self._note_counter(node, self.function.loops[number])
+        self.function.loops[number].weights = any(
+            isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in ast.walk(node.iter)
+        )
+        self.block(node.body)
+        self.stack = before
+        self.block(node.orelse)
+
+    def _note_counter(self, node: ast.For | ast.AsyncFor, loop: Loop) -> None:
+        name = last_name(node.iter.func) if isinstance(node.iter, ast.Call) else ""
+        target = node.target
+        if isinstance(target, ast.Tuple) and target.elts and _counts(node.iter):
+            target = target.elts[0]
+        elif name not in ("range", "trange", "count"):
+            return
+        if isinstance(target, ast.Name):
+            self.counters.add(target.id)
+            loop.epoch = name in ("range", "trange") and "epoch" in target.id.lower()
+
+    def _while(self, node: ast.While) -> None:
+        before = self.stack
+        number = self.enter_loop(node.test, UNKNOWN)
+        self.term(node.test)
+        self.function.loops[number].text = ""
+        self.block(node.body)
+        self.stack = before
+        self.block(node.orelse)
+
+    def _if(self, node: ast.If) -> None:
+        self.term(node.test)
+        body, other = guards.guards(node, self.counters, self.rare_names)
+        if body in (guards.NONE, MAYBE) and guards.leaves_loop(node.body) and any(frame >= 0 for frame in self.stack):
+            body = FIRST
+        before = dict(self.names)
+        self.guarded(node.body, body)
+        after = self.names
+        for name in _converted(node):
+            before[name] = after.get(name, UNKNOWN)
+        self.names = before
+        self.guarded(node.orelse, other)
+        self._merge(after)
+        if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
+            self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
+
+    def _merge(self, other: dict[str, Term]) -> None:
+        mine = self.names
+        for name, term in other.items():
+            if name not in mine:
+                mine[name] = term
+            elif mine[name] is not term:
+                mine[name] = join(mine[name], term)
+        # The file's own names, and those a nested function sees, are one dictionary for good.
+        other.clear()
+        other.update(mine)
+        self.names = other
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        before = self.no_grad
+        for item in node.items:
+            term = self.term(item.context_expr)
+            if term == NO_GRAD:
+                self.no_grad = True
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, term)
+        self.block(node.body)
+        self.no_grad = before
+
+    def _try(self, node: ast.Try) -> None:
+        self.block(node.body)
+        for handler in node.handlers:
+            if handler.name:
+                self.names[handler.name] = UNKNOWN
+            self.guarded(handler.body, ERROR)
+        self.block(node.orelse)
+        self.block(node.finalbody)
+
+    def _match(self, node: ast.Match) -> None:
+        self.term(node.subject)
+        for case in node.cases:
+            self.block(case.body)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._file.define(node, self)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self._file.define_class(node, self)
+
+    def _return(self, node: ast.Return) -> None:
+        if node.value is not None:
+            self.function.returns = join(self.function.returns, self.term(node.value))
+
+    def _rest(self, node: ast.stmt) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.term(child)
+
+
+def relative(summary: Summary, level: int, module: str) -> str:
+    """The full name of what `from ..x import y` names."""
+    parts = summary.module.split(".")
+    up = level - 1 if summary.package else level
+    return "@" + ".".join([*parts[: max(len(parts) - up, 0)], *([module] if module else [])])
+
+
+def qualified(scope: Body, name: str) -> str:
+    if scope.owner:
+        return f"{scope.owner}.{name}"
+    return f"{scope.function.name}.{name}" if scope.function.name else name
+
+
+def _is_static(function: Function) -> bool:
+    return any(name == "staticmethod" for name, _ in function.decorators)
+
+
+def _converted(node: ast.If) -> list[str]:
+    """`if not isinstance(x, list): x = x.tolist()`: afterwards x is what the branch made of it, on either path."""
+    tested = {
+        one.args[0].id
+        for one in ast.walk(node.test)
+        if isinstance(one, ast.Call) and one.args and isinstance(one.args[0], ast.Name)
+        if last_name(one.func) in ("isinstance", "is_tensor", "hasattr")
+    }
+    if not tested or node.orelse:
+        return []
+    return [
+        target.id
+        for one in node.body
+        if isinstance(one, ast.Assign)
+        for target in one.targets
+        if isinstance(target, ast.Name) and target.id in tested
+    ]
+
+
+def _counts(node: ast.expr) -> bool:
+    """enumerate(…), also inside tqdm(…)."""
+    while isinstance(node, ast.Call):
+        if last_name(node.func) == "enumerate":
+            return True
+        if not node.args:
+            return False
+        node = node.args[0]
+    return False
+
+
+def _dotted(node: ast.expr) -> str:
+    return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else last_name(node)
+
+
+_STATEMENTS: dict[type, Callable[[Body, Any], None]] = {
+    ast.Import: Body._import, ast.ImportFrom: Body._import_from, ast.Assign: Body._assign,
+    ast.AnnAssign: Body._annotated_assign, ast.AugAssign: Body._augmented, ast.For: Body._for,
+    ast.AsyncFor: Body._for, ast.While: Body._while, ast.If: Body._if, ast.With: Body._with,
+    ast.AsyncWith: Body._with, ast.Try: Body._try, ast.FunctionDef: Body._function,
+    ast.AsyncFunctionDef: Body._function, ast.ClassDef: Body._class, ast.Return: Body._return,
+    ast.Match: Body._match,
+}  # fmt: skip
+if hasattr(ast, "TryStar"):
+    _STATEMENTS[ast.TryStar] = Body._try

@@ -1,0 +1,193 @@
+"""Which branches of a program are taken rarely."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container
+
+from hotlap.source.facts import DEAD, ERROR, FIRST, FLAG, MAYBE, RARE
+
+NONE = 0  # no guard: loops start at 0 as well, so this never goes on a stack
+_CLOCKS = frozenset(("time", "perf_counter", "monotonic", "process_time"))
+_CHECKS = frozenset(("isnan", "isinf", "isfinite", "is_scripting", "is_tracing", "is_nan"))
+_SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly")
+
+
+def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
+    """How rarely the body and the other branch are taken."""
+    body, other = of_test(node.test, counters, rare_names)
+    if isinstance(node, ast.IfExp):
+        return body, other
+    if body == RARE and _has_step(node.body):
+        body = NONE  # gradient accumulation: this is the step itself
+    if body == NONE:
+        body = _of_body(node)
+    if body == NONE and other == NONE and not _is_plain(node.test):
+        return MAYBE, MAYBE
+    return body, other
+
+
+def _is_plain(test: ast.expr) -> bool:
+    """About types, None, the rank or training mode: true for whole runs, and no hint that the branch is rare."""
+    if isinstance(test, ast.UnaryOp):
+        return _is_plain(test.operand)
+    if isinstance(test, ast.BoolOp):
+        return all(_is_plain(value) for value in test.values)
+    if isinstance(test, ast.Compare):
+        sides = [test.left, *test.comparators]
+        return isinstance(test.ops[0], ast.Is | ast.IsNot) or any(_is_usual(side) for side in sides)
+    return _is_usual(test)
+
+
+def _is_usual(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in ("isinstance", "len", "hasattr", "is_available", "is_main_process", "get_rank", "is_tensor")
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return any(word in name.lower() for word in ("rank", "main_process", "is_main", "training", "master", "type"))
+
+
+def of_test(test: ast.expr, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        body, other = of_test(test.operand, counters, rare_names)
+        return (RARE, NONE) if _is_modulo(test.operand) else (other, body)
+    if isinstance(test, ast.BoolOp):
+        return _of_both(test, counters, rare_names)
+    if isinstance(test, ast.Constant):
+        return (NONE, DEAD) if test.value else (DEAD, NONE)
+    if isinstance(test, ast.Compare):
+        return _of_comparison(test, counters)
+    if _is_modulo(test):
+        return NONE, RARE
+    if isinstance(test, ast.Call):
+        return _of_call(test)
+    return _of_name(test, rare_names)
+
+
+def _of_both(test: ast.BoolOp, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
+    parts = [of_test(value, counters, rare_names)[0] for value in test.values]
+    if isinstance(test.op, ast.And):
+        return next((part for part in parts if part in (DEAD, RARE, FIRST, FLAG)), NONE), NONE
+    return (parts[0], NONE) if NONE not in parts else (NONE, NONE)
+
+
+def _of_comparison(test: ast.Compare, counters: Container[str]) -> tuple[int, int]:
+    operator, sides = test.ops[0], [test.left, *test.comparators]
+    if any(_is_modulo(side) for side in sides):
+        if isinstance(operator, ast.Eq | ast.Lt | ast.LtE):
+            return RARE, NONE
+        return (NONE, RARE) if isinstance(operator, ast.NotEq | ast.Gt) else (NONE, NONE)
+    if any(_mentions_clock(side) for side in sides):
+        return RARE, NONE
+    counted = any(_is_counter(side, counters) for side in sides)
+    if counted and isinstance(operator, ast.Eq):
+        return FIRST, NONE
+    if counted and isinstance(operator, ast.NotEq):
+        return NONE, FIRST
+    if _is_counter(test.left, counters) and isinstance(operator, ast.Lt | ast.LtE) and _is_small(test.comparators[0]):
+        return RARE, NONE
+    return NONE, NONE
+
+
+def _of_call(test: ast.Call) -> tuple[int, int]:
+    name = test.func.attr if isinstance(test.func, ast.Attribute) else getattr(test.func, "id", "")
+    if name == "isfinite":
+        return NONE, RARE
+    if name in _CHECKS:
+        return RARE, NONE
+    if name in ("any", "all") and isinstance(test.func, ast.Attribute) and isinstance(test.func.value, ast.Call):
+        return _of_call(test.func.value)
+    if name in ("any", "all", "bool") and test.args and isinstance(test.args[0], ast.Call):
+        return _of_call(test.args[0])
+    return _of_word(name)
+
+
+def _of_word(name: str) -> tuple[int, int]:
+    """A word can only make a place colder: debugging switches, and flags that are raised now and then."""
+    if name.lower().startswith(("should_", "time_to_", "is_time_to")):
+        return RARE, NONE
+    return (FLAG, NONE) if any(word in name.lower() for word in _SWITCHES) else (NONE, NONE)
+
+
+def _of_name(test: ast.expr, rare_names: Container[str]) -> tuple[int, int]:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    if name == "TYPE_CHECKING":
+        return DEAD, NONE
+    if isinstance(test, ast.Name) and name in rare_names:
+        return RARE, NONE
+    return _of_word(name)
+
+
+def _of_body(node: ast.If) -> int:
+    """A branch that ends in an exception, and one that fills what was still empty."""
+    last = node.body[-1]
+    if isinstance(last, ast.Raise):
+        return ERROR
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _ends_program(last.value):
+        return ERROR
+    if isinstance(node.test, ast.UnaryOp) and "hasattr" in ast.dump(node.test):
+        return FIRST
+    empty = _tested_for_none(node.test)
+    if empty and any(
+        isinstance(one, ast.Assign) and ast.dump(one.targets[0]).split(", ctx")[0] == empty for one in node.body
+    ):
+        return FIRST
+    return NONE
+
+
+def _tested_for_none(test: ast.expr) -> str:
+    """The place that `if x is None` looks at, as text to compare."""
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and not isinstance(test.left, ast.Name):
+        right = test.comparators[0]  # a plain name is empty again in the next call
+        if isinstance(right, ast.Constant) and right.value is None:
+            return ast.dump(test.left).split(", ctx")[0]
+    return ""
+
+
+def _ends_program(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name in ("exit", "_exit", "abort", "quit")
+
+
+def leaves(body: list[ast.stmt]) -> bool:
+    """The block never goes on to what stands after it."""
+    return bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
+
+
+def leaves_loop(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Return | ast.Break)
+
+
+def is_rare_flag(value: ast.expr) -> bool:
+    """`log_now = step % 50 == 0`."""
+    return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, (), ())[0] == RARE
+
+
+def _is_modulo(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and not isinstance(node.left, ast.Constant)
+
+
+def _mentions_clock(node: ast.expr) -> bool:
+    return any(
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute | ast.Name)
+        and (one.func.attr if isinstance(one.func, ast.Attribute) else one.func.id) in _CLOCKS
+        for one in ast.walk(node)
+    )  # fmt: skip
+
+
+def _is_counter(node: ast.expr, counters: Container[str]) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return _is_counter(node.left, counters)
+    return isinstance(node, ast.Name) and node.id in counters
+
+
+def _is_small(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value <= 10
+
+
+def _has_step(body: list[ast.stmt]) -> bool:
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
+                return True
+    return False

@@ -1,0 +1,37 @@
+"""How hot a place is."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from hotlap.model.scanned import Confidence, Frequency, Step
+
+
+class Side(IntEnum):
+    """Where it runs. What loads data holds tensors on the host, where reading one waits for nothing."""
+
+    TRAIN = 0
+    EVALUATE = 1
+    LOAD = 2
+
+
+class Heat(NamedTuple):
+    frequency: Frequency
+    confidence: Confidence
+    side: Side
+    why: tuple[Step, ...] = ()
+    maybes: int = 0  # conditions on the way that say nothing about how often they hold
+
+    @property
+    def hot(self) -> bool:
+        return self.frequency.rank >= Frequency.BATCH.rank
+
+    def better_than(self, other: Heat | None) -> bool:
+        if other is None:
+            return True
+        mine = (self.hot, self.side is not Side.LOAD, self.confidence.rank, self.frequency.rank)
+        return mine > (other.hot, other.side is not Side.LOAD, other.confidence.rank, other.frequency.rank)
+
+
+COLD = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)

@@ -1,0 +1,159 @@
+"""Methods and functions that a framework calls: per batch, per sample, per epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.source.classes import Reference
+from hotlap.source.facts import Call, Class, Function
+from hotlap.source.heat import Heat, Side
+from hotlap.source.project import Project
+from hotlap.source.terms import LOADER, Term
+
+_TRAIN_BATCH = frozenset(
+    "training_step on_train_batch_start on_train_batch_end on_before_backward on_after_backward on_before_zero_grad "
+    "on_before_optimizer_step optimizer_step training_step_end on_step_begin on_step_end on_substep_end "
+    "on_batch_begin on_batch_end on_batch_start before_batch after_batch after_loss after_backward after_step "
+    "after_pred on_train_batch_begin train_step train_on_batch before_train_iter after_train_iter".split()
+)
+_EVALUATE_BATCH = frozenset(
+    "validation_step test_step predict_step prediction_step on_validation_batch_start on_validation_batch_end "
+    "on_test_batch_start on_test_batch_end validation_step_end eval_step test_on_batch on_prediction_step "
+    "after_val_iter".split()
+)
+_EPOCH = frozenset(
+    "on_train_epoch_start on_train_epoch_end on_validation_epoch_start on_validation_epoch_end on_epoch_end "
+    "on_epoch_begin on_epoch_start training_epoch_end validation_epoch_end before_epoch after_epoch "
+    "on_test_epoch_end".split()
+)
+_HF_TRAINER = {"compute_loss": Frequency.BATCH}
+_FRAMEWORK = (
+    "Lightning",
+    "Trainer",
+    "Callback",
+    "Hook",
+    "Module",
+    "Learner",
+    "Model",
+    "Task",
+    "System",
+    "Base",
+    "Runner",
+)
+_RUN_ARGUMENTS = frozenset(
+    "step map apply checkpoint vmap filter reduce partial jit grad functional_call Engine run_engine".split()
+)
+
+
+def runs_its_arguments(callee: Term) -> bool:
+    """optimizer.step(closure), map(f, …), checkpoint(block, x): functions given to it run right there."""
+    if isinstance(callee, str):
+        return True  # a method of an optimizer, module or tensor
+    if callee[0] == "attr":
+        return callee[2] in _RUN_ARGUMENTS
+    return callee[0] == "name" and callee[1].rsplit(".", 1)[-1] in _RUN_ARGUMENTS
+
+
+def roots(project: Project) -> Iterator[tuple[Reference, Heat]]:
+    for path, summary in project.files.items():
+        for owner in summary.classes.values():
+            yield from _of_class(project, path, owner)
+        for name, function in summary.functions.items():
+            yield from _of_function(project, Reference(path, name), function)
+            for call in function.calls:
+                yield from _of_call(project, path, call)
+
+
+def _of_class(project: Project, path: str, owner: Class) -> Iterator[tuple[Reference, Heat]]:
+    names = project.base_names(path, owner)
+    functions = project.files[path].functions
+    for method in owner.methods:
+        found = _hook(project, path, owner, method, names)
+        if found is not None:
+            frequency, side, text = found
+            reference = Reference(path, f"{owner.name}.{method}")
+            yield reference, _heat(frequency, side, Step(path, functions[reference.name].line, text))
+
+
+def _hook(project: Project, path: str, owner: Class, method: str, names: set[str]) -> tuple[Frequency, int, str] | None:
+    short = owner.name.rsplit(".", 1)[-1]
+    inherits = any(any(word in name for word in _FRAMEWORK) for name in names)
+    if inherits:
+        found = _framework_hook(method, names, short)
+        if found is not None:
+            return found
+    if method in ("__getitem__", "__getitems__") and project.is_dataset(path, owner):
+        return Frequency.SAMPLE, 2, f"{short}.{method} loads a sample"
+    if method == "forward" and any(name.endswith("autograd.Function") or name == "Function" for name in names):
+        return Frequency.BATCH, 0, f"{short}.forward is called every batch"
+    if method == "forward" and project.is_module(path, owner):
+        return Frequency.BATCH, 0, f"{short}.forward is called every batch"
+    return None
+
+
+def _framework_hook(method: str, names: set[str], short: str) -> tuple[Frequency, int, str] | None:
+    if method in _TRAIN_BATCH:
+        return Frequency.BATCH, 0, f"{short}.{method} is called every training batch"
+    if method in _EVALUATE_BATCH:
+        return Frequency.BATCH, 1, f"{short}.{method} is called every batch of an evaluation"
+    if method in _EPOCH:
+        return Frequency.EPOCH, 0, f"{short}.{method} is called every epoch"
+    if method in _HF_TRAINER and any("Trainer" in name for name in names):
+        return _HF_TRAINER[method], 0, f"{short}.{method} is called every training batch"
+    return None
+
+
+def _of_function(project: Project, reference: Reference, function: Function) -> Iterator[tuple[Reference, Heat]]:
+    """Ignite's events."""
+    for name, given in function.decorators:
+        if not name.endswith(".on"):
+            continue
+        text = " ".join(given)
+        if "ITERATION_COMPLETED" in text or "ITERATION_STARTED" in text:
+            frequency = Frequency.RARE if "every" in text or "once" in text else Frequency.BATCH
+            yield reference, _heat(frequency, 0, Step(reference.path, function.line, "handler of every iteration"))
+
+
+def _of_call(project: Project, path: str, call: Call) -> Iterator[tuple[Reference, Heat]]:
+    """collate_fn of a loader; the update function of an engine."""
+    callee = call.callee
+    last = callee[-1].rsplit(".", 1)[-1] if isinstance(callee, tuple) and isinstance(callee[-1], str) else ""
+    for word, term in call.keywords:
+        if word in ("collate_fn", "data_collator"):
+            yield from _given(project, path, call, term, Frequency.BATCH, 2, "puts a batch together")
+        elif word == "worker_init_fn":
+            continue
+    if last == "Engine" and call.arguments:
+        yield from _given(
+            project, path, call, call.arguments[0], Frequency.BATCH, 0, "is run by the engine every batch"
+        )
+    if last.endswith("DataLoader") or callee == LOADER:
+        yield from _of_dataset(project, path, call)
+
+
+def _given(
+    project: Project, path: str, call: Call, term: Term, frequency: Frequency, side: int, text: str
+) -> Iterator[tuple[Reference, Heat]]:
+    if isinstance(term, tuple):
+        for target in project.targets(term, path):
+            yield target, _heat(frequency, side, Step(path, call.line, f"{target.name} {text}"))
+
+
+def _of_dataset(project: Project, path: str, call: Call) -> Iterator[tuple[Reference, Heat]]:
+    """A class that only looks like a dataset is one when a loader gets it."""
+    given = (
+        call.arguments[0] if call.arguments else next((term for word, term in call.keywords if word == "dataset"), "")
+    )
+    answer = project.answer(given, path)
+    found = project.class_of(answer, path)
+    if found is None:
+        return
+    method = project.method(found[0], found[1], "__getitem__")
+    if method is not None:
+        line = project.function(method).line
+        yield method, _heat(Frequency.SAMPLE, 2, Step(method.path, line, f"{method.name} loads a sample"))
+
+
+def _heat(frequency: Frequency, side: int, step: Step) -> Heat:
+    return Heat(frequency, Confidence.HIGH, Side(side), (step,))

@@ -1,0 +1,166 @@
+"""DataLoaders as the source makes them: their settings, and where one is made that a loop iterates over."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.source.code import Code, last_name
+from hotlap.source.heat import Heat, Side
+from hotlap.source.torch_names import TORCH_LOADERS
+
+POSITIONS = (
+    "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout "
+    "worker_init_fn multiprocessing_context generator"
+).split()
+
+
+@dataclass(frozen=True)
+class Loader:
+    call: ast.Call
+    settings: dict[str, ast.expr]
+    complete: bool  # nothing is hidden in a **mapping that cannot be seen
+
+    def constant(self, name: str) -> object:
+        """The value where it is written out, else None."""
+        value = self.settings.get(name)
+        return value.value if isinstance(value, ast.Constant) else None
+
+    def lacks(self, name: str) -> bool:
+        """Not given, or given as False, None or 0."""
+        if name not in self.settings:
+            return self.complete
+        value = self.settings[name]
+        return isinstance(value, ast.Constant) and not value.value
+
+    def workers(self) -> str:
+        """ "none", "some", "unknown": whether worker processes load its batches."""
+        if "num_workers" not in self.settings:
+            return "none" if self.complete else "unknown"
+        value = self.settings["num_workers"]
+        if isinstance(value, ast.Constant):
+            return "some" if value.value else "none"
+        return "unknown"
+
+
+def loaders(code: Code) -> Iterator[Loader]:
+    for call in code.calls("DataLoader"):
+        if code.full_name(call.func) in TORCH_LOADERS:
+            yield loader(code, call)
+
+
+def loader(code: Code, call: ast.Call) -> Loader:
+    settings: dict[str, ast.expr] = {}
+    complete = not any(isinstance(one, ast.Starred) for one in call.args)
+    for name, value in zip(POSITIONS, call.args, strict=False):
+        settings[name] = _constant(code, value)
+    for word in call.keywords:
+        if word.arg is not None:
+            settings[word.arg] = _constant(code, word.value)
+        else:
+            known = _mapping(code, call, word.value)
+            complete = complete and known is not None
+            settings.update(known or {})
+    return Loader(call, settings, complete)
+
+
+def _constant(code: Code, value: ast.expr) -> ast.expr:
+    """A name that the file sets once, to a constant, stands for it."""
+    if not isinstance(value, ast.Name):
+        return value
+    function = code.function(value)
+    if function is not None and value.id in {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}:
+        return value
+    found = assigned(code, value.id)
+    return found[0] if len(found) == 1 and isinstance(found[0], ast.Constant) else value
+
+
+def _mapping(code: Code, call: ast.Call, value: ast.expr) -> dict[str, ast.expr] | None:
+    """What a **mapping holds, where it is written in the same function; conditional entries count as given."""
+    if isinstance(value, ast.Dict):
+        return _entries(value)
+    if not isinstance(value, ast.Name):
+        return None
+    scope = code.function(call) or code.tree
+    found: dict[str, ast.expr] | None = None
+    for node in ast.walk(scope):
+        made = _made(node, value.id)
+        if made is not None:
+            entries = _entries(made)
+            if entries is None:
+                return None
+            found = {**(found or {}), **entries}
+    return found
+
+
+def _made(node: ast.AST, name: str) -> ast.expr | None:
+    """What is put into the mapping by a statement."""
+    if isinstance(node, ast.Assign):
+        target = node.targets[0]
+        if isinstance(target, ast.Name) and target.id == name:
+            return node.value
+        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == name:
+            return ast.Dict(keys=[target.slice], values=[node.value])
+    if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+        return node.value
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == f"{name}.update":
+        return node.args[0] if node.args else ast.Call(ast.Name("dict"), [], node.keywords)
+    return None
+
+
+def _entries(value: ast.expr) -> dict[str, ast.expr] | None:
+    if isinstance(value, ast.Dict):
+        keys = [key.value if isinstance(key, ast.Constant) else None for key in value.keys]
+        return {str(key): one for key, one in zip(keys, value.values, strict=True)} if None not in keys else None
+    if isinstance(value, ast.Call) and last_name(value.func) == "dict" and not value.args:
+        return {word.arg: word.value for word in value.keywords if word.arg}
+    return None
+
+
+def in_memory(code: Code, one: Loader) -> bool:
+    """Its dataset is a TensorDataset: workers would only copy what is there already."""
+    dataset = one.settings.get("dataset")
+    if isinstance(dataset, ast.Name):
+        made = assigned(code, dataset.id)
+        dataset = made[-1] if made else dataset
+    return isinstance(dataset, ast.Call) and last_name(dataset.func) == "TensorDataset"
+
+
+def assigned(code: Code, name: str) -> list[ast.expr]:
+    """Everything the file sets a plain name to."""
+    return [
+        node.value
+        for node in code.nodes(ast.Assign)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    ]
+
+
+def heat(code: Code, one: Loader) -> Heat:
+    """Settings are made once and felt at every batch. In tests nobody waits for them."""
+    parts = PurePath(code.path).parts
+    tested = any(part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in parts)
+    confidence = Confidence.LOW if tested or code.heat(one.call).frequency is Frequency.NEVER else Confidence.HIGH
+    return Heat(
+        Frequency.BATCH,
+        confidence,
+        Side.LOAD,
+        (Step(code.path, one.call.lineno, "every batch comes from this loader"),),
+    )
+
+
+def made_at(code: Code, iterable: ast.expr) -> ast.Call | None:
+    """The DataLoader(…) that a loop iterates over, where it is made in the same file."""
+    while isinstance(iterable, ast.Call):
+        if code.full_name(iterable.func) in TORCH_LOADERS:
+            return iterable
+        if not iterable.args:
+            return None
+        iterable = iterable.args[0]
+    if not isinstance(iterable, ast.Name):
+        return None
+    made = assigned(code, iterable.id)
+    calls = [one for one in made if isinstance(one, ast.Call) and code.full_name(one.func) in TORCH_LOADERS]
+    return calls[0] if len(calls) == 1 == len(made) else None

@@ -1,0 +1,269 @@
+"""One finding in a libcst tree, and the changes a fix makes there. Formatting and comments stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+
+from hotlap.model.scanned import Scanned
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+Change = Callable[[Any], Any]
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+class CannotFix(Exception):
+    """The code is not as the finding says, or another fix is changing it: left as it is for this round."""
+
+
+class Tree:
+    """A file being repaired: changes are collected and made in one pass."""
+
+    def __init__(self, text: str) -> None:
+        self.wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        self.module = self.wrapper.module
+        self.parents = self.wrapper.resolve(ParentNodeProvider)
+        self.positions = self.wrapper.resolve(PositionProvider)
+        self.by_position: dict[tuple[int, int, int, int], list[cst.CSTNode]] = {}
+        for node, where in self.positions.items():
+            key = (where.start.line, where.start.column, where.end.line, where.end.column)
+            self.by_position.setdefault(key, []).append(node)
+        self.changes: dict[cst.CSTNode, list[Change]] = {}
+        self.taken: set[cst.CSTNode] = set()
+        self.once: set[tuple[cst.CSTNode, str]] = set()
+
+    def apply(self, fix: Callable[[Place], None], finding: Scanned) -> bool:
+        """Collect the changes of one fix; nothing of it when it cannot be made whole."""
+        place = Place(self, finding)
+        try:
+            fix(place)
+        except CannotFix:
+            return False
+        for node in (*place.changes, *place.takes):
+            if node in self.taken or any(one in self.taken for one in self.ancestors(node)):
+                return False
+        if any(self._touched(node) for node in place.takes):
+            return False
+        for node, changes in place.changes.items():
+            self.changes.setdefault(node, []).extend(changes)
+        self.taken.update(place.takes)
+        self.once.update(place.onces)
+        return True
+
+    def ancestors(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        found = []
+        while node in self.parents:
+            node = self.parents[node]
+            found.append(node)
+        return found
+
+    def _touched(self, node: cst.CSTNode) -> bool:
+        return any(changed is node or node in self.ancestors(changed) for changed in self.changes)
+
+    def code(self) -> str:
+        return self.module.visit(_Changer(self.changes)).code
+
+
+class _Changer(cst.CSTTransformer):
+    def __init__(self, changes: dict[cst.CSTNode, list[Change]]) -> None:
+        super().__init__()
+        self.changes = changes
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        result: Any = updated_node
+        before: list[Any] = []
+        after: list[Any] = []
+        for change in self.changes.get(original_node, ()):
+            result = change(result)
+            if isinstance(result, _Around):
+                before, result, after = [*before, *result.before], result.node, [*after, *result.after]
+        if not before and not after:
+            return result
+        middle = [] if isinstance(result, cst.RemovalSentinel) else [result]
+        return cst.FlattenSentinel([*before, *middle, *after])
+
+
+class _Around:
+    """A statement with others put before or after it."""
+
+    def __init__(self, node: Any, before: Sequence[Any], after: Sequence[Any]) -> None:
+        self.node, self.before, self.after = node, before, after
+
+
+class Place:
+    """What a fix works on: `place.found` is the finding, `place.node(kind)` the tree's node it points at."""
+
+    def __init__(self, tree: Tree, found: Scanned) -> None:
+        self.tree, self.found = tree, found
+        self.changes: dict[cst.CSTNode, list[Change]] = {}
+        self.takes: list[cst.CSTNode] = []
+        self.onces: list[tuple[cst.CSTNode, str]] = []
+
+    # Looking
+
+    def node(self, kind: type[Node], at: str = "") -> Node:
+        """The node of that kind at the finding, or at a place that a hint names as `position_of` wrote it."""
+        one = self.found
+        key = (one.line, one.column - 1, one.end_line, one.end_column - 1)
+        if at:
+            numbers = [int(part) for part in at.split(":")]
+            key = (numbers[0], numbers[1], numbers[2], numbers[3])
+        for node in self.tree.by_position.get(key, ()):
+            if isinstance(node, kind):
+                return node
+        raise CannotFix(f"no {kind.__name__} at line {key[0]}")
+
+    def has_here(self, kind: type[cst.CSTNode]) -> bool:
+        return self.has(kind, "")
+
+    def has(self, kind: type[cst.CSTNode], at: str) -> bool:
+        try:
+            self.node(kind, at)
+        except CannotFix:
+            return False
+        return True
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode:
+        return self.tree.parents[node]
+
+    def line(self, node: cst.CSTNode) -> Statement:
+        """The whole statement that a node is in."""
+        for one in (node, *self.tree.ancestors(node)):
+            if isinstance(one, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+                return one
+        raise CannotFix("it is in no statement")
+
+    def text(self, node: cst.CSTNode) -> str:
+        return self.tree.module.code_for_node(node)
+
+    # Changing
+
+    def change(self, node: cst.CSTNode, how: Change) -> None:
+        """`how` gets the node as other changes left it and gives the new one."""
+        self.changes.setdefault(node, []).append(how)
+
+    def replace(self, node: cst.CSTNode, text: str) -> None:
+        """Another expression in its place; nobody else may change it in this round."""
+        self.takes.append(node)
+        new = cst.parse_expression(text)
+        self.change(node, lambda _: new)
+
+    def replace_once(self, node: cst.CSTNode, text: str) -> None:
+        """The same, where several fixes of one finding want the same."""
+        if self.first(node, text):
+            self.replace(node, text)
+
+    def take(self, node: cst.CSTNode) -> None:
+        self.takes.append(node)
+
+    def remove(self, node: cst.CSTNode) -> None:
+        self.takes.append(node)
+        self.change(node, lambda _: cst.RemoveFromParent())
+
+    def before(self, statement: cst.CSTNode, text: str) -> None:
+        """The same text at the same statement is put there once, however many fixes ask for it."""
+        if self.first(statement, text):
+            new = self.statement(text)
+            self.change(statement, lambda node: _Around(node, [new], []))
+
+    def after(self, statement: cst.CSTNode, text: str) -> None:
+        if self.first(statement, text):
+            new = self.statement(text)
+            self.change(statement, lambda node: _Around(node, [], [new]))
+
+    def first(self, statement: cst.CSTNode, text: str) -> bool:
+        """No fix of this round has asked for this change here before."""
+        key = (statement, text)
+        if key in self.tree.once or key in self.onces:
+            return False
+        self.onces.append(key)
+        return True
+
+    def need_import(self, module: str) -> None:
+        """`import module` among the others, unless it is there."""
+        statements = [one for one in self.tree.module.body if isinstance(one, cst.SimpleStatementLine)]
+        imports = [one for one in statements if isinstance(one.body[0], cst.Import | cst.ImportFrom)]
+        if any(self.text(one).strip() == f"import {module}" for one in imports):
+            return
+        plain = [one for one in imports if "__future__" not in self.text(one)]
+        if plain:
+            self.before(plain[0], f"import {module}")
+        elif imports:
+            self.after(imports[-1], f"import {module}")
+        else:
+            raise CannotFix("nowhere to import it")
+
+    def statement(self, text: str) -> Any:
+        return cst.parse_statement(text, config=self.tree.module.config_for_parsing)
+
+    def set_argument(self, call: cst.Call, name: str, value: str) -> None:
+        """Give a call a keyword argument, or another value for it."""
+        self.change(call, lambda node: with_argument(node, name, value))
+
+    def drop_argument(self, call: cst.Call, name: str) -> None:
+        self.change(call, lambda node: without_argument(node, name))
+
+
+def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
+    expression = cst.parse_expression(value)
+    for number, one in enumerate(call.args):
+        if one.keyword is not None and one.keyword.value == name:
+            changed = one.with_changes(value=expression)
+            return call.with_changes(args=[*call.args[:number], changed, *call.args[number + 1 :]])
+    new = cst.Arg(
+        value=expression,
+        keyword=cst.Name(name),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    if not call.args:
+        return call.with_changes(args=[new])
+    last = call.args[-1]
+    between = _separator(call)
+    if isinstance(last.comma, cst.Comma):
+        ending = last.comma.whitespace_after
+        last = last.with_changes(comma=cst.Comma(whitespace_after=_continued(ending, between)))
+        new = new.with_changes(comma=cst.Comma(whitespace_after=_plain(ending)))
+    else:
+        new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+        last = last.with_changes(
+            comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
+        )
+    return call.with_changes(args=[*call.args[:-1], last, new])
+
+
+def _separator(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
+    """What stands between the arguments so far."""
+    if len(call.args) > 1 and isinstance(call.args[-2].comma, cst.Comma):
+        return _plain(call.args[-2].comma.whitespace_after)
+    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+        return call.whitespace_before_args
+    return cst.SimpleWhitespace(" ")
+
+
+def _plain(white: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+    """The same line breaks without the comment."""
+    if isinstance(white, cst.ParenthesizedWhitespace):
+        return white.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+    return white
+
+
+def _continued(
+    ending: cst.BaseParenthesizableWhitespace, between: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
+    """What stood after the last argument, comment and all, now with another argument to follow."""
+    if isinstance(ending, cst.ParenthesizedWhitespace) and isinstance(between, cst.ParenthesizedWhitespace):
+        return ending.with_changes(last_line=between.last_line, indent=between.indent)
+    return between
+
+
+def without_argument(call: cst.Call, name: str) -> cst.Call:
+    kept = [one for one in call.args if one.keyword is None or one.keyword.value != name]
+    if len(kept) == len(call.args):
+        return call
+    gone = next(one for one in call.args if one.keyword is not None and one.keyword.value == name)
+    if kept and call.args[-1] is gone:
+        kept[-1] = kept[-1].with_changes(comma=gone.comma, whitespace_after_arg=gone.whitespace_after_arg)
+    return call.with_changes(args=kept)

@@ -1,0 +1,20 @@
+"""From where the parser says a node is to where a person and libcst look for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+
+def characters(lines: Sequence[str], line: int, offset: int) -> int:
+    """From bytes, as the parser counts, to characters from 0."""
+    text = lines[line - 1]
+    return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
+
+
+def position_of(node: ast.AST, lines: Sequence[str]) -> str:
+    """Where a node stands, as a hint for `Place.node`."""
+    one: Any = node
+    start = characters(lines, one.lineno, one.col_offset)
+    return f"{one.lineno}:{start}:{one.end_lineno}:{characters(lines, one.end_lineno, one.end_col_offset)}"

@@ -1,0 +1,63 @@
+"""Where the host waits for the device: calls that read a tensor's value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence
+from hotlap.source.code import Code, keyword
+from hotlap.source.terms import TENSOR, UNKNOWN
+
+READERS = ("item", "cpu", "numpy", "tolist", "to", "float", "int", "bool")
+
+
+def explicit(code: Code) -> Iterator[tuple[ast.Call, ast.expr, Confidence]]:
+    """Every call that waits for the device, the tensor it reads, and how sure it is that it is one."""
+    for call in code.calls(*READERS):
+        read = read_by(code, call)
+        if read is not None:
+            yield call, *read
+
+
+def read_by(code: Code, call: ast.Call) -> tuple[ast.expr, Confidence] | None:
+    if isinstance(call.func, ast.Attribute):
+        return _by_method(code, call, call.func)
+    if isinstance(call.func, ast.Name) and call.func.id in ("float", "int", "bool") and len(call.args) == 1:
+        argument = call.args[0]
+        return (argument, Confidence.HIGH) if code.kind(argument) == TENSOR else None
+    return None
+
+
+def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast.expr, Confidence] | None:
+    name, value = function.attr, function.value
+    if name in ("float", "int", "bool") or (name == "to" and not _to_host(call)):
+        return None
+    if name in ("item", "numpy", "tolist") and call.args:
+        return None
+    kind = code.kind(value)
+    if kind == TENSOR:
+        return value, Confidence.HIGH
+    if kind != UNKNOWN or code.term(value) != UNKNOWN or code.full_name(value):
+        return None
+    if name == "item" or (name == "cpu" and not isinstance(code.parent(call), ast.Expr)):
+        return value, Confidence.MEDIUM
+    return (value, Confidence.LOW) if name in ("tolist", "numpy") else None
+
+
+def _to_host(call: ast.Call) -> bool:
+    given = call.args[0] if call.args else keyword(call, "device")
+    if isinstance(given, ast.Call) and given.args:
+        given = given.args[0]
+    return isinstance(given, ast.Constant) and given.value == "cpu"
+
+
+def in_test(code: Code, call: ast.Call) -> bool:
+    """`if bool(x)` and the like are conditions, which is another rule's."""
+    return isinstance(call.func, ast.Name) and call.func.id == "bool"
+
+
+def shown(node: ast.AST, longest: int = 60) -> str:
+    """The code of a node for a message, cut where it is long."""
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= longest else f"…{text[-longest:]}"

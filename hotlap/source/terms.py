@@ -1,0 +1,137 @@
+"""What an expression may be, worked out without running it.
+
+A term is a kind (a string) where reading one function is enough, or a question that only the project can answer:
+
+("def", name)            something defined in this file, by its qualified name
+("name", "pkg.thing")    something imported
+("param", name, number)  an argument of the function of that qualified name
+("self", name)           an instance of that class of this file
+("super", name)          the same, looked up from its bases on
+("attr", term, name)     an attribute
+("call", term)           what calling it gives
+("item", term)           one element of it
+("part", term, number)   what unpacking it gives at that place
+("list", term)           a list, set or dict of such elements
+("tuple", term, …)       exactly these
+("enumerated", term)     enumerate(…) of it
+("zipped", term, …)      zip(…) of them
+("join", term, term)     either of them, or an operation on both
+("operation", term, …)   what a function of torch's makes of them
+("moved", term)          after .to(device) or .cuda()
+("hosted", term)         after .cpu()
+("aside", call)          the result of a call that got tensors of the host only
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Term: TypeAlias = str | tuple[Any, ...]
+
+UNKNOWN = ""
+TENSOR = "tensor"  # on the device, as far as anyone can tell
+BATCH = "batch"  # what a loader gives: still on the host, unless the framework moved it
+HOST = "host tensor"
+NUMBER = "number"
+EXTENT = "extent"  # a number that counts elements of a tensor
+TEXT = "text"
+NUMPY = "array"
+FRAME = "frame"
+MODULE = "module"
+OPTIMIZER = "optimizer"
+SCHEDULER = "scheduler"
+LOADER = "loader"
+PLACED_LOADER = "placed loader"  # its batches are on the device already
+DATASET = "dataset"
+SCALER = "scaler"
+DEVICE = "device"
+BAR = "bar"  # a progress bar around something that is no loader
+WRITER = "writer"  # TensorBoard, wandb and their like
+LOGGER = "logger"
+ACCELERATOR = "accelerator"
+FILE = "file"
+RARELY = "rarely true"  # a flag that holds every n-th time
+NO_GRAD = "no_grad"
+FUNCTION = "function"
+
+TENSORS = frozenset((TENSOR, BATCH, HOST))
+LOADERS = frozenset((LOADER, PLACED_LOADER))
+_STRENGTH = {
+    kind: rank for rank, kind in enumerate((UNKNOWN, TEXT, NUMBER, EXTENT, FRAME, NUMPY, HOST, BATCH, MODULE, TENSOR))
+}
+
+
+def join(one: Term, other: Term) -> Term:
+    """What an operation on both gives, or what a name is that is one on some path and the other on another."""
+    if one in (other, TENSOR) or other in (NUMBER, UNKNOWN, TEXT):
+        return one
+    if one in (NUMBER, UNKNOWN, TEXT) or other == TENSOR:
+        return other
+    if isinstance(one, str) and isinstance(other, str):
+        return one if _STRENGTH.get(one, 20) >= _STRENGTH.get(other, 20) else other
+    return one if depth(one) + depth(other) > 12 else ("join", one, other)
+
+
+def depth(term: Term) -> int:
+    """How deep a question nests. It is bounded so that loops in a program cannot blow a term up."""
+    return (
+        0
+        if isinstance(term, str)
+        else 1 + max((depth(part) for part in term[1:] if isinstance(part, tuple)), default=0)
+    )
+
+
+def element(term: Term) -> Term:
+    """What iterating over it, or indexing it, gives."""
+    if isinstance(term, str):
+        return _ELEMENTS.get(term, UNKNOWN)
+    if term[0] == "list":
+        return part_of(term, 1)
+    if term[0] == "tuple":
+        return _joined(term[1:])
+    if term[0] == "enumerated":
+        return ("tuple", NUMBER, element(term[1]))
+    if term[0] == "zipped":
+        return ("tuple", *(element(part) for part in term[1:]))
+    return ("item", term) if depth(term) < 8 else UNKNOWN
+
+
+def unpacked(term: Term, number: int, total: int) -> Term:
+    """What the name at one place of an unpacking gets."""
+    if isinstance(term, str):
+        return _ELEMENTS.get(term, UNKNOWN)
+    if term[0] == "tuple":
+        return part_of(term, number + 1) if len(term) == total + 1 else element(term)
+    if term[0] == "list":
+        return part_of(term, 1)
+    return ("part", term, number) if depth(term) < 8 else UNKNOWN
+
+
+def part_of(term: tuple[Any, ...], number: int) -> Term:
+    part: Term = term[number]
+    return part
+
+
+def _joined(parts: tuple[Any, ...]) -> Term:
+    result: Term = UNKNOWN
+    for part in parts:
+        result = join(result, part)
+    return result
+
+
+_ELEMENTS = {
+    TENSOR: TENSOR, BATCH: BATCH, HOST: HOST, NUMPY: NUMPY, LOADER: BATCH, PLACED_LOADER: TENSOR, DATASET: BATCH,
+    EXTENT: EXTENT, FRAME: FRAME, TEXT: TEXT, MODULE: MODULE, NUMBER: NUMBER,
+}  # fmt: skip
+
+
+def moved(term: Term) -> Term:
+    if isinstance(term, str):
+        return TENSOR if term in (BATCH, HOST, UNKNOWN) else term
+    return term if term[0] == "moved" else ("moved", term)
+
+
+def hosted(term: Term) -> Term:
+    if isinstance(term, str):
+        return HOST if term in (BATCH, TENSOR, UNKNOWN) else term
+    return term if term[0] == "hosted" else ("hosted", term)

@@ -1,0 +1,256 @@
+"""In a process of a trial: applies the choices, times steps, keeps losses, and ends the program after enough of them.
+
+A step ends when its optimizers are done; it is over once one of them steps again. So it is counted the same whatever
+an optimisation does to the loader, and both arms train the same steps. Nothing here makes the host wait for a device.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import wrapt
+
+from hotlap.catalog import running
+from hotlap.model.codec import SCHEMA, to_json
+from hotlap.model.progress import DONE, STARTING, TIMING, Progress, ProgressWriter
+from hotlap.model.session import Session
+from hotlap.model.trial import Reading
+from hotlap.observe import surroundings
+from hotlap.observe.losses import Losses
+from hotlap.observe.ranks import rank_and_world
+from hotlap.observe.stop import Stopper
+from hotlap.patch.seams import Seams
+from hotlap.trial import metric
+from hotlap.trial.nudge import nudge
+from hotlap.trial.order import ENOUGH, TOLD, Mark, Order, Told, read_order
+
+MARK_SECONDS = 0.025  # between events on the device: recording one costs the host some 14 µs
+SAY_SECONDS = 0.2
+
+
+def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
+    """Called once torch is imported; the result is called when the process ends."""
+    tell = running.start(torch, session, seams)
+    agent = Agent(torch, session, seams, read_order(session))
+    agent.subscribe()
+
+    def finish() -> None:
+        agent.process_ends()
+        tell()
+
+    agent.tell_outcomes = tell
+    return finish
+
+
+class Agent:
+    def __init__(self, torch: Any, session: Session, seams: Seams, order: Order) -> None:
+        self.torch, self.session, self.seams, self.order = torch, session, seams, order
+        self.folder = Path(session.folder)
+        self.losses = Losses(torch)
+        self.tell_outcomes: Callable[[], None] = lambda: None
+        self.on_cuda = False
+        self.rank, self.world = 0, 1
+        self.readings: list[Reading] = []
+        self.ends: list[float] = []
+        self.events: list[tuple[int, Any]] = []
+        self._began: float | None = None
+        self._stepped: set[int] = set()
+        self._for_scaler: set[int] = set()
+        self._pending: float | None = None
+        self._pending_event: Any = None
+        self._marked = 0.0
+        self._stopper: Stopper | None = None
+        self._state = STARTING
+        self._said = 0.0
+        self._told = False
+        self._offset = time.time() - time.perf_counter() - session.started  # one clock for what is told
+        self._progress = ProgressWriter(self.folder / f"progress-{os.getpid()}.bin")
+
+    def subscribe(self) -> None:
+        seams = self.seams
+        seams.iterating.subscribe(before=self._iterating)
+        seams.backward.subscribe(before=self._differentiating)
+        seams.scaling.subscribe(after=self._scaled)
+        seams.scaled_step.subscribe(after=self._scaler_stepped)
+        seams.stepping.subscribe(before=self._stepping, after=self._ended)
+        metric.take_to(self._read, self.order.metric)
+        if self.order.tag is not None:
+            for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
+                wrapt.register_post_import_hook(self._watch_writer, module)
+
+    def _watch_writer(self, module: Any) -> None:
+        tag = self.order.tag
+        assert tag is not None
+        writer = module.SummaryWriter
+        self.seams.ledger.wrap(writer, "add_scalar", metric.watch_tag(writer, tag, self._read))
+
+    def _now(self) -> float:
+        return time.perf_counter() + self._offset
+
+    # In the user's step
+
+    def _iterating(self, *_: Any) -> None:
+        if self._pending is None:
+            self._began = self._now()
+
+    def _differentiating(self, instance: Any, args: Any, kwargs: Any) -> None:
+        if self._began is None:
+            self._began = self._now()
+        self.losses.add(self.losses.note(instance, args, kwargs))
+
+    def _scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if scaler.is_enabled():
+            self.losses.scaled(scaler, args, kwargs, result)
+
+    def _stepping(self, optimizer: Any) -> None:
+        if id(optimizer) in self._stepped:
+            self._close()
+        elif self._pending is None and not self.ends:
+            self._first_step(optimizer)
+        if self.order.nudge and not self.ends:
+            nudge(self.torch, optimizer, self.order.nudge, self.order.seed_shift)
+        self.losses.stepping = True
+
+    def _ended(self, optimizer: Any, _: Any) -> None:
+        self.losses.stepping = False
+        self._for_scaler.add(id(optimizer))
+        self._optimizer_ended(optimizer)
+
+    def _scaler_stepped(self, scaler: Any, args: Any, kwargs: Any, _: Any) -> None:
+        """A scaler that found infinities leaves the optimizer's step out; to the user it was a step all the same."""
+        optimizer = args[0] if args else kwargs.get("optimizer")
+        if id(optimizer) in self._for_scaler:
+            self._for_scaler.discard(id(optimizer))
+            return
+        self._stepping(optimizer)
+        self.losses.stepping = False
+        self._optimizer_ended(optimizer)
+
+    def _optimizer_ended(self, optimizer: Any) -> None:
+        self._stepped.add(id(optimizer))
+        self.losses.optimizer_ended()
+        self._pending = self._now()
+        if self.on_cuda and self._pending - self._marked >= MARK_SECONDS:
+            self._pending_event = self._event()
+
+    def _event(self) -> Any:
+        if self.torch.cuda.is_current_stream_capturing():
+            return None
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _close(self) -> None:
+        """The step before is over."""
+        if self._pending is None:
+            return
+        self.ends.append(self._pending)
+        self.losses.close_step()
+        if self._pending_event is not None:
+            self.events.append((len(self.ends), self._pending_event))
+            self._marked, self._pending_event = self._pending, None
+        at, self._pending = self._pending, None
+        self._stepped.clear()
+        if at - self._said >= SAY_SECONDS:
+            self._say()
+        if self._enough():
+            self._done()
+
+    def _first_step(self, optimizer: Any) -> None:
+        self.on_cuda = any(one.is_cuda for group in optimizer.param_groups for one in group["params"])
+        self.losses.on_host = not self.on_cuda
+        self.rank, self.world = rank_and_world(self.torch)
+        self._state = TIMING
+        self._stopper = Stopper(self.folder, self.rank, self.world, lambda: None)
+        self._stopper.install()
+        self._say()
+
+    def _enough(self) -> bool:
+        if self._state == DONE or self.order.steps is None or len(self.ends) < self.order.steps:
+            return False
+        return len(self.readings) >= self.order.readings or (self.folder / ENOUGH).exists()
+
+    def _done(self) -> None:
+        self._state = DONE
+        self._write()
+        if self._stopper is not None:
+            self._stopper.decide()
+        self._say()  # only now: whoever watches may end us
+
+    # Telling
+
+    def _read(self, name: str, value: float) -> None:
+        steps = len(self.ends) + (self._pending is not None)
+        self.readings.append(Reading(name=name, step=steps, value=value))
+
+    def _say(self) -> None:
+        self._said = self._now()
+        steps = len(self.ends) + (self._pending is not None)
+        self._progress.write(
+            Progress(
+                state=self._state,
+                rank=self.rank,
+                fraction=min(1.0, steps / (self.order.steps or 1)),
+                steps=steps,
+                batches=0,
+                backwards=self.losses.backwards,
+                optimizers=0,
+                loaders=0,
+            )
+        )
+
+    def process_ends(self) -> None:
+        """The program is over, before or after it was asked to end."""
+        if self._state == TIMING:
+            self._close()
+        if self._state == TIMING:
+            self._write()
+
+    def _write(self) -> None:
+        """A disk that is full must not keep the program from being ended; who watches misses the file and says so."""
+        if self._told:
+            return
+        self._told = True
+        self.tell_outcomes()
+        final = self.folder / f"{TOLD}-{os.getpid()}.json"
+        draft = final.with_suffix(".tmp")
+        try:
+            draft.write_text(to_json(self._record()), encoding="utf-8")
+            draft.replace(final)
+        except OSError as error:
+            self.seams.guard.failed("keeping the trial", error)
+
+    def _record(self) -> Told:
+        memory = surroundings.memory(self.torch)
+        return Told(
+            schema=SCHEMA,
+            pid=os.getpid(),
+            rank=self.rank,
+            done=self._state == DONE,
+            began=self._began if self._began is not None else (self.ends or [0.0])[0],
+            ends=tuple(self.ends),
+            marks=self._marks(),
+            losses=self._finite(self.losses.values(may_wait=True)),
+            readings=tuple(self.readings),
+            hardware=running.hardware(self.torch),
+            host_mb=memory.peak_host_mb,
+            device_mb=memory.peak_device_mb,
+        )
+
+    @staticmethod
+    def _finite(values: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(value if math.isfinite(value) else math.nan for value in values)
+
+    def _marks(self) -> tuple[Mark, ...]:
+        """Read by polling, without a sync; the events are long past by now, but for the last."""
+        if not self.events:
+            return ()
+        first = self.events[0][1]
+        while not self.events[-1][1].query():
+            time.sleep(0.001)
+        return tuple(Mark(steps=steps, seconds=first.elapsed_time(one) / 1000) for steps, one in self.events)

@@ -1,0 +1,60 @@
+"""From the times of steps to warm-up and blocks. Plain arithmetic, so that it can be tested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from hotlap.model.trial import Block
+from hotlap.observe.window import WarmupDetector
+
+MOST_BLOCKS = 12
+LATE = 1 / 3  # of the run: what is compiled once more after this is no warm-up
+SPIKE, SPIKE_SECONDS = 30, 1.0  # times the usual step, and at least so long: a compilation, not a stall
+
+
+def warmup_steps(began: float, ends: Sequence[float]) -> int:
+    """How many steps were warming up; at least the first, and never all."""
+    seconds = [end - before for before, end in zip([began, *ends[:-1]], ends, strict=True)]
+    steps = max(_until_steady(seconds), _last_spike(seconds))
+    return max(0, min(steps, len(seconds) - 1))
+
+
+def _until_steady(seconds: Sequence[float]) -> int:
+    """However long a step takes to compile; half of the run at most."""
+    detector = WarmupDetector(None)
+    for index, one in enumerate(seconds[: len(seconds) // 2]):
+        detector.over(one)
+        if detector.settled:
+            return index + 1
+    return len(seconds) // 2
+
+
+def _last_spike(seconds: Sequence[float]) -> int:
+    """Steps up to the last early one that was far slower than any later one: something was compiled again."""
+    early = int(len(seconds) * LATE)
+    later = seconds[early:]
+    if not later:
+        return 0
+    bound = max(SPIKE * median(later), 2 * max(later), SPIKE_SECONDS)
+    return max((index + 1 for index in range(early) if seconds[index] > bound), default=0)
+
+
+def blocks(moments: Sequence[tuple[int, float]], warmup: int, samples_a_step: float) -> tuple[Block, ...]:
+    """From moments (steps ended, seconds) to at most a dozen blocks after warm-up; no step is left out."""
+    known = [(steps, at) for steps, at in moments if steps >= warmup]
+    if len(known) < 2:
+        return ()
+    least = -(-(known[-1][0] - known[0][0]) // MOST_BLOCKS)
+    cuts = [known[0]]
+    for steps, at in known[1:]:
+        if steps - cuts[-1][0] >= least:
+            cuts.append((steps, at))
+    if len(cuts) == 1:
+        cuts.append(known[-1])
+    cuts[-1] = known[-1]
+    return tuple(
+        Block(first=start, steps=end - start, samples=(end - start) * samples_a_step, seconds=until - since)
+        for (start, since), (end, until) in pairwise(cuts)
+    )

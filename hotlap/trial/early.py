@@ -1,0 +1,38 @@
+"""At the very start of each process of a trial, before the program's first line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from hotlap.model.session import Session
+from hotlap.patch.ledger import Ledger
+from hotlap.trial.diversion import divert, shadow_of
+from hotlap.trial.order import read_order
+from hotlap.trial.seeds import Seeds
+
+_ledger = Ledger()
+PR_SET_PDEATHSIG = 1
+
+
+def enter(session: Session) -> None:
+    """Writes are diverted and seeds shifted; whoever outlives the one that started it is ended."""
+    order = read_order(session)
+    end_with_parent()
+    folder = Path(session.folder)
+    divert(shadow_of(Path(order.scratch), Path.cwd(), folder), _ledger)
+    Seeds(order.seed_shift, _ledger).install()
+
+
+def end_with_parent() -> None:
+    """A hotlap that is killed leaves nothing running. Linux only; elsewhere --resume ends what is left."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

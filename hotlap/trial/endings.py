@@ -1,0 +1,70 @@
+"""How a process of a trial ended, from what it told, its exit code and its last words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hotlap.model.trial import Ended
+from hotlap.trial.order import Told
+
+NO_MEMORY = re.compile(
+    r"OutOfMemoryError|out of memory|^MemoryError|can't allocate memory|std::bad_alloc|Cannot allocate memory", re.I
+)
+KILLED = -9
+LONGEST = 300  # characters of a last line
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """What is known of a process once it is over."""
+
+    told: Told | None
+    exit_code: int
+    ended_by_us: tuple[Ended, str] | None  # a limit it passed
+    last_words: Sequence[str]  # the last lines of its stderr
+    problem: str | None  # why it could not be entered
+
+
+def how_it_ended(process: Process, least: int) -> tuple[Ended, str]:
+    told = process.told
+    if told is not None and (step := _not_finite(told)) is not None:
+        return Ended.NOT_A_NUMBER, f"the loss of step {step} is not finite"
+    if told is not None and told.done:
+        return Ended.MEASURED, ""
+    if process.problem is not None:
+        return Ended.CRASHED, process.problem
+    if process.ended_by_us is not None:
+        return process.ended_by_us
+    if process.exit_code != 0:
+        return _failed(process)
+    steps = len(told.ends) if told is not None else 0
+    if steps == 0:
+        return Ended.NEVER_STEPPED, "it ended without a training step"
+    if steps < least:
+        return Ended.TOO_SHORT, f"it ended by itself after {steps} steps; {least} are needed"
+    return Ended.MEASURED, ""
+
+
+def _not_finite(told: Told) -> int | None:
+    return next((index + 1 for index, loss in enumerate(told.losses) if math.isnan(loss)), None)
+
+
+def _failed(process: Process) -> tuple[Ended, str]:
+    words = [line.strip() for line in process.last_words if line.strip()]
+    memory = [line for line in words if NO_MEMORY.search(line)]
+    if memory:
+        return Ended.OUT_OF_MEMORY, memory[-1][:LONGEST]
+    if process.exit_code == KILLED:
+        return Ended.OUT_OF_MEMORY, "killed by the system (signal 9), as it does when memory runs out"
+    said = _error_line(words)
+    code = f"signal {-process.exit_code}" if process.exit_code < 0 else f"exit code {process.exit_code}"
+    return Ended.CRASHED, f"{said[:LONGEST]} ({code})" if said else code
+
+
+def _error_line(words: Sequence[str]) -> str:
+    """The last line that names an error, else the last line."""
+    named = [line for line in words if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b", line)]
+    return named[-1] if named else words[-1] if words else ""

@@ -1,0 +1,71 @@
+"""The processes of a command: their memory, and that none of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+MIB = 1 << 20
+CGROUP = Path("/sys/fs/cgroup")
+NEARLY_ALL = 0.97  # of the machine's or the container's memory
+PID = "pid.txt"
+
+
+def family(pid: int) -> list[psutil.Process]:
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def memory_mb(processes: list[psutil.Process]) -> float:
+    total = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total / MIB
+
+
+def memory_nearly_gone() -> str | None:
+    """Whether the machine, or the container it runs in, is about to kill somebody."""
+    machine = psutil.virtual_memory()
+    if machine.available < (1 - NEARLY_ALL) * machine.total:
+        return f"{machine.available / MIB:.0f} MB of {machine.total / MIB:.0f} MB are left on this machine"
+    with suppress(OSError, ValueError):  # no such file: no container, or "max": no limit
+        used, most = (int((CGROUP / name).read_text()) for name in ("memory.current", "memory.max"))
+        cached = next(
+            (int(line.split()[1]) for line in (CGROUP / "memory.stat").read_text().splitlines() if line[:5] == "file "),
+            0,
+        )
+        if used - cached > NEARLY_ALL * most:
+            return f"{used / MIB:.0f} MB of the container's {most / MIB:.0f} MB are taken"
+    return None
+
+
+def end(pid: int, also: list[psutil.Process]) -> None:
+    """The whole group, and whoever of the family left it, at once."""
+    everyone = {process.pid: process for process in [*also, *family(pid)]}
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    for process in everyone.values():
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs([one for one in everyone.values() if one.pid != pid], timeout=2.0)
+
+
+def remember(pid: int, folder: Path) -> None:
+    with suppress(psutil.Error):
+        (folder / PID).write_text(f"{pid} {psutil.Process(pid).create_time()}\n", encoding="utf-8")
+
+
+def end_leftover(folder: Path) -> None:
+    """A process that outlived the hotlap that started it; its number may be another's by now."""
+    with suppress(OSError, ValueError, psutil.Error):
+        pid, born = (folder / PID).read_text(encoding="utf-8").split()
+        if abs(psutil.Process(int(pid)).create_time() - float(born)) < 1.0:
+            end(int(pid), [])

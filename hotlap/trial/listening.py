@@ -1,0 +1,62 @@
+"""What a command prints: its last lines, and the user's metric in them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO
+
+from hotlap.model.trial import Reading
+
+LINES = 60
+LONGEST = 100_000  # characters of a line without an end
+
+
+class Listener:
+    """Reads a stream to its end on a thread of its own, so that the command never waits for us."""
+
+    def __init__(self, stream: IO[bytes], on_line: Callable[[str], None]) -> None:
+        self._stream, self._on_line = stream, on_line
+        self.last: deque[str] = deque(maxlen=LINES)
+        self._thread = threading.Thread(target=self._listen, name="hotlap-listen", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        rest = ""
+        while chunk := self._chunk():
+            *lines, rest = re.split(r"[\r\n]", rest + chunk.decode(errors="replace"))
+            rest = rest[-LONGEST:]
+            for line in lines:
+                self._hear(line)
+        self._hear(rest)
+
+    def _chunk(self) -> bytes:
+        with suppress(OSError, ValueError):
+            return self._stream.read1(65536)  # type: ignore[attr-defined, no-any-return]
+        return b""
+
+    def _hear(self, line: str) -> None:
+        if line:
+            self.last.append(line)
+            self._on_line(line)
+
+    def wait(self, seconds: float) -> None:
+        """A grandchild may hold the stream open after the command is over."""
+        self._thread.join(seconds)
+
+
+class Pattern:
+    """The metric in printed lines, with the step it was read at."""
+
+    def __init__(self, name: str, pattern: str, steps: Callable[[], int]) -> None:
+        self._name, self._pattern, self._steps = name, re.compile(pattern), steps
+        self.readings: list[Reading] = []
+
+    def read(self, line: str) -> None:
+        for found in self._pattern.finditer(line):
+            with suppress(ValueError, TypeError):
+                value = float(found[1])
+                self.readings.append(Reading(name=self._name, step=self._steps(), value=value))

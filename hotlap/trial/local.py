@@ -1,0 +1,345 @@
+"""Runs the unmodified command on this machine, in a fresh process that is measured, limited and kept from writing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from hotlap.errors import CommandNotRunnable, RunFolderUnwritable
+from hotlap.model.codec import SCHEMA, from_json, to_json
+from hotlap.model.plan import Outcome, Outcomes
+from hotlap.model.progress import DONE, Progress, read_progress
+from hotlap.model.session import Session
+from hotlap.model.trial import Ended, Reading, Sample
+from hotlap.model.tuning import Metric
+from hotlap.patch.entry import PROBLEM
+from hotlap.patch.launch import environment, resolve
+from hotlap.plan.choose import variables
+from hotlap.trial import household
+from hotlap.trial.blocks import blocks, warmup_steps
+from hotlap.trial.endings import Process, how_it_ended
+from hotlap.trial.listening import Listener, Pattern
+from hotlap.trial.order import ENOUGH, ORDER, SCRATCH, TOLD, Order, Told
+from hotlap.trial.runner import Spec
+
+AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early:enter"
+POLL = 0.1
+WEIGH = 2.0  # seconds between looks at memory
+NO_SPACE = "No space left on device"
+LEAST_DISK = 1 << 20  # bytes
+GRACE = 10.0  # for the program to clean up once it was asked to end
+
+OnSteps = Callable[[Spec, int], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    idle: float = 180.0  # seconds without a step
+    memory_mb: float | None = None  # of all processes together; None: until the machine's runs out
+    grace: float = GRACE
+
+
+class LocalRunner:
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        folder: Path,
+        samples_a_step: float,
+        metric: Metric | None = None,
+        limits: Limits | None = None,
+        on_steps: OnSteps = lambda spec, steps: None,
+    ) -> None:
+        """Working files go to `folder`, one folder per process, and are gone once it is over."""
+        self._command, self._folder, self._samples = command, folder, samples_a_step
+        self._metric, self._limits, self._on_steps = metric, limits or Limits(), on_steps
+        self.hardware: str | None = None
+
+    def run(self, spec: Spec) -> Sample:
+        folder = self._prepare(spec)
+        try:
+            with _ending_on_signals():
+                return self._run(spec, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _prepare(self, spec: Spec) -> Path:
+        folder = (self._folder / f"process-{spec.number:04d}").resolve()
+        if folder.exists():  # in flight when an earlier hotlap was killed
+            household.end_leftover(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+        metric = self._metric
+        told = metric is not None and metric.pattern is None and metric.tag is None
+        order = Order(
+            schema=SCHEMA,
+            scratch=str(folder / SCRATCH),
+            steps=spec.steps,
+            seed_shift=spec.seed_shift,
+            nudge=spec.nudge,
+            readings=spec.readings,
+            metric=metric.name if metric is not None and told else None,
+            tag=metric.tag if metric is not None else None,
+        )
+        try:
+            folder.mkdir(parents=True)
+            (folder / f"{ORDER}.json").write_text(to_json(order), encoding="utf-8")
+        except OSError as error:
+            raise RunFolderUnwritable(
+                f"cannot write {folder} ({error.strerror}); make room or choose another place: --run-dir DIR"
+            ) from error
+        return folder
+
+    def _run(self, spec: Spec, folder: Path) -> Sample:
+        session = self._session(spec, folder)
+        path = folder / "session.json"
+        path.write_text(to_json(session), encoding="utf-8")
+        child = self._start(spec, path)
+        household.remember(child.pid, folder)
+        attendant = _Attendant(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
+        try:
+            process = attendant.wait()
+        finally:
+            household.end(child.pid, attendant.family)
+            child.wait()
+        seconds = time.time() - session.started
+        if process.told is not None:
+            self.hardware = process.told.hardware
+        elif (full := _full_disk(process, folder)) is not None:
+            raise RunFolderUnwritable(f"{full}; make room, or choose another place: --run-dir DIR")
+        return self._sample(spec, process, _outcomes(folder), attendant.readings(), seconds)
+
+    def _session(self, spec: Spec, folder: Path) -> Session:
+        return Session(
+            schema=SCHEMA,
+            folder=str(folder),
+            agent=AGENT,
+            early=EARLY,
+            steps=spec.steps,
+            warmup=None,
+            max_seconds=spec.seconds,
+            full=False,
+            ceiling=False,
+            trace=False,
+            started=time.time(),
+            choices=spec.choices,
+            quiet=True,
+        )
+
+    def _start(self, spec: Spec, session: Path) -> subprocess.Popen[bytes]:
+        extra = variables(spec.choices, os.environ)
+        if self._metric is not None and self._metric.pattern is not None:
+            extra["PYTHONUNBUFFERED"] = "1"  # a line that is held back would be read at another step
+        if "PYTHONHASHSEED" not in os.environ:
+            extra["PYTHONHASHSEED"] = "0"  # the order of a set must not differ between processes
+        try:
+            return subprocess.Popen(
+                list(self._command),
+                executable=resolve(self._command),
+                env=environment(session, os.environ, extra),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a group of its own, to be ended as one; Ctrl-C is ours to answer
+            )
+        except OSError as error:
+            raise CommandNotRunnable(f"cannot run {self._command[0]}: {error.strerror}") from error
+
+    def _sample(
+        self,
+        spec: Spec,
+        process: Process,
+        outcomes: tuple[Outcome, ...],
+        readings: tuple[Reading, ...],
+        seconds: float,
+    ) -> Sample:
+        ended, why = how_it_ended(process, spec.least)
+        told = process.told
+        sample = Sample(
+            number=spec.number,
+            arm=spec.arm,
+            choices=spec.choices,
+            seed_shift=spec.seed_shift,
+            ended=ended.value,
+            why=why,
+            warmup_steps=0,
+            warmup_seconds=0.0,
+            startup_seconds=0.0,
+            blocks=(),
+            losses=(),
+            readings=readings,
+            outcomes=outcomes,
+            host_mb=None,
+            device_mb=None,
+            seconds=seconds,
+            nudge=spec.nudge,
+        )
+        return sample if told is None or not told.ends else self._with_steps(sample, told, spec)
+
+    def _with_steps(self, sample: Sample, told: Told, spec: Spec) -> Sample:
+        ends = told.ends[: spec.steps] if not spec.readings else told.ends
+        warmup = warmup_steps(told.began, ends)
+        moments = [(mark.steps, mark.seconds) for mark in told.marks if mark.steps <= len(ends)]
+        if len(moments) < 2:
+            moments = [(index + 1, end) for index, end in enumerate(ends)]
+        return replace(
+            sample,
+            warmup_steps=warmup,
+            warmup_seconds=ends[max(0, warmup - 1)] - told.began,
+            startup_seconds=told.began,
+            blocks=blocks(moments, warmup, self._samples),
+            losses=told.losses[: len(ends)],
+            readings=(*sample.readings, *told.readings),
+            host_mb=told.host_mb,
+            device_mb=told.device_mb,
+        )
+
+
+class _Attendant:
+    """Waits for a process to end, and ends it at a limit."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        spec: Spec,
+        folder: Path,
+        limits: Limits,
+        metric: Metric | None,
+        on_steps: OnSteps,
+        started: float,
+    ) -> None:
+        self._child, self._spec, self._folder, self._limits = child, spec, folder, limits
+        self._on_steps, self._started = on_steps, started
+        self.family: list[psutil.Process] = []
+        self._steps = 0
+        self._since = time.monotonic()  # of the last step
+        self._done_since: float | None = None
+        self._weighed = 0.0
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._pattern = None
+        if metric is not None and metric.pattern is not None:
+            self._pattern = Pattern(metric.name, metric.pattern, lambda: self._progress()[1])
+        self._wants_end = spec.readings
+        self._out = Listener(child.stdout, self._heard)
+        self._err = Listener(child.stderr, self._heard)
+
+    def wait(self) -> Process:
+        limit = None
+        while limit is None and self._child.poll() is None:
+            limit = self._passed_limit()
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(POLL)
+        if limit is not None:
+            household.end(self._child.pid, self.family)
+        self._child.wait()
+        for listener in (self._out, self._err):
+            listener.wait(1.0)
+        self._on_steps(self._spec, self._progress()[1])
+        ended_by_us = None if limit is None or limit[0] is Ended.MEASURED else limit
+        return Process(
+            told=_told(self._folder),
+            exit_code=self._child.returncode,
+            ended_by_us=ended_by_us,
+            last_words=list(self._err.last) or list(self._out.last),
+            problem=_problem(self._folder),
+        )
+
+    def readings(self) -> tuple[Reading, ...]:
+        return tuple(self._pattern.readings) if self._pattern is not None else ()
+
+    def _heard(self, line: str) -> None:
+        if self._pattern is None:
+            return
+        self._pattern.read(line)
+        if self._wants_end and len(self._pattern.readings) >= self._wants_end:
+            with suppress(OSError):
+                (self._folder / ENOUGH).touch()
+
+    def _progress(self) -> tuple[bool, int]:
+        """Whether a process is done, and the steps of the one that got furthest."""
+        known: list[Progress] = []
+        for path in self._folder.glob("progress-*.bin"):
+            with suppress(OSError):
+                if (one := read_progress(path)) is not None:
+                    known.append(one)
+        return any(one.state == DONE for one in known), max((one.steps for one in known), default=0)
+
+    def _passed_limit(self) -> tuple[Ended, str] | None:
+        """The limit it passed; MEASURED where it was done and would not end."""
+        now = time.monotonic()
+        done, steps = self._progress()
+        if steps != self._steps:
+            self._steps, self._since = steps, now
+            self._on_steps(self._spec, steps)
+        if done:
+            self._done_since = self._done_since or now
+            return (Ended.MEASURED, "") if now - self._done_since > self._limits.grace else None
+        spent = time.time() - self._started
+        if spent > self._spec.seconds:
+            return Ended.OVER_TIME, f"{self._spec.seconds:.0f} s passed, at step {steps} of {self._spec.steps}"
+        if steps and now - self._since > self._limits.idle:
+            return Ended.HUNG, f"no step for {self._limits.idle:g} s after step {steps}"
+        return self._weigh(now)
+
+    def _weigh(self, now: float) -> tuple[Ended, str] | None:
+        if now - self._weighed < WEIGH:
+            return None
+        self._weighed = now
+        self.family = household.family(self._child.pid)
+        most = self._limits.memory_mb
+        if most is not None and (taken := household.memory_mb(self.family)) > most:
+            return Ended.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"
+        gone = household.memory_nearly_gone()
+        return (Ended.OVER_MEMORY, gone) if gone is not None else None
+
+
+def _full_disk(process: Process, folder: Path) -> str | None:
+    """A full disk says nothing about what was tried."""
+    if any(NO_SPACE in line for line in process.last_words) or shutil.disk_usage(folder).free < LEAST_DISK:
+        return f"the disk of {folder.parent} is full"
+    return None
+
+
+def _told(folder: Path) -> Told | None:
+    """Of the first rank; of independent trainers the one with most steps."""
+    told = [from_json(Told, path.read_text(encoding="utf-8"), str(path)) for path in folder.glob(f"{TOLD}-*.json")]
+    return min(told, key=lambda one: (one.rank, -len(one.ends)), default=None)
+
+
+def _outcomes(folder: Path) -> tuple[Outcome, ...]:
+    for path in sorted(folder.glob("outcomes-*.json")):
+        return from_json(Outcomes, path.read_text(encoding="utf-8"), str(path)).outcomes
+    return ()
+
+
+def _problem(folder: Path) -> str | None:
+    return next((path.read_text(encoding="utf-8").strip() for path in folder.glob(f"{PROBLEM}-*.txt")), None)
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a tune as Ctrl-C does, so that the process in flight is ended too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    names = (signal.SIGTERM, signal.SIGHUP)
+    try:
+        before = {name: signal.signal(name, interrupt) for name in names}
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)

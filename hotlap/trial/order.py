@@ -1,0 +1,72 @@
+"""What passes between the process that runs a trial and the one it entered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotlap.model.codec import SCHEMA, from_json
+from hotlap.model.session import Session
+from hotlap.model.trial import Reading
+
+ORDER = "order"
+TOLD = "told"
+SCRATCH = "scratch"  # a folder beside the session: what the program writes
+ENOUGH = "enough"  # a file that says: no further step is needed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """How to enter: beside the session, which says what to apply."""
+
+    schema: int
+    scratch: str  # what the program writes goes here
+    steps: int | None
+    seed_shift: int
+    nudge: float  # as in Sample
+    readings: int  # go on after the steps until the metric was read so often, or until asked to end
+    metric: str | None  # of hotlap.metric
+    tag: str | None  # of TensorBoard
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """A moment on the device's clock."""
+
+    steps: int  # ended before it
+    seconds: float  # since the first mark
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What one process says of itself."""
+
+    schema: int
+    pid: int
+    rank: int
+    done: bool  # all steps that were asked for
+    began: float  # seconds from the launch to the start of the first step
+    ends: tuple[float, ...]  # of each step, seconds from the launch, by the host's clock
+    marks: tuple[Mark, ...]  # CUDA only
+    losses: tuple[float, ...]
+    readings: tuple[Reading, ...]
+    hardware: str
+    host_mb: float
+    device_mb: float | None
+
+
+def read_order(session: Session) -> Order:
+    """The order beside a session, or that of a process that is only kept from writing."""
+    path = Path(session.folder) / f"{ORDER}.json"
+    if path.exists():
+        return from_json(Order, path.read_text(encoding="utf-8"), str(path))
+    return Order(
+        schema=SCHEMA,
+        scratch=str(Path(session.folder) / SCRATCH),
+        steps=None,
+        seed_shift=0,
+        nudge=0.0,
+        readings=0,
+        metric=None,
+        tag=None,
+    )

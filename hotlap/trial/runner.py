@@ -1,0 +1,34 @@
+"""What a trial asks of whoever runs its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from hotlap.model.plan import Choice
+from hotlap.model.trial import Sample
+
+BASE, NEW = "base", "new"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spec:
+    """One process to run."""
+
+    number: int  # in the order they run, over the whole tune
+    arm: str  # BASE or NEW
+    choices: tuple[Choice, ...]
+    seed_shift: int
+    steps: int  # to train, warm-up included; the program may end before
+    least: int  # fewer than these are too short to measure
+    seconds: float  # for the whole process
+    nudge: float = 0.0  # as in Sample
+    readings: int = 0  # end as soon as the steps are done and the metric was read so often
+
+
+class Runner(Protocol):
+    hardware: str | None  # as the processes see it, once one has run
+
+    def run(self, spec: Spec) -> Sample:
+        """The process from start to end. What goes wrong in it is told by `Sample.ended`, never raised."""
+        ...

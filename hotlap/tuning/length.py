@@ -1,0 +1,70 @@
+"""How many steps each process of a tune trains, and how long it may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotlap.errors import BudgetTooSmall, TooShort
+from hotlap.model.observation import Observation
+from hotlap.model.tuning import Asked
+
+LEAST_STEPS = 25  # five of them warm-up
+USUAL_LEAST, MOST_STEPS = 64, 2000
+WARMUP = 20  # steps allowed for it
+SHARE = 1 / 60  # of the budget for the steps of one process
+SHORTEST, LONGEST = 2.0, 20.0  # seconds of them
+SLOW = 0.5  # seconds: steps longer than this are not asked for by the dozen
+PATIENCE = 5  # times what the baseline is expected to take, for a process that compiles
+SHORTEST_LIMIT = 120.0  # seconds
+FIRST_TRIALS = 8  # processes: the baseline against itself, and one optimisation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Length:
+    steps: int
+    step_seconds: float  # of the baseline
+    process_seconds: float  # expected of a process of the baseline
+    limit: float  # seconds after which a process is ended
+
+
+def length(seen: Observation, asked: Asked) -> Length:
+    """From the baseline's steps and the budget; refuses what cannot be measured in it."""
+    step = max(1e-6, seen.mean_step_ms / 1000)
+    wanted = asked.steps or _planned(step, asked.budget_seconds)
+    own = own_length(seen)
+    steps = wanted if own is None else min(wanted, own)
+    if steps < LEAST_STEPS:
+        raise TooShort(_too_short(steps, own))
+    seconds = max(1.0, seen.warmup.seconds) + steps * step
+    needed = FIRST_TRIALS * seconds
+    if needed > asked.budget_seconds:
+        raise BudgetTooSmall(
+            f"a process of {steps} steps takes about {seconds:.0f} s, and a tune needs {FIRST_TRIALS} of them at the "
+            f"least; give it more time: --budget {_minutes(2 * needed)}"
+        )
+    limit = max(SHORTEST_LIMIT, PATIENCE * seconds)
+    return Length(steps=steps, step_seconds=step, process_seconds=seconds, limit=limit)
+
+
+def own_length(seen: Observation) -> int | None:
+    """Steps of the whole run, where it ended by itself while observed."""
+    return seen.warmup.steps + seen.steps if seen.ended == "program ended" else None
+
+
+def _planned(step: float, budget: float) -> int:
+    seconds = min(LONGEST, max(SHORTEST, budget * SHARE))
+    least = USUAL_LEAST if step < SLOW else LEAST_STEPS - WARMUP
+    return int(min(MOST_STEPS, max(least, seconds / step))) + WARMUP
+
+
+def _too_short(steps: int, own: int | None) -> str:
+    if own is not None:
+        return (
+            f"the command ends by itself after {own} steps, and {LEAST_STEPS} are needed to measure; "
+            "train longer (more epochs, more data)"
+        )
+    return f"{steps} steps are too few to measure; give at least --steps {LEAST_STEPS}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, round(seconds / 60 + 0.5))}m"

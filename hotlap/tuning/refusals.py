@@ -1,0 +1,56 @@
+"""A baseline that cannot be measured: what is wrong with it and what to do, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotlap.errors import BaselineUnusable, CannotRunTwice, HotlapError, MetricNeverSeen, TooShort
+from hotlap.model.trial import Ended, Sample
+from hotlap.model.tuning import Asked, Metric
+
+
+def refuse_baseline(samples: Sequence[Sample], asked: Asked, run: str) -> None:
+    """Raises where a process of the unchanged command did not do what it should have."""
+    last = samples[-1]
+    if last.ended != Ended.MEASURED.value:
+        raise _failed(last, run)
+    if asked.metric is not None and not last.readings:
+        raise MetricNeverSeen(_never_seen(asked.metric, steps_of(last)))
+    lengths = sorted({steps_of(one) for one in samples if one.losses})
+    if len(lengths) > 1 and asked.metric is None:
+        raise TooShort(
+            f"the command ends after another number of steps each time ({', '.join(map(str, lengths))}); "
+            f"measure fewer: --steps {max(1, lengths[0] - 1)}"
+        )
+
+
+def steps_of(sample: Sample) -> int:
+    return len(sample.losses) or sample.warmup_steps + sum(block.steps for block in sample.blocks)
+
+
+def _failed(sample: Sample, run: str) -> HotlapError:
+    ended, again = Ended(sample.ended), f"then go on: hotlap tune --resume {run}"
+    if ended is Ended.CRASHED:
+        return CannotRunTwice(
+            f"the command ran once but not again: {sample.why}; it must be able to run several times "
+            f"(a free port, no lock left behind, no file that must not exist), {again}"
+        )
+    if ended is Ended.TOO_SHORT:
+        return TooShort(f"the command is too short to measure: {sample.why}; train longer, or measure fewer: --steps N")
+    if ended is Ended.NOT_A_NUMBER:
+        return BaselineUnusable(f"{sample.why} without any optimisation; repair that first, {again}")
+    if ended in (Ended.OUT_OF_MEMORY, Ended.OVER_MEMORY):
+        return BaselineUnusable(f"the command by itself ran out of memory ({sample.why}); make room, {again}")
+    return BaselineUnusable(
+        f"the command by itself was not measured: {ended.value} ({sample.why}); see it with: hotlap profile"
+    )
+
+
+def _never_seen(metric: Metric, steps: int) -> str:
+    if metric.pattern is not None:
+        what = f"nothing the command printed in {steps} steps matches --metric '{metric.pattern}'; check the pattern"
+    elif metric.tag is not None:
+        what = f"no TensorBoard scalar '{metric.tag}' was written in {steps} steps; check the tag"
+    else:
+        what = f'hotlap.metric("{metric.name}", …) was never called in {steps} steps; check the name'
+    return f"{what}, or measure more with --steps N or a larger --budget"

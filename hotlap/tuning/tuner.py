@@ -1,0 +1,329 @@
+"""The order of a tune: the baseline against itself, each optimisation alone, stacked, and all that is kept at last.
+
+Everything decided here follows from the record alone, time spent included: a tune that goes on is played again from
+its first trial, with samples from the record instead of from processes, until one is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from hotlap.catalog import in_conflict
+from hotlap.errors import BaselineUnusable, BudgetTooSmall
+from hotlap.judge.rounding import NUDGE
+from hotlap.model.plan import Choice, Status
+from hotlap.model.trial import Ended, Sample, Stage, Trial
+from hotlap.model.tuning import Asked, Candidate, Tuning
+from hotlap.model.verdict import Decision, Verdict
+from hotlap.plan.candidates import choice_of
+from hotlap.plan.search import says_thinned, search
+from hotlap.trial.runner import BASE, NEW, Runner, Spec
+from hotlap.tuning.book import Book, Doing, empty_trial, rejected, trial_name
+from hotlap.tuning.length import FIRST_TRIALS, LEAST_STEPS, Length
+from hotlap.tuning.refusals import refuse_baseline, steps_of
+
+Judge = Callable[[Trial, Trial, Asked], Verdict]
+PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3}  # before judging for the first time
+MOST_PAIRS = 8
+RETRIES = 2  # of a baseline that worked before
+METRIC_SHARE = 0.25  # of the budget, to wait for the metric for the first time
+STALE = 0.25  # seconds that a step count beside a printed line may be old
+
+
+class Tuner:
+    def __init__(
+        self,
+        book: Book,
+        length: Length,
+        runner: Runner,
+        judge: Judge,
+    ) -> None:
+        self.book, self._length, self._runner, self._judge = book, length, runner, judge
+        self._steps = length.steps
+        self._played: set[tuple[str, int]] = set()  # samples, by trial and place in it
+        self._cost = length.process_seconds  # of a process of the baseline
+        self._noise: Trial | None = None
+        self._to_come = 0  # processes still planned
+        self._best = 1.0
+        self.doing: Doing | None = None
+
+    def run(self) -> Tuning:
+        groups = [list(group) for _, group in groupby(self.book.record.candidates, key=lambda one: one.entry)]
+        self._to_come = 6 + 4 * len(groups) + (6 if groups else 0)
+        self._noise = self._against_itself()
+        winners: list[tuple[Candidate, Verdict]] = []
+        for one in self._promising(groups):
+            name, choice = trial_name("alone", one), choice_of(one)
+            verdict = self._ask(name, Stage.ALONE, one, (), (choice,), reserve=8 if winners else 4)
+            if verdict.decision == Decision.KEEP.value:
+                winners.append((one, verdict))
+                winners.sort(key=lambda pair: -_ratio(pair[1]))
+                self._keep((choice_of(winners[0][0]),), _ratio(winners[0][1]))
+        self._finish(self._stack(winners), winners)
+        self.book.change(finished=True)
+        return self.book.record
+
+    # The stages
+
+    def _against_itself(self) -> Trial:
+        """One arm as it is, one with its weights off by a little: how fast the two part is the program's own."""
+        trial = empty_trial("noise", Stage.NOISE, None, (), ())
+        for pair in range(PAIRS[Stage.NOISE]):
+            if pair == PAIRS[Stage.NOISE] - 1 and not self._affords(2 + 8):
+                break
+            trial = self._pair(trial, pair)
+        self.book.decide(self._judge(trial, trial, self.book.record.asked))
+        return trial
+
+    def _promising(self, groups: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+        """After one look at each, in the order of what they are likely to gain: what is worth more, the fastest first.
+
+        Time is left to prove the best of them; the first is looked at if there is time for as little as two pairs.
+        """
+        speeds: list[tuple[float, Candidate]] = []
+        for group in groups:
+            needed = 8 if speeds else 4
+            if not self._affords(needed):
+                self.book.not_tried(group[0].entry, self._no_budget(needed))
+                continue
+            looked = self._look_at_values(group)
+            if looked:
+                speed, best = max(looked, key=lambda pair: pair[0])
+                speeds.append((speed, best))
+                for _, one in looked:
+                    if one is not best:
+                        self._slower(one, best)
+        return [one for _, one in sorted(speeds, key=lambda pair: -pair[0])]
+
+    def _no_budget(self, processes: int) -> str:
+        return f"no budget left: it needs about {processes * self._cost:.0f} s more; give a larger --budget"
+
+    def _look_at_values(self, group: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
+        """One pair of processes for each value that is worth it, with the speed they show."""
+        by_value = {one.value: one for one in group}
+        if (said := says_thinned(list(by_value))) is not None:
+            self.book.not_tried(group[0].entry, said)
+        finding, found = search(list(by_value)), list[tuple[float, Candidate]]()
+        for value in finding.values():
+            if found and not self._affords(8):
+                break
+            speed = self._look(by_value[value])
+            finding.tell(value, speed)
+            if speed > 0:
+                found.append((speed, by_value[value]))
+        return found
+
+    def _look(self, one: Candidate) -> float:
+        """0 where it failed or did nothing."""
+        trial = self._pair(empty_trial(trial_name("alone", one), Stage.ALONE, one, (), (choice_of(one),)), 0)
+        refused = self._refused(trial, one)
+        if refused is None:
+            return _speed(trial)
+        self.book.decide(rejected(trial, refused))
+        return 0.0
+
+    def _slower(self, one: Candidate, best: Candidate) -> None:
+        trial = self.book.found(trial_name("alone", one))
+        if trial is None or self._noise is None or self.book.known(trial.name) is not None:
+            return
+        judged = self._judge(trial, self._noise, self.book.record.asked)
+        why = f"{one.entry}={best.value} was faster in one look at each value"
+        self.book.decide(replace(judged, decision=Decision.REJECT.value, why=why))
+
+    def _stack(self, winners: Sequence[tuple[Candidate, Verdict]]) -> tuple[Choice, ...]:
+        """One by one on top of what is kept, the most gainful first; what fails there is peeled off."""
+        kept: tuple[Choice, ...] = ()
+        ratio = 1.0
+        for candidate, alone in winners:
+            choice = choice_of(candidate)
+            if not kept:
+                kept, ratio = (choice,), _ratio(alone)
+                continue
+            against = next((one.name for one in kept if in_conflict(one.name, choice.name)), None)
+            if against is not None:
+                self.book.not_tried(candidate.entry, f"faster alone, but it excludes {against}, which gains more")
+                continue
+            if not self._affords(4 + 4):
+                self.book.not_tried(candidate.entry, "faster alone, but no budget left to try it with the others")
+                continue
+            name = trial_name(f"stacked-{len(kept) + 1}", candidate)
+            verdict = self._ask(name, Stage.STACKED, candidate, kept, (*kept, choice), reserve=4)
+            if verdict.decision == Decision.KEEP.value:
+                kept, ratio = (*kept, choice), ratio * _ratio(verdict)
+                self._keep(kept, ratio)
+        return kept
+
+    def _finish(self, kept: tuple[Choice, ...], winners: Sequence[tuple[Candidate, Verdict]]) -> None:
+        """All that is kept against the baseline, on fresh samples: what was picked as the best was lucky, too.
+
+        The last added is peeled off until that is proven.
+        """
+        proven: Verdict | None = None
+        while kept and proven is None:
+            if len(kept) == 1 and not self._affords(4):
+                proven = next(verdict for one, verdict in winners if choice_of(one) == kept[0])
+                break
+            verdict = self._ask(f"final-{len(kept)}", Stage.FINAL, None, (), kept, reserve=0)
+            if verdict.decision == Decision.KEEP.value:
+                proven = verdict
+            else:
+                kept = kept[:-1]
+        self._keep(kept, _ratio(proven) if proven is not None else 1.0)
+        self.book.change(speedup=proven)
+
+    # One question
+
+    def _ask(
+        self,
+        name: str,
+        stage: Stage,
+        candidate: Candidate | None,
+        base: tuple[Choice, ...],
+        new: tuple[Choice, ...],
+        reserve: int,
+    ) -> Verdict:
+        """More and more pairs of processes until it is decided, or they would not be enough, or time is up."""
+        assert self._noise is not None
+        trial, known, pairs = empty_trial(name, stage, candidate, base, new), self.book.known(name), 0
+        while known is None or len(trial.samples) < len(self.book.recorded(name)):
+            trial = self._pair(trial, pairs)
+            pairs += 1
+            refused = self._refused(trial, candidate)
+            if known is not None or (refused is None and pairs < PAIRS[stage] and self._affords(2 + reserve)):
+                continue
+            if refused is not None:
+                return self.book.decide(rejected(trial, refused))
+            verdict = self._judge(trial, self._noise, self.book.record.asked)
+            if verdict.decision != Decision.INCONCLUSIVE.value or not self._may_yet(verdict, pairs, reserve):
+                return self.book.decide(verdict)
+        return known
+
+    def _may_yet(self, verdict: Verdict, pairs: int, reserve: int) -> bool:
+        """Whether more processes could decide it, and there is time for them."""
+        more = max(1, verdict.speed.more_as_measured if verdict.speed else 0, verdict.gate.more if verdict.gate else 0)
+        return pairs + more <= MOST_PAIRS and self._affords(2 + reserve)
+
+    def _refused(self, trial: Trial, candidate: Candidate | None) -> str | None:
+        """Why the new arm needs no statistics: it failed, or what was tried did not come about."""
+        last = trial.samples[-1]
+        if last.ended != Ended.MEASURED.value:
+            who = "" if last.arm == NEW else "what was kept before failed here, "
+            return f"{who}{last.ended}: {last.why}" if last.why else f"{who}{last.ended}"
+        new = trial.of(NEW)
+        for outcome in new[-1].outcomes if new else ():
+            if candidate is not None and outcome.name == candidate.entry and outcome.status != Status.APPLIED.value:
+                return f"{outcome.status}: {outcome.why}"
+        return None
+
+    # Samples
+
+    def _pair(self, trial: Trial, pair: int) -> Trial:
+        """A B, then B A: what drifts weighs on both alike. Both of a pair have the same seeds."""
+        for place, arm in enumerate((BASE, NEW) if pair % 2 == 0 else (NEW, BASE)):
+            index, known = 2 * pair + place, self.book.recorded(trial.name)
+            sample = known[index] if index < len(known) else self._sample(trial, arm, pair)
+            trial = replace(trial, samples=(*trial.samples, sample))
+            self._count_in(trial.name, index, sample)
+            if trial.stage == Stage.NOISE.value:
+                self._learn(trial)  # before it is kept: a baseline that is refused is measured anew when it goes on
+            self.book.put(trial)
+            if sample.ended != Ended.MEASURED.value:
+                break
+        return trial
+
+    def _count_in(self, trial: str, index: int, sample: Sample) -> None:
+        """Once, however often it is played."""
+        if (trial, index) not in self._played:
+            self._played.add((trial, index))
+            self._to_come = max(0, self._to_come - 1)
+            self.book.spent += sample.seconds
+
+    def _sample(self, trial: Trial, arm: str, pair: int) -> Sample:
+        own = arm == BASE or trial.stage == Stage.NOISE.value
+        for _ in range(1 + RETRIES):
+            sample = self._runner.run(self._spec(trial, arm, pair))
+            if not own or trial.stage == Stage.NOISE.value or sample.ended == Ended.MEASURED.value:
+                return sample
+        if trial.base:
+            return sample  # what was kept fails here: not to be stacked upon
+        raise BaselineUnusable(
+            f"the command by itself worked before and now does not: {sample.ended} ({sample.why}); "
+            f"go on when it does: hotlap tune --resume {self.book.record.run}"
+        )
+
+    def _spec(self, trial: Trial, arm: str, pair: int) -> Spec:
+        first = not self._played and self.book.record.asked.metric is not None and self.book.record.asked.steps is None
+        seconds = self._length.limit
+        if first:
+            seconds = max(seconds, METRIC_SHARE * self.book.record.asked.budget_seconds)
+        self._tell(trial, arm, pair, 0)
+        return Spec(
+            number=len(self._played),
+            arm=arm,
+            choices=trial.base if arm == BASE else trial.new,
+            seed_shift=pair,
+            steps=self._steps,
+            least=LEAST_STEPS,
+            seconds=seconds,
+            nudge=NUDGE if trial.stage == Stage.NOISE.value and arm == NEW else 0.0,
+            readings=1 if first else 0,
+        )
+
+    def _learn(self, noise: Trial) -> None:
+        """From the baseline: what a process costs, and how far it must train to tell the metric."""
+        asked, samples = self.book.record.asked, noise.samples
+        refuse_baseline(samples, asked, self.book.record.run)
+        if len(samples) == 1 and asked.metric is not None and asked.steps is None:
+            ahead = 2 + int(STALE / self._length.step_seconds)
+            self._steps = max(self._steps, samples[0].readings[0].step + ahead)
+        self._cost = sum(one.seconds for one in samples) / len(samples)
+        needed = self.book.spent + (FIRST_TRIALS - len(samples)) * self._cost
+        if len(samples) == 1 and needed > asked.budget_seconds:
+            raise BudgetTooSmall(
+                f"one process took {self._cost:.0f} s for {steps_of(samples[0])} steps, which leaves no time to "
+                f"compare in {asked.budget_seconds:.0f} s; give more: --budget {needed * 3 / 60 + 1:.0f}m"
+            )
+
+    def _affords(self, processes: int) -> bool:
+        return self.book.spent + processes * self._cost <= self.book.record.asked.budget_seconds
+
+    # Telling
+
+    def _keep(self, kept: tuple[Choice, ...], ratio: float) -> None:
+        self._best = ratio
+        self.book.keep(kept)
+
+    def _tell(self, trial: Trial, arm: str, pair: int, step: int) -> None:
+        budget = self.book.record.asked.budget_seconds
+        self.doing = Doing(
+            trial=trial.name,
+            stage=trial.stage,
+            arm=arm,
+            pair=pair + 1,
+            step=step,
+            steps=self._steps,
+            best=self._best,
+            spent=self.book.spent,
+            left=max(self._cost, min(budget - self.book.spent, self._to_come * self._cost)),
+            budget=budget,
+        )
+        self.book.watcher.doing(self.doing)
+
+    def stepped(self, step: int) -> None:
+        if self.doing is not None:
+            self.book.watcher.doing(replace(self.doing, step=step))
+
+
+def _ratio(verdict: Verdict) -> float:
+    return verdict.speed.ratio if verdict.speed is not None else 1.0
+
+
+def _speed(trial: Trial) -> float:
+    """Throughput of new over base, as it is."""
+    rates = []
+    for arm in (NEW, BASE):
+        parts = [block for sample in trial.of(arm) for block in sample.blocks]
+        rates.append(sum(one.samples for one in parts) / max(1e-9, sum(one.seconds for one in parts)))
+    return rates[0] / max(1e-9, rates[1])

@@ -1,0 +1,324 @@
+"""Every model a program trains is served: the second network of two, the next fold, one trained after another."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from importlib import import_module
+
+import pytest
+import torch
+from catalog.compute_models import IMAGES, ROWS, SERIES, Block, Blocks, ConvNet, Recurrent, Viewing, mlp, train
+from torch import nn
+
+import hotlap
+from hotlap.catalog import moments
+from hotlap.catalog.autocast import hardware
+from hotlap.catalog.entry import Entry
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.site import Site
+from hotlap.model.plan import Risk
+from hotlap.patch.guard import Guard
+from hotlap.patch.roots import Roots
+from hotlap.patch.seams import Seams
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    yield
+    hotlap.disable()
+
+
+@pytest.fixture
+def site():
+    entry = Entry(code="X101", title="", risk=Risk.EXACT, apply=lambda site: None, detect=lambda seen: None)
+    seams = Seams(torch, Guard(strict=True))
+    seams.open()
+    made = Site("planted", entry, None, torch, seams, Moments(seams))
+    yield made
+    made.close()
+    seams.close()
+
+
+@pytest.fixture
+def told(site):
+    """The names of the roots, as they are told."""
+    names = []
+    site.when_root(lambda root: names.append(type(root).__name__))
+    return names
+
+
+@pytest.fixture
+def walks(monkeypatch):
+    """How often all objects were walked over."""
+    made = []
+    search = Roots.search
+    monkeypatch.setattr(Roots, "search", lambda self, parameters: made.append(1) or search(self, parameters))
+    return made
+
+
+class Generator(nn.Linear):
+    pass
+
+
+class Judge(nn.Linear):
+    pass
+
+
+def step(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def duel(generator, judge, rounds, judgements=1):
+    """As an adversarial training goes: each network has its own optimizer, and either one is called for both."""
+    of_judge = torch.optim.SGD(judge.parameters(), lr=0.1)
+    of_generator = torch.optim.SGD(generator.parameters(), lr=0.1)
+    for _ in range(rounds):
+        for _ in range(judgements):
+            step(of_judge, judge(generator(torch.ones(2, 3)).detach()).sum())
+        step(of_generator, judge(generator(torch.ones(2, 3))).sum())
+
+
+# Which are told, and when
+
+
+@pytest.mark.parametrize("judgements", [1, 5, 20])
+def test_both_networks_of_two_are_told_once_each(told, judgements):
+    duel(Generator(3, 3), Judge(3, 1), 4, judgements)
+    assert told == ["Judge", "Generator"]
+
+
+def test_parts_of_a_module_that_is_never_called_are_told_by_their_own_optimizers(told):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.generator, self.judge = Generator(3, 3), Judge(3, 1)
+
+    both = Both()
+    duel(both.generator, both.judge, 6)
+    assert sorted(told) == ["Generator", "Judge"]
+
+
+def test_the_model_of_each_fold_is_told(told):
+    for make in (ConvNet, Blocks, ConvNet):
+        train(make, IMAGES if make is ConvNet else ROWS, steps=4)
+    assert told == ["ConvNet", "Blocks", "ConvNet"]
+
+
+def test_two_optimizers_of_one_model_tell_it_once(told):
+    model = mlp()
+    first, last = (torch.optim.SGD(model[number].parameters(), lr=0.1) for number in (0, 4))
+    for _ in range(5):
+        model(torch.randn(ROWS)).sum().backward()
+        first.step()
+        last.step()
+    assert told == ["Sequential"]
+
+
+def test_another_optimizer_for_the_same_model_is_not_searched_for(told, walks):
+    model = mlp()
+    for _ in range(3):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            step(optimizer, model(torch.randn(ROWS)).sum())
+    assert told == ["Sequential"]
+    assert len(walks) == 1
+
+
+def test_a_program_that_makes_models_all_the_time_is_not_held_up(told, walks):
+    steps = 0
+    for _ in range(3 * moments.AT_ONCE):
+        model = Judge(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            step(optimizer, model(torch.ones(2, 3)).sum())
+            steps += 1
+    assert moments.AT_ONCE <= len(walks) <= moments.AT_ONCE + steps // moments.EVERY + 1
+    assert len(walks) - 1 <= len(told) <= len(walks)
+
+
+def test_models_and_optimizers_are_not_kept_alive(site):
+    site.when_root(lambda root: site.stand_in_for(root, lambda original, module, args, kwargs: original(*args)))
+    gone = []
+    for _ in range(3):
+        _, model, optimizer, _ = train(mlp, ROWS, steps=4)
+        gone += [weakref.ref(model), weakref.ref(optimizer)]
+        del model, optimizer
+    gc.collect()
+    assert [one() for one in gone] == [None] * 6
+
+
+def test_a_call_does_not_get_deeper_with_every_model(site):
+    """Python ends a program that calls a thousand functions deep."""
+    depths = []
+
+    def instead(original, module, args, kwargs):
+        frame, depth = sys._getframe(), 0
+        while frame is not None:
+            frame, depth = frame.f_back, depth + 1
+        depths.append(depth)
+        return original(*args, **kwargs)
+
+    site.when_root(lambda root: site.stand_in_for(root, instead))
+    for _ in range(5):
+        train(mlp, ROWS, steps=4)
+    assert len(depths) == 5 * 2
+    assert len(set(depths)) == 1
+
+
+# What entries do for the second one
+
+
+def is_last(tensor):
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+def test_channels_last_moves_each_of_them_and_saves_each_as_it_was():
+    plain = train(ConvNet, IMAGES)[0]
+    with hotlap.enable(None, with_=["channels-last"]):
+        trained = [train(ConvNet, IMAGES) for _ in range(3)]
+        for losses, model, optimizer, _ in trained:
+            assert losses == pytest.approx(plain, rel=1e-4)
+            assert is_last(model.body[3].weight)
+            kept = optimizer.state_dict()["state"].values()
+            assert all(one.is_contiguous() for state in kept for one in state.values())
+    for _, model, optimizer, _ in trained:
+        assert model.body[3].weight.is_contiguous()
+        assert all(one.is_contiguous() for one in optimizer.state[model.body[3].weight].values())
+
+
+def test_channels_last_of_one_stays_where_another_cannot_have_it():
+    with hotlap.enable(None, with_=["channels-last"]) as enabled:
+        _, first, _, _ = train(ConvNet, IMAGES)
+        _, second, _, _ = train(Viewing, IMAGES)
+        assert is_last(first.body[3].weight)
+        assert second.body.weight.is_contiguous()
+        assert enabled.outcomes[0].status == "applied"
+
+
+def kept_tensors(model):
+    """How many tensors backward keeps of one call."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(1) or one, lambda one: one):
+        model(torch.randn(8, 16)).sum()
+    return len(kept)
+
+
+class Counting(Block):
+    """It may not be computed twice."""
+
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().forward(x)
+
+
+class CountingBlocks(Blocks):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Counting() for _ in range(2))
+
+
+def test_blocks_are_checkpointed_in_each_of_them_and_a_refusal_concerns_one():
+    losses, model, _, _ = train(Blocks, ROWS)
+    plain = kept_tensors(model)
+    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as enabled:
+        trained = [train(make, ROWS) for make in (Blocks, Blocks, CountingBlocks)]
+        assert [one[0] for one in trained[:2]] == [losses] * 2
+        assert all(kept_tensors(model) < plain for _, model, _, _ in trained[:2])
+        assert "__call__" not in vars(Counting)
+        assert enabled.outcomes[0].status == "applied"
+    assert "__call__" not in vars(Block)
+
+
+def test_autocast_covers_each_of_them(monkeypatch):
+    monkeypatch.setattr(hardware, "supports", lambda *_: True)
+    plain = train(mlp, ROWS)[0]
+    with hotlap.enable(None, with_=["autocast=bf16"]):
+        first, second = (train(mlp, ROWS)[0] for _ in range(2))
+    assert first == second
+    assert first != plain
+    assert first == pytest.approx(plain, rel=0.05)
+
+
+def test_weights_of_each_recurrent_model_are_put_together(site, monkeypatch):
+    recurrent = import_module("hotlap.catalog.recurrent.apply")
+    flattened = []
+    monkeypatch.setattr(recurrent, "on_gpu", lambda _: True)
+    monkeypatch.setattr(recurrent, "is_flat", lambda layer: layer in flattened)
+    monkeypatch.setattr(nn.LSTM, "flatten_parameters", lambda layer: flattened.append(layer))
+    recurrent.apply(site)
+    for _ in range(2):
+        made = lambda number, *_: number == 0 and flattened.clear()  # noqa: E731 making and moving it flattens, too
+        _, model, _, _ = train(Recurrent, SERIES, steps=4, between=made)
+        assert flattened == [model.lstm]
+
+
+def test_the_autotuner_is_taken_back_for_a_second_model_whose_shapes_change(site):
+    import_module("hotlap.catalog.cudnn_autotuner.apply").apply(site)
+    train(ConvNet, IMAGES)
+    assert torch.backends.cudnn.benchmark
+    train(ConvNet, lambda step: (8, 3, 8, 8 + step), steps=8)
+    assert not torch.backends.cudnn.benchmark
+    assert site.outcome.status == "withdrawn"
+
+
+@pytest.fixture
+def compile_quickly(monkeypatch):
+    """Dynamo is real; what it finds is run as it is. How many forwards were given to it."""
+    given = []
+
+    def compiled(torch, function, mode):
+        given.append(function)
+        return torch.compile(function, dynamic=False, backend="eager")
+
+    monkeypatch.setattr(import_module("hotlap.catalog.compile.apply"), "compiled", compiled)
+    torch._dynamo.reset()
+    yield given
+    torch._dynamo.reset()
+
+
+class Wide(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 4))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def test_the_next_fold_runs_the_code_compiled_for_the_first(compile_quickly):
+    plain = train(Wide, ROWS)[0]
+    with hotlap.enable(None, with_=["compile"]) as enabled:
+        assert train(Wide, ROWS)[0] == pytest.approx(plain)
+        made = graphs()
+        assert made > 0
+        assert train(Wide, ROWS)[0] == pytest.approx(plain)
+        assert (enabled.outcomes[0].status, graphs()) == ("applied", made)
+    assert compile_quickly == [Wide.forward]
+
+
+def test_a_second_class_is_compiled_too(compile_quickly):
+    with hotlap.enable(None, with_=["compile"]) as enabled:
+        train(Wide, ROWS)
+        train(Blocks, ROWS)
+        assert enabled.outcomes[0].status == "applied"
+        assert enabled.outcomes[0].why.startswith("Blocks")
+    assert compile_quickly == [Wide.forward, Blocks.forward]
+
+
+def test_models_of_more_shapes_than_dynamo_takes_run_as_they_are(compile_quickly, monkeypatch):
+    monkeypatch.setattr(import_module("hotlap.catalog.compile.apply"), "most_recompiles", lambda torch: 2)
+    with hotlap.enable(None, with_=["compile"]) as enabled:
+        for width in (4, 8, 16):
+            plain_graphs = graphs()
+            train(lambda width=width: Wide(width), ROWS)
+            assert (graphs() > plain_graphs) == (width < 16)
+        assert enabled.outcomes[0].status == "applied"

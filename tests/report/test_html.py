@@ -1,0 +1,217 @@
+"""The HTML page: one file that needs nothing, that everybody can read, and that no text of a user's can break."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from hotlap.diagnose import diagnose
+from hotlap.report import html, tuned_html
+from hotlap.report.html_style import COLOURS, PAIRS
+from tests import observations
+from tests.report import tunings
+from tests.report.test_tune_drawn import SCENARIOS
+
+PROFILES = (
+    observations.observation,
+    observations.input_bound,
+    observations.sync_bound,
+    observations.launch_bound,
+    observations.two_ranks,
+    observations.partial,
+    observations.not_a_number,
+)
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+LOADS = {"src", "href", "xlink:href", "srcset", "data", "action", "poster", "background"}
+
+
+class Parsed(HTMLParser):
+    """Every element with its attributes and text; fails where tags are not closed in turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append((self.open[-1] if self.open else "", data))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self) -> str:
+        return " ".join(" ".join(data for tag, data in self.words if tag != "style").split())
+
+
+def tuned(made, profiled: bool = True) -> str:
+    seen = observations.input_bound() if profiled else None
+    return tuned_html(made, seen, diagnose(seen) if seen else None)
+
+
+def profiled(seen) -> str:
+    return html(seen, diagnose(seen), "20260102-030405-train")
+
+
+EVERY_PAGE = [
+    *(pytest.param(lambda one=one: tuned(one()), id=one.__name__) for one in SCENARIOS),
+    *(pytest.param(lambda one=one: profiled(one()), id=f"profile-{one.__name__}") for one in PROFILES),
+]
+
+
+@pytest.mark.parametrize("make", EVERY_PAGE)
+class TestEveryPage:
+    def test_is_well_formed_and_needs_nothing_from_elsewhere(self, make):
+        text = make()
+        parsed = Parsed(text)
+        assert text.startswith("<!doctype html>")
+        assert not {tag for tag, _ in parsed.elements} & {"script", "link", "img", "iframe", "object", "embed"}
+        assert not [name for _, attributes in parsed.elements for name in attributes if name in LOADS]
+        assert not [name for _, attributes in parsed.elements for name in attributes if name.startswith("on")]
+        assert not re.search(r"url\(|@import|@font-face", text)
+        (policy,) = [one for one in parsed.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+        assert "default-src 'none'" in policy["content"]
+
+    def test_is_readable_by_those_who_do_not_see_it(self, make):
+        parsed = Parsed(make())
+        assert parsed.all("html")[0]["lang"] == "en"
+        levels = [int(tag[1]) for tag, _ in parsed.elements if re.fullmatch(r"h[1-6]", tag)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
+        names = [one["id"] for one in parsed.all("h2")]
+        assert len(names) == len(set(names))
+        assert [one["aria-labelledby"] for one in parsed.all("section")] == names
+        assert all(one.get("scope") in ("col", "row") for one in parsed.all("th"))
+        assert len(parsed.all("table")) == len(parsed.all("caption"))
+        pictures = [one for one in parsed.all("svg") if one.get("role") == "img"]
+        assert all(one["aria-label"] for one in pictures)
+
+    def test_is_text_that_can_be_written(self, make):
+        text = make()
+        text.encode("utf-8")
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", text.replace("\n", ""))
+        assert not re.search(r"(?<!=)\bNone\b", Parsed(text).text())
+
+
+class TestTune:
+    def test_all_parts_are_there(self):
+        headings = re.findall(r"<h2[^>]*>(.*?)</h2>", tuned(tunings.faster()))
+        assert headings == [
+            "Step time, before and after",
+            "What was tried",
+            "Loss",
+            "Where the time went",
+            "At full length",
+            "Do it again",
+            "Measured on",
+        ]
+
+    def test_every_interval_is_drawn_and_written(self):
+        parsed = Parsed(tuned(tunings.faster()))
+        labels = [one["aria-label"] for one in parsed.all("svg") if one.get("class") == "forest"]
+        assert "stacked 2.02× [1.99–2.05]; alone 2.05× [2.02–2.08]" in labels
+        assert "alone 0.61× [0.59–0.63]" in labels
+        assert labels.count("nothing was measured") == 2
+        for written in ("2.02×", "1.99–2.05", "alone 2.05×", "0.59–0.63"):
+            assert written in parsed.text()
+
+    def test_the_noise_band_stands_behind_every_row(self):
+        rows = re.findall(r'<tr role="row".*?</tr>', tuned(tunings.faster()), re.DOTALL)[1:]
+        assert len(rows) == 12
+        assert all('class="noise"' in one for one in rows)
+        assert 'class="noise"' not in tuned(tunings.one_process_each()).split("<tbody")[1].split("</tbody>")[0]
+
+    def test_only_a_proven_speedup_has_the_accent(self):
+        assert 'class="figures proven"' in tuned(tunings.faster())
+        assert 'class="figures proven"' not in tuned(tunings.inconclusive())
+
+    def test_states_are_words_not_only_colours(self):
+        text = Parsed(tuned(tunings.faster())).text()
+        for state in ("kept", "left out", "inconclusive", "rejected", "failed", "no evidence", "not reached"):
+            assert state in text
+
+    def test_a_gap_in_a_curve_is_a_gap(self):
+        (before, after) = re.findall(
+            r'<path class="curve-[01]" d="(M[\d][^"]*L[^"]*)"/>', tuned(tunings.not_a_number())
+        )
+        assert (before.count("M"), after.count("M")) == (1, 2)
+
+    def test_missing_parts_say_why(self):
+        text = Parsed(tuned(tunings.just_begun(), profiled=False)).text()
+        for why in (
+            "No optimisation has been tried.",
+            "No step of the baseline was measured yet.",
+            "The profile of the baseline was not kept",
+            "No loss was seen",
+            "the final trial against the baseline has not ended",
+        ):
+            assert why in text
+
+    def test_a_large_tune_stays_small_and_whole(self):
+        text = tuned(tunings.large(entries=30, steps=2000))
+        assert len(text.encode()) < 1_000_000
+        shown = Parsed(text).text()
+        assert all(f"made-up-{i:02}" in shown and f"reason number {i}" in shown for i in range(30))
+        curves = re.findall(r'class="curve-[01]" d="(M[^"]*L[^"]*)"', text)
+        assert len(curves) == 2
+        assert all(len(re.findall("[ML]", one)) <= 160 for one in curves)
+
+    def test_a_users_text_is_text(self):
+        text = tuned(tunings.hostile())
+        assert "<script" not in text
+        assert "<img" not in text
+        shown = Parsed(text).text()
+        assert "<script>alert(1)</script>" in shown
+        assert "\"'><img src=x onerror=alert(1)>" in shown
+
+
+class TestLooks:
+    @pytest.mark.parametrize("which", [0, 1], ids=["light", "dark"])
+    @pytest.mark.parametrize(("ink", "ground"), PAIRS)
+    def test_contrast_of_text(self, ink, ground, which):
+        assert contrast(COLOURS[ink][which], COLOURS[ground][which]) >= 4.5
+
+    @pytest.mark.parametrize("which", [0, 1], ids=["light", "dark"])
+    def test_contrast_of_lines_in_pictures(self, which):
+        assert contrast(COLOURS["mark"][which], COLOURS["noise"][which]) >= 3.0
+        assert contrast(COLOURS["accent"][which], COLOURS["noise"][which]) >= 3.0
+
+    def test_dark_and_paper_are_provided_for(self):
+        text = tuned(tunings.faster())
+        assert "@media screen and (prefers-color-scheme:dark)" in text  # on paper it is always light
+        assert "@media print" in text
+        assert "tabular-nums" in text
+
+    def test_every_colour_that_is_used_is_known(self):
+        used = set(re.findall(r"var\(--([\w-]+)\)", tuned(tunings.faster())))
+        assert used <= set(COLOURS)
+
+
+def contrast(first: str, second: str) -> float:
+    """As WCAG 2 defines it."""
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

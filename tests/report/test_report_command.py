@@ -1,0 +1,161 @@
+"""hotlap report: which run, which format, where to, and one clear line where that is not possible."""
+
+from __future__ import annotations
+
+import json
+import sys
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+import hotlap.cli
+from hotlap import store
+from hotlap.diagnose import diagnose
+from tests.observations import input_bound
+from tests.report import tunings
+
+COMMAND = ("python", "train.py")
+
+
+@pytest.fixture
+def typed(monkeypatch, tmp_path, capsys):
+    """Types `hotlap report …` and returns the exit code, stdout and stderr."""
+    monkeypatch.setenv("HOTLAP_DIR", str(tmp_path / "kept"))
+    monkeypatch.chdir(tmp_path)
+
+    def type_it(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hotlap", "report", *words])
+        with pytest.raises(SystemExit) as ended:
+            hotlap.cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return type_it
+
+
+def profile(root: Path) -> store.Run:
+    run = store.create(COMMAND, root / "kept")
+    run.save("observation", input_bound())
+    run.save("diagnosis", diagnose(input_bound()))
+    return run
+
+
+@pytest.fixture
+def tune(tmp_path) -> store.Run:
+    run = profile(tmp_path)
+    run.save("tuning", tunings.small())
+    return run
+
+
+def test_it_is_shown_where_no_format_is_named(typed, tune):
+    code, out, _ = typed()
+    assert code == 0
+    assert out.startswith("Proven 2.40 times as fast")
+
+
+def test_html_goes_into_the_run_folder_and_its_path_is_said(typed, tune):
+    code, out, _ = typed("--html")
+    assert code == 0
+    assert Path(out.strip()) == tune.folder / "report.html"
+    assert (tune.folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_markdown_and_json_go_to_stdout(typed, tune):
+    assert typed("--markdown")[1].startswith("### Proven 2.40 times as fast")
+    assert json.loads(typed("--json")[1])["report"]["state"] == "faster"
+
+
+@pytest.mark.parametrize(("file", "start"), [("a/b.html", "<!doctype html>"), ("b.md", "### Proven"), ("c.json", "{")])
+def test_the_ending_of_a_file_tells_its_format(typed, tune, tmp_path, file, start):
+    assert typed("--output", file)[0] == 0
+    assert (tmp_path / file).read_text(encoding="utf-8").startswith(start)
+
+
+def test_a_dash_is_stdout(typed, tune):
+    assert typed("--html", "--output", "-")[1].startswith("<!doctype html>")
+    assert not (tune.folder / "report.html").exists()
+
+
+def test_a_profile_has_its_own_pages(typed, tmp_path):
+    run = profile(tmp_path)
+    assert typed(run.id)[1].startswith("Input-bound")
+    assert typed(run.id, "--markdown")[1].startswith("### Input-bound")
+    assert set(json.loads(typed(run.id, "--json")[1])) == {"observation", "diagnosis"}
+    assert "<h1>Input-bound" in typed(run.id, "--html", "--output", "-")[1]
+
+
+def test_a_tune_without_its_profile_is_still_a_report(typed, tune):
+    (tune.folder / "observation.json").unlink()
+    (tune.folder / "diagnosis.json").unlink()
+    code, out, _ = typed(tune.id, "--markdown")
+    assert code == 0
+    assert "The profile of the baseline was not kept" in out
+
+
+def test_open_writes_the_page_and_hands_it_to_the_browser(typed, tune, monkeypatch):
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: bool(opened.append(address)) or True)
+    assert typed("--open")[0] == 0
+    assert opened == [(tune.folder / "report.html").resolve().as_uri()]
+
+
+def test_no_browser_is_said_with_where_the_page_is(typed, tune, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    code, _, err = typed("--open")
+    assert code == 1
+    assert err == f"hotlap: no browser could be started; the report is in {tune.folder / 'report.html'}\n"
+
+
+class TestOneClearLine:
+    def test_unknown_run(self, typed, tune):
+        code, _, err = typed("nonsense")
+        assert (code, err) == (72, f"hotlap: no run named nonsense; the newest is {tune.id}\n")
+
+    def test_no_runs_at_all(self, typed):
+        code, _, err = typed()
+        assert code == 72
+        assert err.startswith("hotlap: no runs in ")
+
+    def test_a_run_without_records(self, typed, tmp_path):
+        run = store.create(COMMAND, tmp_path / "kept")
+        code, _, err = typed(run.id)
+        assert code == 72
+        assert err.startswith(f"hotlap: {run.folder} keeps no tune and no profile; make one: hotlap tune")
+
+    @pytest.mark.parametrize("name", ["tuning", "observation", "diagnosis"])
+    @pytest.mark.parametrize("text", ["{", '{"schema": 1}', '{"schema": 99}', "[]"])
+    def test_a_damaged_record(self, typed, tune, name, text):
+        (tune.folder / f"{name}.json").write_text(text)
+        code, _, err = typed("--html")
+        assert code == 74
+        assert err.count("\n") == 1
+        assert f"{name}.json" in err
+
+    def test_a_record_that_cannot_be_read(self, typed, tune):
+        (tune.folder / "tuning.json").unlink()
+        (tune.folder / "tuning.json").mkdir()
+        code, _, err = typed("--html")
+        assert code == 74
+        assert err.startswith("hotlap: cannot read ")
+
+    def test_a_place_that_cannot_be_written(self, typed, tune, tmp_path):
+        (tmp_path / "taken").write_text("a file")
+        code, _, err = typed("--html", "--output", "taken/report.html")
+        assert code == 73
+        assert err.startswith("hotlap: cannot write taken/report.html (")
+        assert err.endswith("choose another place: --output FILE\n")
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--html", "--json"), "--html and --json exclude each other"),
+            (("--output", "report.txt"), "which format for report.txt? Add --html, --markdown or --json."),
+            (("--open", "--markdown"), "--open opens an HTML file"),
+            (("--open", "--output", "-"), "--open opens an HTML file"),
+        ],
+    )
+    def test_wrong_usage(self, typed, tune, words, said):
+        code, _, err = typed(*words)
+        assert code == 2
+        assert said in err

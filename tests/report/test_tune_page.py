@@ -1,0 +1,364 @@
+"""What the report of a tune says, however it is drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hotlap.diagnose import diagnose
+from hotlap.model.plan import Outcome
+from hotlap.model.trial import Stage
+from hotlap.model.verdict import Decision, PaysOff
+from hotlap.report.tune_axis import axis
+from hotlap.report.tune_figures import clean, duration, ratio, spelled
+from hotlap.report.tune_page import tune_page
+from hotlap.report.tune_parts import FAILED, INCONCLUSIVE, KEPT, LEFT_OUT, PENDING, REJECTED, Interval
+from tests.observations import input_bound
+from tests.report import tunings
+from tests.report.tunings import choice, gate, noise, sample, speed, tried, tuning
+
+
+def page_of(made, profiled: bool = True):
+    seen = input_bound() if profiled else None
+    return tune_page(made, seen, diagnose(seen) if seen else None)
+
+
+def row(page, name: str):
+    (found,) = [one for one in page.rows if one.name == name]
+    return found
+
+
+class TestTheSentence:
+    def test_a_proven_speedup_with_what_holds(self):
+        assert page_of(tunings.faster()).sentence == (
+            "Proven 2.40 times as fast with 2 optimisations, and harmless: "
+            "losses inside the baseline's own band, 3 seeds."
+        )
+
+    def test_no_speedup_is_said(self):
+        page = page_of(tunings.no_speedup())
+        assert page.state == "no speed-up"
+        assert page.sentence == (
+            "No speed-up: of 6 optimisations tried, none is proven faster and harmless; 1 could not be judged."
+        )
+
+    def test_inconclusive_is_not_a_speedup(self):
+        page = page_of(tunings.inconclusive())
+        assert page.state == "inconclusive"
+        assert page.sentence.startswith("Inconclusive: the 2 optimisations kept together measured 1.03×, but ")
+        assert "6 more processes per arm would settle it." in page.details
+
+    def test_a_stack_that_fell_apart_is_no_speedup(self):
+        assert page_of(tunings.fallen_apart()).sentence.startswith("No speed-up: what was kept one by one did not hold")
+
+    def test_an_unfinished_tune_says_how_to_go_on(self):
+        page = page_of(tunings.unfinished())
+        assert page.sentence == "Not finished: 3 optimisations tried, none kept so far."
+        assert any("hotlap tune --resume" in detail for detail in page.details)
+
+    def test_a_speed_of_an_unfinished_tune_is_no_verdict(self):
+        half = replace(tunings.faster(), finished=False)
+        assert page_of(half).state == "not finished"
+        assert "Proven" not in page_of(half).sentence
+
+    def test_nothing_to_try(self):
+        assert page_of(tuning(())).sentence == "No speed-up: nothing was tried."
+
+    def test_a_gate_that_did_not_pass_is_never_called_harmless(self):
+        made = tunings.faster()
+        odd = replace(made.speedup, gate=gate(None))
+        assert "harmless" not in page_of(replace(made, speedup=odd)).sentence
+
+    def test_what_there_was_no_time_for_is_said(self):
+        late = tuple((name, "no budget left: it needs about 145 s more") for name in ("a", "b"))
+        page = page_of(replace(tunings.faster(), not_tried=(*late, ("c", "the training uses no GPU"))))
+        assert "2 optimisations not tried for want of time: give a larger --budget." in page.details
+        assert page.not_tried.rows == (
+            ("no budget left: it needs about 145 s more", "a, b"),
+            ("the training uses no GPU", "c"),
+        )
+
+    def test_one_that_could_not_be_judged(self):
+        assert page_of(tunings.one_process_each()).sentence == (
+            "Inconclusive: the one optimisation tried could not be judged."
+        )
+
+    def test_no_noise_trial_is_said(self):
+        assert any("no noise band" in detail for detail in page_of(tunings.one_process_each()).details)
+
+
+class TestRows:
+    def test_every_ending_by_its_name(self):
+        page = page_of(tunings.faster())
+        assert {one.name: one.state for one in page.rows} == {
+            "loader-workers=4": KEPT,
+            "fused-optimizer": KEPT,
+            "loader-workers=2": LEFT_OUT,
+            "channels-last": INCONCLUSIVE,
+            "compile=default": REJECTED,
+            "gc-pauses": REJECTED,
+            "threads=2": REJECTED,
+            "autocast=bfloat16": REJECTED,
+            "resident-data": FAILED,
+            "whole-batch-fetch": FAILED,
+        }
+
+    def test_kept_ones_come_first_in_the_order_of_the_plan(self):
+        made = tunings.faster()
+        turned = page_of(replace(made, kept=made.kept[::-1]))
+        assert [one.name for one in turned.rows[:2]] == ["fused-optimizer", "loader-workers=4"]
+
+    def test_both_trials_are_there_and_the_stacked_one_decides(self):
+        one = row(page_of(tunings.faster()), "compile=default")
+        assert (one.alone.ratio, one.stacked.ratio, one.shown.ratio) == (1.09, 0.97, 0.97)
+        assert one.why == "on top of what is kept it gains nothing"
+
+    def test_the_last_verdict_of_a_trial_counts(self):
+        first, again = (
+            tried(0, "tf32", None, 1.2, decision, why)
+            for decision, why in ((Decision.INCONCLUSIVE, "too few"), (Decision.REJECT, "after all no"))
+        )
+        page = page_of(tuning((first, again)))
+        assert [(one.state, one.why) for one in page.rows] == [(REJECTED, "after all no")]
+
+    def test_what_another_value_won_over_is_left_out_with_the_winner(self):
+        assert row(page_of(tunings.faster()), "loader-workers=2").why.endswith(
+            "but the plan has loader-workers=4 instead"
+        )
+
+    def test_a_failed_process_tells_how_it_ended(self):
+        assert row(page_of(tunings.faster()), "resident-data").notes == ("out of memory: tried to allocate 2.1 GiB",)
+
+    def test_what_is_needed_to_decide(self):
+        notes = row(page_of(tunings.faster()), "channels-last").notes
+        assert notes == (
+            "needs 5 more processes per arm",
+            "the smallest speed-up this sample could show is 1.07×",
+            "its gate needs 2 more",
+        )
+
+    def test_what_the_reason_says_is_not_said_twice(self):
+        why = "1.03 × as fast: too noisy to show 2 %, needs 5 more processes per arm"
+        found = tried(
+            0, "tf32", None, 1.03, Decision.INCONCLUSIVE, why, speed=speed(1.03, 0.06, more=900, more_as_measured=5)
+        )
+        assert row(page_of(tuning((found,))), "tf32").notes == (
+            "the smallest speed-up this sample could show is 1.01×",
+        )
+
+    def test_a_trial_under_way_is_not_judged_yet(self):
+        ran, _ = tried(0, "tf32", None, 1.2, Decision.KEEP, "")
+        page = page_of(tuning((noise(),), trials=(ran,), finished=False))
+        assert row(page, "tf32").state == PENDING
+
+    def test_kept_without_a_trial_of_its_own_is_shown(self):
+        assert row(page_of(tuning((), kept=(choice("tf32"),))), "tf32").why == (
+            "part of the plan, without a trial of its own"
+        )
+
+    def test_an_optimisation_that_did_nothing_says_so(self):
+        idle = Outcome(name="tf32", code="C101", status="no effect", why="no matrix product on a GPU")
+        ran = (sample(0, "base", 38.0), sample(1, "new", 38.0, outcomes=(idle,)))
+        page = page_of(tuning((tried(0, "tf32", None, 1.0, Decision.REJECT, "no faster", samples=ran),)))
+        assert row(page, "tf32").notes == ("no effect: no matrix product on a GPU",)
+
+    def test_warmup_that_is_never_won_back(self):
+        never = PaysOff(extra_seconds=25.0, steps=None, seconds=None)
+        page = page_of(tuning((tried(0, "compile", None, 0.9, Decision.REJECT, "slower", pays_off=never),)))
+        assert row(page, "compile").notes == ("it takes 25.0 s longer to get to speed, which is never won back",)
+
+
+class TestStepBars:
+    def test_both_lengths_are_of_the_final_trial(self):
+        bars = page_of(tunings.faster()).bars
+        assert bars.before_ms == pytest.approx(38.0, rel=0.01)
+        assert bars.after_ms == pytest.approx(38.0 / 2.4, rel=0.01)
+        assert bars.after_low < bars.after_ms < bars.after_high
+
+    def test_parts_add_up_to_the_measured_step(self):
+        bars = page_of(tunings.faster()).bars
+        assert sum(one.ms for one in bars.segments) == pytest.approx(bars.before_ms)
+
+    def test_a_missing_profile_is_said(self):
+        page = page_of(tunings.faster(), profiled=False)
+        assert not page.bars.segments
+        assert "profile of the baseline was not kept" in page.bars.note
+        assert "not kept" in page.no_time
+
+    def test_without_a_final_trial_there_is_no_after(self):
+        bars = page_of(tunings.no_speedup()).bars
+        assert bars.before_ms == pytest.approx(38.0, rel=0.01)
+        assert bars.after_ms is None
+        assert "Nothing is kept" in bars.note
+
+    def test_a_process_that_broke_is_in_no_mean(self):
+        made = tunings.faster()
+        slow = replace(sample(99, "new", 900.0), ended="crashed", why="boom")
+        final = replace(made.trials[-1], samples=(*made.trials[-1].samples, slow))
+        page = page_of(replace(made, trials=(*made.trials[:-1], final)))
+        assert page.bars.after_ms == pytest.approx(38.0 / 2.4, rel=0.01)
+        assert ("99", "final", "new", "crashed", "boom") in page.broken.rows
+
+
+class TestLosses:
+    def test_the_band_spans_all_processes_of_the_baseline(self):
+        losses = page_of(tunings.faster()).losses
+        own = [
+            one.losses
+            for trial in tunings.faster().trials
+            for one in trial.samples
+            if one.ended == "measured" and (one.arm == "base" or trial.stage == Stage.NOISE.value)
+        ]
+        assert losses.low == tuple(min(values) for values in zip(*own, strict=True))
+        assert losses.high == tuple(max(values) for values in zip(*own, strict=True))
+
+    def test_long_curves_are_thinned_to_their_means(self):
+        losses = page_of(tunings.large(steps=2000)).losses
+        assert len(losses.steps) <= 160
+        assert losses.last == 1999
+        first = [one.losses[: losses.steps[1]] for one in tunings.large().trials[-1].samples if one.arm == "base"]
+        means = [sum(one) / len(one) for one in first]
+        assert losses.curves[0].values[0] == pytest.approx(sum(means) / len(means))
+
+    def test_equal_to_the_bit_is_said(self):
+        made = tunings.faster()
+        equal = tuple(replace(one, losses=tunings.losses(70, one.seed_shift)) for one in made.trials[-1].samples)
+        page = page_of(replace(made, trials=(*made.trials[:-1], replace(made.trials[-1], samples=equal))))
+        assert "All 210 pairs of losses at the same step and seed are equal to the bit." in page.losses.facts
+
+    def test_the_furthest_pair_is_a_figure(self):
+        ran = (
+            sample(0, "base", 38.0, losses=(3.0, 2.0, 1.0)),
+            sample(1, "new", 20.0, losses=(3.0, 2.25, 1.0)),
+        )
+        last = replace(tunings.final()[0], samples=ran)
+        page = page_of(tuning(((last, tunings.final()[1]),)))
+        assert (
+            "Of 3 pairs of losses at the same step and seed the two furthest apart differ by 0.25." in page.losses.facts
+        )
+
+    def test_only_seeds_both_arms_had_are_compared(self):
+        ran = (
+            sample(0, "base", 38.0, losses=(3.0, 2.0)),
+            sample(1, "base", 38.0, losses=(9.0, 9.0), seed_shift=5),
+            sample(2, "new", 20.0, losses=(3.0, 2.0)),
+        )
+        page = page_of(tuning(((replace(tunings.final()[0], samples=ran), tunings.final()[1]),)))
+        assert page.losses.curves[0].values == page.losses.curves[1].values == (3.0, 2.0)
+
+    def test_a_loss_that_is_not_finite_is_a_gap_and_said(self):
+        losses = page_of(tunings.not_a_number()).losses
+        assert losses.curves[1].values[30] is None
+        assert losses.curves[1].values[29] is not None
+        assert "A loss after was not finite, first at step 31." in losses.facts
+
+    def test_no_losses_are_no_curve(self):
+        losses = page_of(tunings.one_process_each()).losses
+        assert not losses.curves
+        assert losses.facts == ("No loss was seen, so there is no curve.",)
+
+    def test_the_metric_by_seed(self):
+        (table,) = [one for one in page_of(tunings.faster()).losses.tables if "val_acc" in one.title]
+        assert table.rows[1] == ("+1", "0.914", "0.9144")
+        assert table.note == "higher is better"
+
+
+class TestFullLength:
+    def test_a_known_length_with_its_interval(self):
+        length = page_of(tunings.faster()).length
+        assert length.facts[0].startswith("The whole run has 200,000 steps: 1 h 1")
+        assert "won back after 605 steps (9.6 s)" in length.facts[1]
+        (only,) = length.table.rows
+        assert only[:2] == ("200,000", "2 h 7 min")
+
+    def test_after_includes_the_longer_warmup(self):
+        made = tunings.faster(full_steps=100)
+        (only,) = page_of(made).length.table.rows
+        assert only[1:3] == ("3.8 s", "15.0 s")
+        assert any("does not pay" in fact for fact in page_of(made).length.facts)
+
+    def test_an_unknown_length_is_said(self):
+        length = page_of(tunings.faster(full_steps=None)).length
+        assert "not known" in length.facts[0]
+        assert len(length.table.rows) == 4
+
+    def test_nothing_kept_takes_what_it_took(self):
+        assert page_of(tunings.no_speedup()).length.table is None
+
+
+class TestDoingItAgain:
+    def test_the_tune_with_every_option_that_was_asked(self):
+        made = tunings.faster(asked=tunings.asked(steps=80, minimum=1.05))
+        (line,) = [one.line for one in page_of(made).commands if one.what == "Tune again"]
+        assert line == (
+            "hotlap tune --budget 600s --risk numeric --min-effect 5% --steps 80 --metric 'val_acc: ([0-9.]+)' "
+            "--higher-is-better python train.py --epochs 3"
+        )
+
+    def test_the_plan_by_itself_and_spelled_out(self):
+        lines = [one.line for one in page_of(tunings.faster()).commands]
+        assert "hotlap run python train.py --epochs 3" in lines
+        assert "hotlap run --with loader-workers=4 --with fused-optimizer python train.py --epochs 3" in lines
+
+    def test_no_plan_no_run(self):
+        assert not any("hotlap run" in one.line for one in page_of(tunings.no_speedup()).commands)
+
+    def test_where_it_was_measured(self):
+        footer = dict(page_of(tunings.faster()).footer)
+        assert footer["seeds"] == "as written, +1, +2"
+        assert footer["source"].startswith("0123456789abcdef")
+        assert footer["versions"] == "python 3.11.7, torch 2.8.0, hotlap 0.1.0"
+        assert footer["machine"].startswith("AMD EPYC 9354")
+
+
+class TestTheAxis:
+    def test_logarithmic(self):
+        drawn = axis([Interval(4.0, 3.0, 5.0), Interval(0.25, 0.2, 0.3)], 1.02)
+        assert drawn.at(1.0) - drawn.at(0.5) == pytest.approx(drawn.at(2.0) - drawn.at(1.0))
+
+    @pytest.mark.parametrize("ratio", [0.004, 0.5, 0.99, 1.0, 1.3, 7.0, 90.0, 5000.0])
+    def test_one_is_always_on_it_and_a_tick(self, ratio):
+        drawn = axis([Interval(ratio, ratio * 0.9, ratio * 1.1)], 1.02)
+        assert 0 < drawn.at(1.0) < 1
+        assert 1.0 in drawn.ticks()
+        assert 2 <= len(drawn.ticks()) <= 8
+        assert 0 <= drawn.at(ratio) <= 1
+
+    def test_what_is_not_finite_is_left_out(self):
+        assert math.isfinite(axis([Interval(math.inf, 0.0, math.nan)], 1.02).high)
+
+
+class TestFigures:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0.0123, "12 ms"),
+            (9.6, "9.6 s"),
+            (59.99, "1 min"),
+            (250, "4 min 10 s"),
+            (3599.7, "1 h"),
+            (7620, "2 h 7 min"),
+            (86_399, "1 d"),
+            (273_600, "3 d 4 h"),
+            (None, "–"),
+            (math.inf, "–"),
+        ],
+    )
+    def test_durations(self, seconds, text):
+        assert duration(seconds) == text
+
+    def test_ratios(self):
+        assert [ratio(value) for value in (0.004, 0.61, 1.0, 9.999, 12.34, 250.0)] == [
+            "0.004", "0.61", "1.00", "10.0", "12.3", "250",
+        ]  # fmt: skip
+
+    def test_no_interval_is_said(self):
+        assert spelled(Interval(1.9, None, None)) == "1.90× (no interval)"
+
+    def test_what_cannot_be_seen_is_taken_out(self):
+        assert clean("a\x1b[31mb\x00\n c\u202e") == "ab c"
+
+    def test_speed_without_ends(self):
+        assert page_of(tuning((tried(0, "tf32", None, 1.2, Decision.REJECT, "", speed=speed(1.2, low=None)),)))

@@ -1,0 +1,71 @@
+"""Every card of a rule: its example is found, what the fix makes of it is what the card says, and that is silent."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hotlap import catalog
+from hotlap.catalog import patterns
+from hotlap.scanning import Wanted, repair_text, scan_text
+
+PRELUDE = """\
+import gc
+import os
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from tqdm import tqdm
+
+device = torch.device("cuda")
+model = nn.Linear(4, 1).to(device)
+"""
+TRAINING = """
+
+def _train(model, optimizer):
+    for batch in range(10):
+        model.weight.sum().backward()
+        optimizer.step()
+"""
+RULES = patterns.rules()
+
+
+def blocks(name: str) -> dict[str, str]:
+    text = catalog.card(name)
+    return dict(re.findall(r"## ([^\n]+)\n\n```python\n(.*?)```", text, re.DOTALL))
+
+
+def found(code: str, rule) -> int:
+    wanted = Wanted(select=(rule.code,), pedantic=True)
+    return len(scan_text(PRELUDE + code + TRAINING, wanted).findings)
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_example_is_found_and_what_to_use_instead_is_silent(code):
+    rule = RULES[code]
+    examples = blocks(rule.name)
+    assert found(examples["Example"], rule)
+    assert not found(examples["Use instead"], rule)
+
+
+@pytest.mark.parametrize("code", [code for code in RULES if patterns.fix_of(RULES[code].name)])
+def test_the_fix_makes_what_the_card_says(code):
+    rule = RULES[code]
+    examples = blocks(rule.name)
+    wanted = Wanted(select=(rule.code,), pedantic=True)
+    fixed = repair_text(PRELUDE + examples["Example"] + TRAINING, wanted, unsafe=True)
+    assert fixed == PRELUDE + examples["Use instead"] + TRAINING
+
+
+def test_codes_and_names_are_unique_and_those_of_the_entry():
+    names = [patterns.pattern(path.parent) for path in sorted(patterns.FOLDER.glob("*/card.md"))]
+    assert len({one.code for one in names}) == len(names) == len({one.name for one in names})
+    for name, entry in catalog.entries().items():
+        about = patterns.pattern(patterns.FOLDER / name.replace("-", "_"))
+        assert (about.name, about.code) == (name, entry.code)
+
+
+def test_at_least_fifteen_rules_repair_themselves():
+    assert sum(patterns.fix_of(rule.name) is not None for rule in RULES.values()) >= 15

@@ -1,0 +1,103 @@
+"""hotlap compare on two git revisions: each in a folder of its own, which is gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap import by_turns, worktrees
+from hotlap.by_turns import Means, compare_revisions
+from hotlap.errors import NotComparable
+from tests.comparisons import Scripted, git, made_repository, options
+from tests.observations import observation
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch) -> Path:
+    """The user stands in its src/."""
+    root = made_repository(tmp_path)
+    monkeypatch.chdir(root / "src")
+    return root
+
+
+class TestRevisions:
+    def test_each_in_its_own_folder_and_gone_afterwards(self, repository, tmp_path):
+        with worktrees.checked_out(("HEAD~1", "main"), tmp_path / "at") as (base, new):
+            assert (base.folder / "train.py").read_text() == "one"
+            assert (new.folder / "train.py").read_text() == "two"
+            assert base.commit == git(repository, "rev-parse", "HEAD~1")
+            assert base.folder.name == "src"
+        assert not base.root.exists()
+        assert git(repository, "worktree", "list").count("\n") == 0
+        assert (repository / "src" / "train.py").read_text() == "three, not committed"
+
+    def test_gone_also_when_something_fails(self, repository, tmp_path):
+        with pytest.raises(KeyboardInterrupt), worktrees.checked_out(("main", "main"), tmp_path / "at"):
+            raise KeyboardInterrupt
+        assert git(repository, "worktree", "list").count("\n") == 0
+        assert list((tmp_path / "at").iterdir()) == []
+
+    def test_untracked_data_is_linked_where_it_is_looked_for(self, repository, tmp_path):
+        with worktrees.checked_out(("HEAD~1", "main"), tmp_path / "at", [Path("data")]) as made:
+            assert all((one.folder / "data" / "rows.csv").read_text() == "1,2" for one in made)
+        assert (repository / "src" / "data" / "rows.csv").exists()
+
+    @pytest.mark.parametrize(("link", "said"), [("nothing", "no such file"), ("../src", "below the current folder")])
+    def test_links_that_cannot_be(self, repository, tmp_path, link, said):
+        with pytest.raises(NotComparable, match=said), worktrees.checked_out(("main",), tmp_path / "at", [Path(link)]):
+            pass
+
+    def test_its_modules_come_before_an_editable_install_of_the_checkout(self, repository, tmp_path):
+        given = {"PYTHONPATH": os.pathsep.join([str(repository / "src"), "/elsewhere"])}
+        with worktrees.checked_out(("main",), tmp_path / "at") as (made,):
+            path = made.variables(repository, given)["PYTHONPATH"].split(os.pathsep)
+        assert path == [str(made.root / "src"), "/elsewhere", str(made.root), str(made.root / "src")]
+
+    def test_an_unknown_revision(self, repository, tmp_path):
+        with (
+            pytest.raises(NotComparable, match="nonsense is no revision"),
+            worktrees.checked_out(("nonsense",), tmp_path),
+        ):
+            pass
+
+    @pytest.mark.parametrize("word", ["--help", "-q"])
+    def test_a_revision_is_never_an_option_of_git(self, repository, word):
+        assert not worktrees.is_revision(word)
+
+    def test_no_repository(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+        with pytest.raises(NotComparable, match="is in no git repository"):
+            worktrees.top()
+
+    def test_a_folder_only_one_revision_has(self, repository, tmp_path, monkeypatch):
+        (repository / "late").mkdir()
+        monkeypatch.chdir(repository / "late")
+        with (
+            pytest.raises(NotComparable, match="has no folder late"),
+            worktrees.checked_out(("main",), tmp_path / "at"),
+        ):
+            pass
+
+    def test_arms_run_in_the_folders_of_their_revisions(self, repository, tmp_path, monkeypatch):
+        seen: list[tuple[str, str]] = []
+
+        def look(arm):
+            with by_turns.standing_in(arm):
+                seen.append((arm.side.name, Path("train.py").read_text()))
+                assert str(Path.cwd().parent) in os.environ["PYTHONPATH"]
+            return observation(), "kept"
+
+        script = Scripted(0.3)
+        runner = lambda arm, seen: script.runners[arm.side.name == "main"]  # noqa: E731
+        monkeypatch.setattr(by_turns, "local_means", lambda run, asked: Means(look=look, runner=runner))
+        command = (sys.executable, "train.py")
+        made = compare_revisions(("HEAD~1", "main"), command, (), options(tmp_path), lambda words: None)
+        assert seen == [("HEAD~1", "one"), ("main", "two")]
+        assert (made.kind, made.result) == ("revisions", "regression")
+        assert made.base.revision == git(repository, "rev-parse", "HEAD~1")
+        assert not (tmp_path / "kept" / "worktrees").exists()
+        assert Path.cwd() == repository / "src"

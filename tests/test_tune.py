@@ -1,0 +1,448 @@
+"""hotlap tune on a scripted runner: what is tried, in which order, what is kept, and that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from observations import observation
+from tunes import COMMAND, begun, candidate, gains, go_on, one_rule_judge
+
+from hotlap import store
+from hotlap.errors import (
+    BaselineUnusable,
+    BudgetTooSmall,
+    CannotRunTwice,
+    HotlapError,
+    MetricNeverSeen,
+    RunFolderUnwritable,
+    TooShort,
+)
+from hotlap.model.plan import Choice, Outcome, Plan
+from hotlap.model.trial import Ended, Reading
+from hotlap.model.tuning import Metric, Tuning
+from hotlap.plan import saved
+from hotlap.plan.choose import read
+from hotlap.trial.scripted import ScriptedRunner, falling_losses
+from hotlap.tuning.length import length
+
+GAINS = gains(
+    resident_data=2.0, set_to_none=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, anomaly_mode=1.4
+)
+FOUND = [
+    candidate("resident-data"),
+    candidate("anomaly-mode", most=0.4),
+    candidate("fused-optimizer", most=0.3),
+    candidate("gc-pauses", most=0.2),
+]
+
+
+@pytest.fixture
+def on_disk():
+    """For a test of what is written out."""
+
+
+@pytest.fixture(autouse=True)
+def in_memory(request, monkeypatch):
+    """Elsewhere records survive a tune without being written out, which takes most of the time."""
+    if "on_disk" not in request.fixturenames:
+        kept = {}
+        monkeypatch.setattr(store.Run, "save", lambda run, name, one: kept.__setitem__((run.folder, name), one))
+        monkeypatch.setattr(store.Run, "load", lambda run, name, kind: kept[run.folder, name])
+
+
+def names(choices) -> list[str]:
+    return [choice.name for choice in choices]
+
+
+def trial_names(tuning: Tuning) -> list[str]:
+    return [trial.name for trial in tuning.trials]
+
+
+def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
+    run = begun(tmp_path, *FOUND)
+    done = go_on(run, ScriptedRunner(GAINS), tmp_path)
+
+    assert trial_names(done.tuning) == [
+        "noise",
+        "alone-resident-data",
+        "alone-anomaly-mode",
+        "alone-fused-optimizer",
+        "alone-gc-pauses",
+        "stacked-2-anomaly-mode",
+        "stacked-3-fused-optimizer",
+        "final-3",
+    ]
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert done.tuning.finished
+    assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.4 * 1.3, rel=0.02)
+    assert done.tuning.speedup.stage == "final"
+
+
+def test_arms_alternate_in_fresh_processes_and_a_pair_shares_its_seeds(tmp_path):
+    runner = ScriptedRunner(GAINS)
+    go_on(begun(tmp_path, FOUND[0]), runner, tmp_path)
+
+    assert [(spec.arm, spec.seed_shift) for spec in runner.ran[6:10]] == [
+        ("base", 0),
+        ("new", 0),
+        ("new", 1),
+        ("base", 1),
+    ]
+    assert [spec.number for spec in runner.ran] == list(range(len(runner.ran)))
+    assert len({spec.steps for spec in runner.ran}) == 1
+
+
+def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_path):
+    runner = ScriptedRunner(GAINS)
+    done = go_on(begun(tmp_path), runner, tmp_path)
+
+    assert trial_names(done.tuning) == ["noise"]
+    assert all(spec.choices == () for spec in runner.ran)
+    assert done.tuning.kept == ()
+    assert done.tuning.speedup is None
+
+
+def test_the_plan_is_kept_where_run_finds_it(tmp_path, on_disk):
+    run = begun(tmp_path, *FOUND)
+    done = go_on(run, ScriptedRunner(GAINS), tmp_path)
+    plan = read(saved.place(tmp_path, COMMAND))
+
+    assert done.plan == saved.place(tmp_path, COMMAND)
+    assert names(plan.choices) == names(done.tuning.kept)
+    assert plan.proven == done.tuning.circumstances
+    assert run.load("plan", Plan) == plan
+
+
+def test_what_fails_on_top_of_the_others_is_peeled_off(tmp_path):
+    """Two that are fast alone and slow together."""
+
+    def step_seconds(choices):
+        both = {"anomaly-mode", "resident-data"} <= set(names(choices))
+        return GAINS(choices) * (3.0 if both else 1.0)
+
+    done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(step_seconds), tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "fused-optimizer"]
+    decisions = {verdict.trial: verdict.decision for verdict in done.tuning.verdicts}
+    assert decisions["stacked-2-anomaly-mode"] == "reject"
+    assert decisions["final-2"] == "keep"
+
+
+def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
+    def judging(trial, noise, asked):
+        verdict = one_rule_judge(trial, noise, asked)
+        return replace(verdict, decision="reject") if trial.name == "final-3" else verdict
+
+    done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS), tmp_path, judging=judging)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode"]
+    assert done.tuning.speedup.trial == "final-2"
+
+
+def test_one_that_excludes_what_is_kept_is_not_stacked(tmp_path):
+    found = [candidate("activation-checkpointing"), candidate("inplace-activations", most=0.4)]
+    runner = ScriptedRunner(gains(activation_checkpointing=2.0, inplace_activations=1.5))
+    done = go_on(begun(tmp_path, *found), runner, tmp_path)
+
+    assert names(done.tuning.kept) == ["activation-checkpointing"]
+    assert ("inplace-activations", "faster alone, but it excludes activation-checkpointing, which gains more") in (
+        done.tuning.not_tried
+    )
+    assert done.tuning.speedup.trial == "final-1"
+
+
+def test_what_harms_the_training_is_not_kept_however_fast(tmp_path):
+    def losses(choices, seed_shift, steps):
+        good = falling_losses(choices, seed_shift, steps)
+        return tuple(one * 1.5 for one in good) if "resident-data" in names(choices) else good
+
+    done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, losses=losses), tmp_path)
+
+    assert names(done.tuning.kept) == ["anomaly-mode"]
+
+
+@pytest.mark.parametrize("ended", [one for one in Ended if one is not Ended.MEASURED])
+def test_whatever_happens_to_a_process_is_recorded_and_rejected_and_the_next_is_tried(ended, tmp_path):
+    def endings(spec):
+        return (ended, "as scripted") if "resident-data" in names(spec.choices) else None
+
+    runner = ScriptedRunner(GAINS, endings=endings)
+    done = go_on(begun(tmp_path, *FOUND[:2]), runner, tmp_path)
+    verdict = done.tuning.verdicts[1]
+
+    assert (verdict.decision, verdict.why) == ("reject", f"{ended.value}: as scripted")
+    assert sum("resident-data" in names(spec.choices) for spec in runner.ran) == 1, "it is not run again"
+    assert done.tuning.trials[1].samples[-1].ended == ended.value
+    assert names(done.tuning.kept) == ["anomaly-mode"]
+
+
+def test_what_is_kept_and_then_fails_is_not_stacked_upon(tmp_path):
+    """The baseline of a stack is what is kept: when that fails, again and again, so does the stack."""
+
+    def endings(spec):
+        stacked = spec.arm == "base" and names(spec.choices) == ["resident-data"]
+        return (Ended.CRASHED, "as scripted") if stacked else None
+
+    done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, endings=endings), tmp_path)
+    why = {verdict.trial: verdict.why for verdict in done.tuning.verdicts}
+
+    assert why["stacked-2-anomaly-mode"] == "what was kept before failed here, crashed: as scripted"
+    assert names(done.tuning.kept) == ["resident-data"]
+
+
+def test_what_has_no_effect_here_costs_one_look(tmp_path):
+    def outcomes(choices):
+        return tuple(Outcome(name=one.name, code="", status="refused", why="a stream") for one in choices)
+
+    runner = ScriptedRunner(GAINS, outcomes=outcomes)
+    done = go_on(begun(tmp_path, FOUND[0]), runner, tmp_path)
+
+    assert done.tuning.verdicts[1].why == "refused: a stream"
+    assert len(runner.ran) == 6 + 2
+
+
+def test_more_processes_run_while_it_is_undecided(tmp_path):
+    runner = ScriptedRunner(gains(gc_pauses=1.022), between_processes=0.0, between_blocks=0.0)
+    done = go_on(begun(tmp_path, candidate("gc-pauses")), runner, tmp_path)
+
+    assert len(done.tuning.trials[1].samples) == 10
+    assert names(done.tuning.kept) == ["gc-pauses"]
+
+
+def test_it_gives_up_where_the_processes_needed_are_too_many(tmp_path):
+    def judging(trial, noise, asked):
+        verdict = one_rule_judge(trial, noise, asked)
+        return replace(verdict, decision="inconclusive", speed=replace(verdict.speed, more_as_measured=40))
+
+    runner = ScriptedRunner(GAINS)
+    done = go_on(begun(tmp_path, FOUND[0]), runner, tmp_path, judging=judging)
+
+    assert done.tuning.verdicts[1].decision == "inconclusive"
+    assert len(done.tuning.trials[1].samples) == 4
+
+
+def test_the_fastest_of_several_values_is_tried_in_earnest(tmp_path):
+    found = [candidate("loader-workers", value) for value in ("1", "2", "4")]
+    speeds = gains(loader_workers_1=1.2, loader_workers_2=1.6, loader_workers_4=1.4)
+    done = go_on(begun(tmp_path, *found), ScriptedRunner(speeds), tmp_path)
+
+    assert done.tuning.kept == (Choice(name="loader-workers", value="2"),)
+    assert [len(trial.samples) for trial in done.tuning.trials[1:4]] == [2, 4, 2]
+    why = {verdict.value: verdict.why for verdict in done.tuning.verdicts}
+    assert why["1"] == "loader-workers=2 was faster in one look at each value"
+
+
+def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
+    runner = ScriptedRunner(GAINS)
+    done = go_on(begun(tmp_path, *FOUND, budget=55.0), runner, tmp_path)
+
+    assert done.tuning.seconds <= 55.0
+    assert [entry for entry, why in done.tuning.not_tried if why.startswith("no budget left")] == [
+        "fused-optimizer",
+        "gc-pauses",
+    ]
+    assert names(done.tuning.kept) == ["resident-data"]
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after it runs."""
+
+
+def killed_at(moment: int, runner: ScriptedRunner):
+    run, left = runner.run, [moment]
+
+    def until_then(spec):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return run(spec)
+
+    runner.run = until_then
+    return runner
+
+
+def test_killed_at_random_moments_and_gone_on_with_it_ends_with_the_same_plan(tmp_path):
+    found = [*FOUND, *(candidate("loader-workers", value, most=0.1) for value in ("1", "2"))]
+    speeds = gains(
+        resident_data=2.0, anomaly_mode=1.4, fused_optimizer=1.3, gc_pauses=1.021, loader_workers_1=1.1,
+        loader_workers_2=1.2,
+    )  # fmt: skip
+    expected = go_on(begun(tmp_path / "whole", *found), ScriptedRunner(speeds), tmp_path / "whole").tuning
+    processes = sum(len(trial.samples) for trial in expected.trials)
+    chance = random.Random(5)
+    for moment in [chance.randrange(processes) for _ in range(20)]:
+        folder = tmp_path / str(chance.random())
+        run = begun(folder, *found)
+        with pytest.raises(Killed):
+            go_on(run, killed_at(moment, ScriptedRunner(speeds)), folder)
+        rest = ScriptedRunner(speeds)
+        done = go_on(run, rest, folder).tuning
+
+        assert replace(done, run=expected.run) == expected
+        assert len(rest.ran) == processes - moment, "only what was in flight is run again"
+
+
+def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monkeypatch):
+    run = begun(tmp_path, *FOUND)
+    save, left = type(run).save, [7]
+
+    def torn(self, name, kept):
+        left[0] -= 1
+        if left[0] < 0:
+            (self.folder / f"{name}.tmp").write_text('{"schema": 1, "ru')
+            raise Killed
+        return save(self, name, kept)
+
+    monkeypatch.setattr(type(run), "save", torn)
+    with pytest.raises(Killed):
+        go_on(run, ScriptedRunner(GAINS), tmp_path)
+    monkeypatch.undo()
+    before = sum(len(trial.samples) for trial in run.load("tuning", Tuning).trials)
+    rest = ScriptedRunner(GAINS)
+    done = go_on(run, rest, tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert before + len(rest.ran) == sum(len(trial.samples) for trial in done.tuning.trials)
+
+
+def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
+    run = begun(tmp_path, *FOUND)
+    runner = ScriptedRunner(GAINS)
+    measured = runner.run
+
+    def interrupted(spec):
+        if spec.number == 16:
+            raise KeyboardInterrupt
+        return measured(spec)
+
+    runner.run = interrupted
+    with pytest.raises(HotlapError, match=f"hotlap tune --resume {run.id}") as told:
+        go_on(run, runner, tmp_path)
+
+    assert told.value.exit_code == 130
+    assert "kept so far: resident-data" in str(told.value)
+    assert names(read(saved.place(tmp_path, COMMAND)).choices) == ["resident-data"]
+
+
+# Bad input: one line that says what to do
+
+
+def test_a_command_that_cannot_run_twice(tmp_path):
+    def endings(spec):
+        return (Ended.CRASHED, "OSError: [Errno 98] Address already in use") if spec.number == 1 else None
+
+    run = begun(tmp_path, *FOUND)
+    with pytest.raises(CannotRunTwice, match=r"Address already in use.*--resume"):
+        go_on(run, ScriptedRunner(GAINS, endings=endings), tmp_path)
+    done = go_on(run, ScriptedRunner(GAINS), tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+
+
+def test_a_command_of_another_length_each_time(tmp_path):
+    runner = ScriptedRunner(GAINS, own_length=lambda spec: 30 + spec.number)
+    with pytest.raises(TooShort, match=r"another number of steps each time \(30, 31\).*--steps 29"):
+        go_on(begun(tmp_path, *FOUND), runner, tmp_path)
+
+
+def test_a_command_that_is_too_short(tmp_path):
+    with pytest.raises(TooShort, match="after 10 steps; 25 are needed"):
+        go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, own_length=lambda spec: 10), tmp_path)
+
+
+def test_a_run_seen_to_end_early_is_refused_before_any_trial():
+    seen = replace(observation(), ended="program ended", steps=8)
+    asked = begun_asked(seen)
+    with pytest.raises(TooShort, match=r"ends by itself after .* steps, and 25 are needed"):
+        length(seen, asked)
+
+
+def begun_asked(seen, **more):
+    from tunes import record
+
+    return record("run", **more).asked
+
+
+def test_no_budget(tmp_path):
+    with pytest.raises(BudgetTooSmall, match="--budget"):
+        length(observation(), begun_asked(observation(), budget=5.0))
+    with pytest.raises(BudgetTooSmall, match=r"one process took 90 s.*--budget"):
+        go_on(begun(tmp_path, *FOUND, budget=300.0), ScriptedRunner(GAINS, startup_seconds=90.0), tmp_path)
+
+
+def test_a_metric_that_never_comes(tmp_path):
+    metric = Metric(name="acc", pattern="acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
+    with pytest.raises(MetricNeverSeen, match=r"in 40 steps matches --metric 'acc: \(\[0-9.\]\+\)'"):
+        go_on(begun(tmp_path, *FOUND, metric=metric), ScriptedRunner(GAINS), tmp_path)
+
+
+def test_the_first_process_waits_for_the_metric_and_the_others_train_as_far(tmp_path):
+    metric = Metric(name="acc", pattern="acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
+    runner = ScriptedRunner(GAINS, readings=lambda spec: (Reading(name="acc", step=700, value=0.9),))
+    go_on(begun(tmp_path, FOUND[0], metric=metric, steps=None), runner, tmp_path)
+
+    assert runner.ran[0].readings == 1
+    assert {spec.readings for spec in runner.ran[1:]} == {0}
+    assert all(spec.steps > 700 for spec in runner.ran[1:])
+
+
+def test_a_baseline_that_is_not_finite(tmp_path):
+    def endings(spec):
+        return Ended.NOT_A_NUMBER, "the loss of step 3 is not finite"
+
+    with pytest.raises(BaselineUnusable, match="step 3 is not finite without any optimisation"):
+        go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, endings=endings), tmp_path)
+
+
+def test_a_baseline_that_fails_once_later_is_run_again(tmp_path):
+    failed = []
+
+    def endings(spec):
+        if spec.number == 6 and not failed:
+            failed.append(spec)
+            return Ended.CRASHED, "a hiccup"
+        return None
+
+    done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, endings=endings), tmp_path)
+
+    assert failed
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+
+
+def test_every_process_is_on_disk_as_soon_as_it_is_over(tmp_path, on_disk):
+    run = begun(tmp_path, *FOUND)
+    seen = []
+    runner = ScriptedRunner(GAINS)
+    measured = runner.run
+
+    def counted(spec):
+        kept = json.loads((run.folder / "tuning.json").read_text())
+        seen.append(sum(len(trial["samples"]) for trial in kept["trials"]) == spec.number)
+        return measured(spec)
+
+    runner.run = counted
+    go_on(run, runner, tmp_path)
+
+    assert all(seen)
+
+
+def test_a_disk_that_is_full_loses_nothing_and_says_so(tmp_path, on_disk, monkeypatch):
+    run = begun(tmp_path, *FOUND)
+    save, left = store.Run.save, [9]
+
+    def full(self, name, kept):
+        left[0] -= 1
+        if left[0] == 0:
+            raise RunFolderUnwritable("cannot write (No space left on device)")
+        return save(self, name, kept)
+
+    monkeypatch.setattr(store.Run, "save", full)
+    with pytest.raises(RunFolderUnwritable, match=rf"nothing is lost: hotlap tune --resume {run.id}"):
+        go_on(run, ScriptedRunner(GAINS), tmp_path)
+    rest = ScriptedRunner(GAINS)
+
+    assert names(go_on(run, rest, tmp_path).tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert rest.ran[0].number > 4

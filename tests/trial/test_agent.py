@@ -1,0 +1,196 @@
+"""In the process of a trial: steps counted alike in both arms, losses and metrics kept, the program ended in time."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hotlap
+from hotlap.model.codec import from_json
+from hotlap.model.session import Session
+from hotlap.observe.stop import WindowComplete
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+from hotlap.trial import metric
+from hotlap.trial.agent import Agent
+from hotlap.trial.order import Order, Told
+
+DEFAULTS = {"steps": 12, "seed_shift": 0, "nudge": 0.0, "readings": 0, "metric": None, "tag": None}
+
+
+@pytest.fixture
+def entered(tmp_path):
+    """Enters this process as a trial would; returns how to see what was told."""
+    opened = []
+
+    def enter(**order) -> Agent:
+        session = Session(
+            schema=1, folder=str(tmp_path), agent="", steps=None, warmup=None, max_seconds=1e9, full=False,
+            ceiling=False, trace=False, started=time.time(),
+        )  # fmt: skip
+        seams = Seams(torch, Guard(strict=True))
+        seams.open()
+        opened.append(seams)
+        agent = Agent(torch, session, seams, Order(schema=1, scratch=str(tmp_path / "s"), **DEFAULTS | order))
+        agent.subscribe()
+        opened.append(agent)
+        return agent
+
+    yield enter
+    for one in opened:
+        if isinstance(one, Seams):
+            one.close()
+        elif one._stopper is not None:
+            one._stopper.remove()
+    metric.take_to(None)
+
+
+def told(folder) -> Told:
+    (path,) = folder.glob("told-*.json")
+    return from_json(Told, path.read_text(), str(path))
+
+
+def train(steps, optimizers=1, loader=False, each=lambda step: None):
+    """Losses as the program sees them, one sum a step."""
+    torch.manual_seed(0)
+    models = [nn.Linear(4, 1) for _ in range(optimizers)]
+    steppers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in models]
+    data = TensorDataset(torch.randn(8 * steps, 4))
+    batches = (
+        DataLoader(data, batch_size=8) if loader else [(data.tensors[0][8 * i : 8 * i + 8],) for i in range(steps)]
+    )
+    losses = []
+    for step, (inputs,) in enumerate(batches):
+        total = 0.0
+        for model, stepper in zip(models, steppers, strict=True):
+            loss = model(inputs).square().mean()
+            stepper.zero_grad()
+            loss.backward()
+            stepper.step()
+            total += loss.detach().item()
+        losses.append(total)
+        each(step)
+    return losses
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+@pytest.mark.parametrize("loader", [False, True])
+def test_a_step_is_what_the_user_counts_with_and_without_a_loader(optimizers, loader, entered, tmp_path):
+    agent = entered(steps=100)
+    losses = train(20, optimizers, loader)
+    agent.process_ends()
+
+    assert len(told(tmp_path).ends) == 20
+    assert told(tmp_path).losses == tuple(losses)
+    assert not told(tmp_path).done
+
+
+def test_the_program_is_ended_after_the_steps_asked_for(entered, tmp_path):
+    entered(steps=12)
+    seen = []
+    with pytest.raises(WindowComplete):
+        train(100, each=seen.append)
+
+    assert told(tmp_path).done
+    assert len(told(tmp_path).ends) == 12
+    assert len(seen) == 12, "one step further, whose end is where it stops"
+    assert list(told(tmp_path).ends) == sorted(told(tmp_path).ends)
+    assert 0 < told(tmp_path).began <= told(tmp_path).ends[0]
+
+
+def test_what_a_scaler_leaves_out_is_a_step_all_the_same(entered, tmp_path):
+    agent = entered(steps=100)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        loss = model(torch.ones(1, 2)).sum() * (float("inf") if step == 2 else 1.0)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    agent.process_ends()
+
+    assert len(told(tmp_path).ends) == 6
+    kept = json.loads(next(tmp_path.glob("told-*.json")).read_text())["losses"]
+    assert [index for index, one in enumerate(kept) if one == "nan"] == [2]
+
+
+def test_several_backwards_of_one_step_are_one_loss(entered, tmp_path):
+    agent = entered(steps=100)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for _ in range(3):
+        for _ in range(4):
+            (model(torch.ones(1, 2)).square().sum() / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    agent.process_ends()
+
+    whole = model(torch.ones(1, 2)).square().sum().item()
+    assert told(tmp_path).losses == pytest.approx([whole] * 3)
+
+
+def test_a_nudged_baseline_starts_alike_and_parts_by_a_rounding(entered, tmp_path):
+    plain = train(10)
+    agent = entered(steps=100, nudge=2.0**-23)
+    nudged = train(10)
+    agent.process_ends()
+
+    assert nudged[0] == plain[0]
+    assert nudged[1:] != plain[1:]
+    assert nudged == pytest.approx(plain, rel=1e-5)
+
+
+def test_metrics_the_program_tells_are_read_at_their_step(entered, tmp_path):
+    agent = entered(steps=100, metric="acc")
+
+    def each(step):
+        hotlap.metric("acc", torch.tensor(step / 10))
+        hotlap.metric("other", 1.0)
+
+    train(3, each=each)
+    agent.process_ends()
+
+    assert [(one.name, one.step, one.value) for one in told(tmp_path).readings] == [
+        ("acc", 1, 0.0),
+        ("acc", 2, pytest.approx(0.1)),
+        ("acc", 3, pytest.approx(0.2)),
+    ]
+
+
+def test_a_metric_outside_a_tune_is_not_even_looked_at():
+    class Untouchable:
+        def __float__(self):
+            raise AssertionError("read")
+
+    hotlap.metric("acc", Untouchable())
+
+
+def test_scalars_of_tensorboard_are_read_as_they_are_written(entered, tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    agent = entered(steps=100, tag="val/acc")
+    with SummaryWriter(tmp_path / "board") as writer:
+        train(2, each=lambda step: writer.add_scalar("val/acc", 0.5 + step, step))
+        writer.add_scalar("other", 9.0)
+    agent.process_ends()
+
+    assert [(one.name, one.step, one.value) for one in told(tmp_path).readings] == [
+        ("val/acc", 1, 0.5),
+        ("val/acc", 2, 1.5),
+    ]
+
+
+def test_it_goes_on_past_the_steps_until_the_metric_was_read(entered, tmp_path):
+    entered(steps=5, readings=1, metric="acc")
+    with pytest.raises(WindowComplete):
+        train(100, each=lambda step: hotlap.metric("acc", 1.0) if step == 20 else None)
+
+    assert len(told(tmp_path).ends) == 21
+    assert len(told(tmp_path).readings) == 1

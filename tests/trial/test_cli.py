@@ -1,0 +1,179 @@
+"""hotlap tune as it is typed: what the words mean, what is refused, and what is said while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from observations import loader, machine, model, observation
+from tunes import COMMAND, begun, candidate, gains, go_on
+
+from hotlap import tuning
+from hotlap.catalog import entries
+from hotlap.cli import tuning_line
+from hotlap.cli.run import _chosen
+from hotlap.cli.tune import tune
+from hotlap.errors import ResumeRefused, RunNotFound
+from hotlap.model.plan import Risk
+from hotlap.model.tuning import Tuning
+from hotlap.plan import saved
+from hotlap.plan.candidates import candidates
+from hotlap.trial.scripted import ScriptedRunner
+from hotlap.tuning.book import Doing
+
+
+class Stopped(Exception):
+    """What would have been started."""
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Options as they reach the tune, which is not run."""
+
+    def start(options, on_stage, watcher):
+        raise Stopped(options)
+
+    monkeypatch.setattr(tuning, "tune", start)
+
+    def typed(*words: str):
+        done = CliRunner().invoke(tune, words)
+        return done.exception.args[0] if isinstance(done.exception, Stopped) else done
+
+    return typed
+
+
+def test_what_the_words_mean(started):
+    options = started(
+        "--budget", "90s", "--risk", "numeric", "--min-effect", "5%", "--steps", "40", *COMMAND, "--lr", "1"
+    )
+
+    assert options.command == (*COMMAND, "--lr", "1")
+    assert (options.budget_seconds, options.risk, options.steps) == (90.0, Risk.NUMERIC, 40)
+    assert options.minimum == pytest.approx(1.05)
+    assert started(*COMMAND).budget_seconds == 600.0
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "pattern", "tag"),
+    [
+        ("val_acc: ([0-9.]+)", "val_acc", "val_acc: ([0-9.]+)", None),
+        ("tb:val/acc", "val/acc", None, "val/acc"),
+        ("val_acc", "val_acc", None, None),
+    ],
+)
+def test_the_three_kinds_of_metric(text, name, pattern, tag, started):
+    found = started("--metric", text, "--higher-is-better", *COMMAND).metric
+
+    assert (found.name, found.pattern, found.tag, found.higher_is_better) == (name, pattern, tag, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--budget", "soon", *COMMAND], "write 90s, 10m or 1h"),
+        (["--min-effect", "2", *COMMAND], "write 2%"),
+        (["--metric", "acc: [0-9.]+", *COMMAND], "must be in a group"),
+        (["--metric", "acc: ([0-9.+", *COMMAND], "not a pattern"),
+        (["--higher-is-better", *COMMAND], "needs --metric"),
+        ([], "give the training command"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(words, said, started):
+    done = started(*words)
+
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_the_newest_unfinished_tune_of_a_command_is_gone_on_with(tmp_path):
+    first, last = begun(tmp_path, candidate("gc-pauses")), begun(tmp_path)
+    assert tuning.unfinished(None, tmp_path).id == last.id
+    go_on(last, ScriptedRunner(gains()), tmp_path)
+
+    assert tuning.unfinished(COMMAND, tmp_path).id == first.id
+    assert tuning.unfinished(("python", "other.py"), tmp_path, missing_ok=True) is None
+    with pytest.raises(RunNotFound, match=r"start one: hotlap tune"):
+        tuning.unfinished(("python", "other.py"), tmp_path)
+
+
+def test_a_tune_of_other_source_code_is_not_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = begun(tmp_path / "kept")
+    with pytest.raises(ResumeRefused, match=r"source code has changed.*start anew: hotlap tune python train.py"):
+        tuning.resume(run, tuning_line.TuningLine(quiet=True))
+    monkeypatch.chdir(tmp_path / "kept")
+    with pytest.raises(ResumeRefused, match=rf"go on there: cd {tmp_path}"):
+        tuning.resume(run, tuning_line.TuningLine(quiet=True))
+
+
+def test_run_picks_up_what_was_proven_by_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("pass")
+    run = begun(tmp_path / "kept", candidate("resident-data"))
+    record = run.load("tuning", Tuning)
+    source = saved.source_hash(COMMAND)
+    run.save("tuning", replace(record, circumstances=replace(record.circumstances, source=source)))
+    go_on(run, ScriptedRunner(gains(resident_data=2.0)), tmp_path / "kept")
+    chosen = _chosen(COMMAND, (), (), None, tmp_path / "kept")
+
+    assert [one.name for one in chosen.choices] == ["resident-data"]
+    assert chosen.proven is not None
+    Path("train.py").write_text("changed")
+    assert _chosen(COMMAND, (), (), None, tmp_path / "kept").title == "safe"
+
+
+def test_what_is_under_way_is_said_with_the_best_so_far_and_the_time_left():
+    doing = Doing(
+        trial="stacked-2-compile=default", stage="stacked", arm="new", pair=2, step=30, steps=84, best=2.04, spent=60.0,
+        left=250.0, budget=600.0,
+    )  # fmt: skip
+
+    assert tuning_line.text(doing) == (
+        "hotlap: compile=default with what is kept, pair 2 (new), step 30 of 84; best so far 2.0×; "
+        "about 4 min left of 10 min"
+    )
+
+
+def test_a_verdict_is_one_line(tmp_path):
+    done = go_on(begun(tmp_path, candidate("resident-data")), ScriptedRunner(gains(resident_data=2.0)), tmp_path)
+    lines = [tuning_line.verdict_line(one) for one in done.tuning.verdicts]
+
+    assert lines[0].startswith("hotlap: the baseline against itself, ")
+    assert lines[1].startswith("hotlap: kept: resident-data, 2.0")
+    assert lines[2].startswith("hotlap: kept: all of it, all that is kept against the baseline, 2.0")
+
+
+# What is tried
+
+
+def test_entries_come_in_the_order_of_the_most_they_could_gain():
+    seen = observation(loaders=(loader(),), models=(model(),))
+    found = candidates(seen, Risk.ROUNDING, 1.02)
+
+    assert [one.most for one in found.found] == sorted((one.most for one in found.found), reverse=True)
+    assert found.found
+    named = {one.entry for one in found.found} | {entry for entry, _ in found.not_tried}
+    assert named == set(entries()), "each is tried or it is said why not"
+
+
+def test_what_is_not_allowed_or_not_worth_it_is_named_with_its_reason():
+    seen = observation()
+    exact = dict(candidates(seen, Risk.EXACT, 1.02).not_tried)
+    wide = candidates(seen, Risk.ROUNDING, 1.02)
+    rounding = next(one.entry for one in wide.found if one.risk == "rounding")
+
+    assert exact[rounding] == "its risk is rounding; allow it: --risk rounding"
+    assert exact["cuda-graphs"] == "the training uses no GPU"
+    assert candidates(seen, Risk.ROUNDING, 50.0).found == ()
+
+
+def test_workers_are_tried_in_powers_of_two_within_the_cores():
+    shares = {"data": 0.6, "forward": 0.2, "backward": 0.2}
+    seen = observation(loaders=(loader(workers=0),), machine=machine(cores=9), shares=shares)
+    values = [one.value for one in candidates(seen, Risk.ROUNDING, 1.02).found if one.entry == "loader-workers"]
+
+    assert values == ["1", "2", "4", "8"]
+    for one in candidates(seen, Risk.NUMERIC, 1.02).found:
+        entries()[one.entry].parse(one.value)

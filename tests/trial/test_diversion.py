@@ -1,0 +1,225 @@
+"""What a program writes in a trial lies elsewhere, and the program cannot tell."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotlap.patch.ledger import Ledger
+from hotlap.trial.diversion import divert
+from hotlap.trial.shadow import Shadow
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A working folder with a file of the user's, and everything written in it diverted."""
+    folder = tmp_path / "project"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "kept.txt").write_text("the user's")
+    (folder / "log.txt").write_text("first\n")
+    monkeypatch.chdir(folder)
+    before = _contents(folder)
+    ledger = Ledger()
+    divert(Shadow(tmp_path / "scratch", [folder], [tmp_path / "left"]), ledger)
+    yield folder
+    ledger.close()
+    os.chdir(folder)
+    assert _contents(folder) == before, "nothing of the user's was touched"
+
+
+def _contents(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in sorted(folder.rglob("*"))
+    }
+
+
+def test_what_is_written_is_read_again_by_relative_and_by_absolute_path(project):
+    with open("best.txt", "w") as file:
+        file.write("mine")
+
+    assert Path("best.txt").read_text() == "mine"
+    assert (project / "best.txt").read_text() == "mine"
+    assert Path("best.txt").exists()
+    assert os.path.isfile(project / "best.txt")
+    assert sorted(os.listdir()) == ["best.txt", "data", "log.txt"]
+
+
+def test_the_user_s_own_files_are_still_read(project):
+    Path("new.txt").write_text("x")
+
+    assert Path("data/kept.txt").read_text() == "the user's"
+    assert sorted(path.name for path in Path("data").iterdir()) == ["kept.txt"]
+
+
+def test_appending_goes_on_from_what_is_there(project):
+    with Path("log.txt").open("a") as file:
+        file.write("second\n")
+
+    assert Path("log.txt").read_text() == "first\nsecond\n"
+
+
+def test_a_file_opened_for_update_is_changed_in_the_copy(project):
+    with open("log.txt", "r+") as file:
+        file.write("FIRST")
+
+    assert Path("log.txt").read_text() == "FIRST\n"
+
+
+def test_folders_are_made_and_found_and_filled(project):
+    os.makedirs("out/run-1", exist_ok=True)
+    Path("out/run-1/a.bin").write_bytes(b"1")
+    (project / "data" / "cache").mkdir()
+    (project / "data" / "cache" / "b.bin").write_bytes(b"2")
+
+    assert [path.name for path in Path("out").glob("**/*.bin")] == ["a.bin"]
+    assert sorted(os.listdir("data")) == ["cache", "kept.txt"]
+    assert sorted(entry.name for entry in os.scandir("data")) == ["cache", "kept.txt"]
+    assert [names for _, _, names in os.walk("data")] == [["kept.txt"], ["b.bin"]]
+
+
+def test_what_must_not_exist_yet_is_refused_as_without_us(project):
+    with pytest.raises(FileExistsError):
+        os.mkdir("data")
+    with pytest.raises(FileExistsError):
+        open("log.txt", "x")
+    with open("lock", "x"):
+        pass
+    with pytest.raises(FileExistsError):
+        open("lock", "x")
+    with pytest.raises(FileNotFoundError):
+        open("no/such/folder.txt", "w")
+    with pytest.raises(FileNotFoundError):
+        os.remove("nothing")
+
+
+def test_removing_a_file_of_the_user_s_only_hides_it(project):
+    os.remove("log.txt")
+
+    assert not Path("log.txt").exists()
+    assert os.listdir() == ["data"]
+    Path("log.txt").write_text("again")
+    assert Path("log.txt").read_text() == "again"
+
+
+def test_a_tree_that_is_removed_and_made_anew_is_empty(project):
+    shutil.rmtree("data")
+    assert not os.path.exists("data/kept.txt")
+    os.mkdir("data")
+
+    assert os.listdir("data") == []
+    assert not Path("data/kept.txt").exists()
+
+
+def test_renaming_what_was_written_and_what_is_the_user_s(project):
+    Path("draft").write_text("done")
+    os.replace("draft", "final")
+    Path("log.txt").rename("old.txt")
+    shutil.move("data", "moved")
+
+    assert not Path("draft").exists()
+    assert Path("final").read_text() == "done"
+    assert not Path("log.txt").exists()
+    assert Path("old.txt").read_text() == "first\n"
+    assert Path("moved/kept.txt").read_text() == "the user's"
+    assert not Path("data").exists()
+
+
+def test_copies_and_links_of_files(project):
+    shutil.copy("log.txt", "copy.txt")
+    os.symlink("copy.txt", "last.txt")
+    os.link("log.txt", "hard.txt")
+    Path("hard.txt").write_text("changed")
+
+    assert Path("last.txt").read_text() == "first\n"
+    assert os.readlink("last.txt") == "copy.txt"
+    assert Path("log.txt").read_text() == "first\n"
+
+
+def test_working_from_a_folder_that_was_made(project):
+    os.makedirs("outputs/today")
+    os.chdir("outputs/today")
+    Path("config.yaml").write_text("x")
+
+    assert os.getcwd() == str(project / "outputs" / "today")
+    assert Path.cwd() == project / "outputs" / "today"
+    assert Path("../../data/kept.txt").read_text() == "the user's"
+    assert (project / "outputs" / "today" / "config.yaml").exists()
+
+
+def test_a_folder_reached_through_a_link_is_the_same_folder(project, tmp_path):
+    (tmp_path / "left").mkdir()
+    os.symlink(project / "data", tmp_path / "left" / "link")
+    (tmp_path / "left" / "link" / "new.txt").write_text("through the link")
+
+    assert Path("data/new.txt").read_text() == "through the link"
+
+
+def test_what_is_left_alone_is_written_in_its_place(project, tmp_path):
+    (tmp_path / "left").mkdir()
+    place = tmp_path / "left" / "cache.bin"
+    place.write_bytes(b"real")
+
+    assert pathlib.Path(place).stat().st_size == 4
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_torch_saves_and_loads(project):
+    torch.save({"w": torch.ones(2)}, "best.pt")
+    torch.save(torch.zeros(1), f=project / "other.pt")
+
+    assert torch.load("best.pt")["w"].tolist() == [1.0, 1.0]
+    assert torch.load("best.pt", mmap=True)["w"].tolist() == [1.0, 1.0]
+    assert torch.load(f="other.pt").tolist() == [0.0]
+
+
+def test_numpy_safetensors_h5py_and_sqlite(project):
+    import sqlite3
+
+    import h5py
+    import numpy
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    numpy.save("a.npy", numpy.arange(3))
+    numpy.arange(3).tofile("raw.bin")
+    save_file({"w": torch.ones(1)}, "w.safetensors")
+    with h5py.File("a.h5", "w") as file:
+        file["x"] = [1, 2]
+    with sqlite3.connect("a.db") as base:
+        base.execute("create table t (x)")
+
+    assert numpy.load("a.npy").tolist() == [0, 1, 2]
+    assert numpy.fromfile("raw.bin", dtype=int).tolist() == [0, 1, 2]
+    assert load_file("w.safetensors")["w"].item() == 1.0
+    with safe_open("w.safetensors", "pt") as file:
+        assert list(file.keys()) == ["w"]
+    with h5py.File("a.h5") as file:
+        assert file["x"][1] == 2
+    assert sqlite3.connect("a.db").execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_bytes_and_descriptors(project):
+    descriptor = os.open(b"raw", os.O_WRONLY | os.O_CREAT)
+    os.write(descriptor, b"x")
+    os.close(descriptor)
+
+    with open(os.open("raw", os.O_RDONLY), "rb") as file:
+        assert file.read() == b"x"
+    assert b"raw" in os.listdir(b".")
+    assert os.stat("raw").st_size == 1
+
+
+def test_everything_is_put_back(tmp_path):
+    ledger = Ledger()
+    before = (open, os.open, os.stat, shutil.rmtree, torch.save)
+    divert(Shadow(tmp_path / "scratch", [tmp_path], []), ledger)
+    during = (open, os.open, os.stat, shutil.rmtree, torch.save)
+    ledger.close()
+
+    assert not any(one is other for one, other in zip(before, during, strict=True))
+    assert (open, os.open, os.stat, shutil.rmtree, torch.save) == before

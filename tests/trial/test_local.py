@@ -1,0 +1,219 @@
+"""Real processes: measured and limited, nothing of the user's written, nothing left running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hotlap.errors import RunFolderUnwritable
+from hotlap.model.plan import Choice
+from hotlap.model.trial import Ended
+from hotlap.model.tuning import Metric
+from hotlap.trial import local
+from hotlap.trial.local import Limits, LocalRunner
+from hotlap.trial.runner import Spec
+
+PROGRAM = Path(__file__).parent / "programs" / "saves.py"
+QUICK = Limits(idle=1.0, memory_mb=None, grace=0.5)
+
+
+def spec(number: int = 0, **more) -> Spec:
+    values = {"arm": "base", "choices": (), "seed_shift": 0, "steps": 45, "least": 25, "seconds": 60.0}
+    return Spec(number=number, **values | more)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(one): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file() and "kept" not in one.parts
+    }
+
+
+def test_a_program_that_saves_and_reloads_is_measured_and_writes_nothing(folder):
+    shutil.copy(PROGRAM, "train.py")
+    (folder / "old").mkdir()
+    (folder / "old" / "precious.txt").write_text("the user's")
+    (folder / "train.log").write_text("of an earlier run\n")
+    before = contents(folder)
+    metric = Metric(name="val", pattern=r"val_acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
+    runner = LocalRunner((sys.executable, "train.py"), folder / "kept", 4.0, metric)
+    base = runner.run(spec())
+    other = runner.run(spec(1, arm="new", choices=(Choice(name="set-to-none"),), readings=3, steps=25))
+
+    assert [one.ended for one in (base, other)] == ["measured"] * 2, (base.why, other.why)
+    assert contents(folder) == before
+    assert list((folder / "kept").iterdir()) == []
+    assert len(base.losses) == 45
+    assert base.losses[:45] == other.losses[:45], "the same seeds give the same losses, random.random() too"
+    assert base.warmup_steps + sum(block.steps for block in base.blocks) == 45
+    assert base.blocks[0].samples == 4.0 * base.blocks[0].steps
+    assert [one.value for one in base.readings] == [0.02, 0.04]
+    assert [one.value for one in other.readings] == [0.02, 0.04, 0.06], "it went on until the third"
+    assert [one.name for one in other.outcomes] == ["set-to-none"]
+    assert base.outcomes == ()
+    assert base.startup_seconds > 0 < base.host_mb
+    assert runner.hardware is not None
+
+
+def script(folder: Path, text: str) -> tuple[str, ...]:
+    (folder / "script.py").write_text(text)
+    return (sys.executable, str(folder / "script.py"))
+
+
+STEPPING = """
+import os, time
+from pathlib import Path
+from hotlap.model.progress import Progress, ProgressWriter
+folder = Path(os.environ["HOTLAP_SESSION"]).parent
+writer = ProgressWriter(folder / "progress-1.bin")
+say = lambda steps, state=2: writer.write(Progress(state, 0, 0.0, steps, 0, 0, 0, 0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "seconds", "ended", "why"),
+    [
+        ("raise ValueError('of mine')", QUICK, 60, Ended.CRASHED, "ValueError: of mine (exit code 1)"),
+        ("raise MemoryError", QUICK, 60, Ended.OUT_OF_MEMORY, "MemoryError"),
+        ("import os; os.kill(os.getpid(), 9)", QUICK, 60, Ended.OUT_OF_MEMORY, "signal 9"),
+        ("print('done')", QUICK, 60, Ended.NEVER_STEPPED, ""),
+        ("import time; time.sleep(60)", QUICK, 0.5, Ended.OVER_TIME, "step 0 of 45"),
+        (f"{STEPPING}\nsay(7)\ntime.sleep(60)", QUICK, 60, Ended.HUNG, "no step for 1 s after step 7"),
+        ("import time; x = bytearray(1 << 28); time.sleep(60)", Limits(memory_mb=200), 60, Ended.OVER_MEMORY, "200 MB"),
+    ],
+    ids=["crash", "memory error", "killed", "no step", "over time", "hung", "over memory"],
+)
+def test_whatever_happens_is_told_and_nothing_is_left(text, limits, seconds, ended, why, folder):
+    runner = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=limits)
+    sample = runner.run(spec(seconds=seconds))
+
+    assert sample.ended == ended.value
+    assert why in sample.why
+    assert list((folder / "kept").iterdir()) == []
+
+
+def test_a_process_that_cannot_be_kept_from_writing_does_not_run(folder, monkeypatch):
+    monkeypatch.setattr(local, "EARLY", "hotlap.trial.no_such_module:enter")
+    sample = LocalRunner(script(folder, "open('written', 'w')"), folder / "kept", 1.0).run(spec())
+
+    assert sample.ended == Ended.CRASHED.value
+    assert "cannot prepare" in sample.why
+    assert not (folder / "written").exists()
+
+
+def test_a_full_disk_is_nobody_s_verdict(folder):
+    runner = LocalRunner(script(folder, "raise OSError(28, 'No space left on device')"), folder / "kept", 1.0)
+    with pytest.raises(RunFolderUnwritable, match=r"is full; make room"):
+        runner.run(spec())
+
+
+def test_children_and_grandchildren_go_with_the_command(folder):
+    grandchild = "import time; time.sleep(600)"
+    child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {grandchild!r}], start_new_session=True)"
+    text = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {child + "; import time; time.sleep(600)"!r}])
+time.sleep(600)
+"""
+    mine = psutil.Process()
+    before = set(mine.children(recursive=True))
+    runner = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=QUICK)
+    sample = runner.run(spec(seconds=3.0))
+    seen = set(mine.children(recursive=True)) - before
+
+    assert sample.ended == Ended.OVER_TIME.value
+    assert [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert not any(grandchild in one for one in _command_lines()), "not even one that left the group"
+
+
+def _command_lines() -> list[str]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        found.append(" ".join(process.info["cmdline"] or []))
+    return found
+
+
+def test_a_program_that_will_not_end_once_measured_is_ended(folder):
+    text = f"""{STEPPING}
+from hotlap.model.codec import to_json
+from hotlap.trial.order import Told
+ends = tuple(0.1 * step for step in range(1, 46))
+told = Told(schema=1, pid=1, rank=0, done=True, began=0.05, ends=ends, marks=(), losses=(1.0,) * 45, readings=(),
+            hardware="x", host_mb=1.0, device_mb=None)
+(folder / "told-1.json").write_text(to_json(told))
+say(45, 4)
+time.sleep(600)
+"""
+    sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=QUICK).run(spec())
+
+    assert sample.ended == Ended.MEASURED.value
+    assert len(sample.losses) == 45
+
+
+def test_what_was_left_by_a_hotlap_that_was_killed_is_ended_first(folder):
+    import subprocess
+
+    from hotlap.trial import household
+
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    place = folder / "kept" / "process-0003"
+    place.mkdir(parents=True)
+    household.remember(left.pid, place)
+    LocalRunner(script(folder, "pass"), folder / "kept", 1.0).run(spec(3))
+
+    assert left.wait(10) == -9
+
+
+def test_whoever_outlives_the_one_that_started_it_is_ended(folder):
+    """kill -9 of hotlap itself, while a process of a trial runs."""
+    import signal
+    import subprocess
+
+    pid_file = folder / "kept" / "child.pid"
+    (folder / "kept").mkdir()
+    text = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    command = script(folder, text)
+    runner = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from hotlap.trial.local import LocalRunner
+from hotlap.trial.runner import Spec
+LocalRunner({command!r}, Path({str(folder / "kept" / "p")!r}), 1.0).run(
+    Spec(number=0, arm="base", choices=(), seed_shift=0, steps=9, least=1, seconds=600.0))
+"""
+    hotlap = subprocess.Popen([sys.executable, "-c", runner])
+    child = _wait_for(lambda: _pid(folder))
+    hotlap.send_signal(signal.SIGKILL)
+    hotlap.wait()
+
+    if sys.platform == "linux":
+        assert _wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie")
+    else:
+        os.kill(child, signal.SIGKILL)
+
+
+def _pid(folder: Path) -> int | None:
+    found = list((folder / "kept").rglob("child.pid"))
+    return int(found[0].read_text()) if found and found[0].read_text() else None
+
+
+def _wait_for(question):
+    for _ in range(200):
+        if answer := question():
+            return answer
+        time.sleep(0.05)
+    return None

@@ -1,0 +1,131 @@
+"""Tunes without processes: a scripted runner, a judge of one rule, and records kept in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from observations import observation
+
+from hotlap import store, tuning
+from hotlap.model.codec import SCHEMA
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Choice, Circumstances
+from hotlap.model.trial import Trial
+from hotlap.model.tuning import Asked, Candidate, Metric, Tuning
+from hotlap.model.verdict import Decision, Gate, Speed, Verdict
+from hotlap.trial.scripted import ScriptedRunner
+from hotlap.tuning.book import Watcher
+
+COMMAND = ("python", "train.py")
+
+
+def candidate(entry: str, value: str | None = None, risk: str = "exact", most: float = 0.5) -> Candidate:
+    return Candidate(entry=entry, code="X", value=value, risk=risk, most=most, why="scripted")
+
+
+def record(run: str, *found: Candidate, budget: float = 3600, **asked) -> Tuning:
+    values = {"metric": None, "steps": 40, "minimum": 1.02, "folder": str(Path.cwd()), "risk": "rounding"}
+    return Tuning(
+        schema=SCHEMA,
+        run=run,
+        asked=Asked(command=COMMAND, budget_seconds=budget, **values | asked),
+        started="2026-01-01T00:00:00+00:00",
+        circumstances=Circumstances(command=COMMAND, source="0", torch="2.13", hardware="2 cores"),
+        machine="a machine",
+        versions=(),
+        candidates=found,
+        not_tried=(),
+        trials=(),
+        verdicts=(),
+        kept=(),
+        seconds=0.0,
+        finished=False,
+        full_steps=None,
+    )
+
+
+def speed(trial: Trial) -> float:
+    def rate(arm: str) -> float:
+        blocks = [block for sample in trial.of(arm) for block in sample.blocks]
+        return sum(one.samples for one in blocks) / sum(one.seconds for one in blocks)
+
+    return rate("new") / rate("base")
+
+
+def one_rule_judge(trial: Trial, noise: Trial, asked: Asked) -> Verdict:
+    """Keeps what is faster by the minimum and has the same losses; undecided below five pairs when close to it."""
+    ratio = speed(trial)
+    same = all(
+        one.losses == other.losses
+        for one in trial.of("base")
+        for other in trial.of("new")
+        if one.seed_shift == other.seed_shift
+    )
+    close = abs(ratio - asked.minimum) < 0.01 and len(trial.samples) < 10
+    decision = Decision.KEEP if ratio > asked.minimum and same else Decision.REJECT
+    if close:
+        decision = Decision.INCONCLUSIVE
+    return Verdict(
+        schema=SCHEMA,
+        trial=trial.name,
+        stage=trial.stage,
+        entry=trial.entry,
+        value=trial.value,
+        decision=decision.value,
+        why="scripted",
+        speed=Speed(
+            ratio=ratio,
+            low=ratio - 0.01,
+            high=ratio + 0.01,
+            resampled="nothing",
+            noise_low=None,
+            noise_high=None,
+            faster=ratio > asked.minimum,
+            slower=ratio < 0.98,
+            minimum=asked.minimum,
+            smallest=None,
+            more=1 if close else 0,
+        ),
+        gate=Gate(risk=trial.risk, passed=same, rule="losses equal", why=""),
+        pays_off=None,
+    )
+
+
+def gains(**factors: float) -> Callable[[tuple[Choice, ...]], float]:
+    """Seconds of a step: ten milliseconds, divided by the factor of each thing chosen."""
+
+    def step_seconds(choices: tuple[Choice, ...]) -> float:
+        seconds = 0.01
+        for one in choices:
+            key = one.name.replace("-", "_") + ("" if one.value is None else f"_{one.value}")
+            seconds /= factors[key]
+        return seconds
+
+    return step_seconds
+
+
+def begun(folder: Path, *found: Candidate, seen: Observation | None = None, **asked) -> store.Run:
+    """A run whose tune is about to start."""
+    run = store.create(COMMAND, folder)
+    run.save("observation", seen or observation())
+    run.save("tuning", record(run.id, *found, **asked))
+    return run
+
+
+def go_on(
+    run: store.Run, runner: ScriptedRunner, folder: Path, watcher: Watcher | None = None, judging=one_rule_judge
+) -> tuning.Tuned:
+    return tuning.go_on(
+        run,
+        run.load("tuning", Tuning),
+        watcher or Watcher(),
+        run_dir=folder,
+        make_runner=lambda *_: runner,
+        judging=judging,
+    )
+
+
+def with_metric(tuning_: Tuning, metric: Metric) -> Tuning:
+    return replace(tuning_, asked=replace(tuning_.asked, metric=metric))

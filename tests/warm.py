@@ -1,0 +1,100 @@
+"""Programs run in processes forked from one that has imported torch already, which takes longer than they do.
+
+For those where the way into a process is not what is tested. Beginning, errors that end a program, signals, and
+processes that it starts are tested with a Python of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+SERVER = r"""
+import contextlib, json, os, select, signal, site, socket, sys, types
+import numpy, torch, torch._dynamo, torch.utils.data
+
+def become(argv, cwd, env, descriptors):
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    own = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    sys.path[:] = own + [part for part in sys.path[1:] if part not in own]
+    sys.modules.pop("sitecustomize", None)
+    site.execsitecustomize()  # as Python does when it starts: this is how hotlap enters
+    sys.argv[:], sys.orig_argv[:] = argv, [sys.executable, *argv]
+    sys.path.insert(0, os.path.dirname(argv[0]))
+
+def main_module(script):
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = script
+    return vars(main)
+
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+print("ready", flush=True)
+while True:
+    client, _ = server.accept()
+    sent, descriptors, _, _ = socket.recv_fds(client, 1 << 20, 3)
+    child = os.fork()
+    if child == 0:
+        server.close(), client.close()
+        told = json.loads(sent)
+        become(told["argv"], told["cwd"], told["env"], descriptors)
+        with open(sys.argv[0]) as file:
+            exec(compile(file.read(), sys.argv[0], "exec"), main_module(sys.argv[0]))
+        break
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ended = 0
+    while not ended:
+        if select.select([client], [], [], 0.02)[0]:
+            for number in client.recv(16) or [signal.SIGKILL]:  # signals passed on, or the messenger is gone
+                os.kill(child, number)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    with contextlib.suppress(OSError):
+        client.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+    client.close()
+"""
+
+CLIENT = r"""
+import json, os, signal, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect(sys.argv[1])
+told = {"argv": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}
+socket.send_fds(server, [json.dumps(told).encode()], [0, 1, 2])
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: server.sendall(bytes([number])))
+code = int(server.recv(16))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@cache
+def warm_socket() -> str:
+    """Of a server for all tests of this process."""
+    folder = tempfile.mkdtemp(prefix="warm")  # short: a socket's path has 100 characters
+    place = f"{folder}/socket"
+    server = subprocess.Popen([sys.executable, "-c", SERVER, place], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(server.kill)
+    return place
+
+
+def warmed(command: list[str]) -> list[str]:
+    """A command to use instead of `python script …`. The -I keeps hotlap out of the messenger."""
+    assert command[0] == sys.executable
+    assert Path(command[1]).suffix == ".py"
+    return [sys.executable, "-I", "-c", CLIENT, warm_socket(), *command[1:]]
