@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 import torch
 from harness import HOTLAP, bare
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import hotlap
 from hotlap.catalog.threads.cores import usable_cores
@@ -87,6 +87,29 @@ def test_a_loader_with_workers_lowers_the_number_and_disabling_puts_it_back(monk
     assert enabled.outcomes[0].why == "1 thread, not 2: 1 loader workers beside them"
     hotlap.disable()
     assert torch.get_num_threads() == 2
+
+
+def test_workers_that_are_never_started_take_no_core(monkeypatch):
+    cores(monkeypatch, usable=2)
+    torch.set_num_threads(2)
+    hotlap.enable(None, with_=["threads", "resident-data"])
+    list(DataLoader(TensorDataset(torch.zeros(8, 1)), num_workers=1))
+    assert torch.get_num_threads() == 2
+    hotlap.disable()
+
+
+def test_a_plan_leaves_the_training_its_cores_beside_workers(monkeypatch):
+    cores(monkeypatch, usable=2)
+    torch.set_num_threads(2)
+    hotlap.enable("fast")
+    list(DataLoader(Numbers(), num_workers=1))
+    assert torch.get_num_threads() == 2
+    hotlap.disable()
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
 
 
 def test_ranks_on_one_machine_share_its_cores(monkeypatch):

@@ -45,7 +45,9 @@ def apply(site: Site) -> None:
         _set(site, cores, f"this process may use {cores} cores")
     else:
         site.no_effect(f"torch uses {threads} threads on {cores} cores, and no loader workers beside them")
-    site.before(site.seams.iterating, lambda loader, *_: _iterated(site, loader))
+    if site.asked:  # workers that mostly wait need no core, so no plan gives them one unmeasured
+        started = site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter  # not made where data is kept
+        site.replace(started, "__init__", partial(_workers_start, site))
 
 
 def _share_of_cores() -> int:
@@ -53,12 +55,13 @@ def _share_of_cores() -> int:
     return max(1, usable_cores() // (int(ranks) if ranks.isdecimal() and int(ranks) else 1))
 
 
-def _iterated(site: Site, loader: Any) -> None:
+def _workers_start(site: Site, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Lowered where workers start, never raised again: results depend on the number."""
-    workers = loader.num_workers
+    workers = (args[0] if args else kwargs["loader"]).num_workers
     threads = beside(_share_of_cores(), workers)
-    if workers and threads < site.torch.get_num_threads():
+    if threads < site.torch.get_num_threads():
         _set(site, threads, f"{workers} loader workers beside them")
+    return original(*args, **kwargs)
 
 
 def _set(site: Site, threads: int, why: str) -> None:
