@@ -229,7 +229,7 @@ def test_the_fastest_of_several_values_is_tried_in_earnest(tmp_path):
     speeds = gains(loader_workers_1=1.2, loader_workers_2=1.6, loader_workers_4=1.4)
     done = go_on(begun(tmp_path, *found), ScriptedRunner(speeds), tmp_path)
 
-    assert done.tuning.kept == (Choice(name="loader-workers", value="2"),)
+    assert done.tuning.kept == (Choice(name="loader-workers", value="2", asked=True),)
     assert [len(trial.samples) for trial in done.tuning.trials[1:4]] == [2, 4, 2]
     why = {verdict.value: verdict.why for verdict in done.tuning.verdicts}
     assert why["1"] == "loader-workers=2 was faster in one look at each value"

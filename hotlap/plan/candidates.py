@@ -63,4 +63,5 @@ def _candidate(name: str, entry: Entry, expected: Expectation, value: str | None
 
 
 def choice_of(candidate: Candidate) -> Choice:
-    return Choice(name=candidate.entry, value=candidate.value)
+    """As if asked for by name: what a plan must not do unmeasured is measured here."""
+    return Choice(name=candidate.entry, value=candidate.value, asked=True)

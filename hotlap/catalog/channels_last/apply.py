@@ -31,6 +31,8 @@ class Moved:
         site, layout = self.site, Layout(self.site.torch, root)
         if not layout.weights:
             site.no_effect("the model has no convolutions over images or volumes")
+        elif not site.asked and any(one.device.type == "cpu" for one in layout.weights):
+            site.no_effect("on some CPUs it is many times slower; ask for it by name, or let hotlap tune measure it")
         elif all(one.is_contiguous(memory_format=layout.formats[id(one)]) for one in layout.weights):
             site.no_effect("its weights have the channels last already")
         elif (name := parallel(root)) is not None:
