@@ -63,13 +63,18 @@ def tensors_in(torch: Any, structure: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, torch.Tensor)]
 
 
-def signature(torch: Any, structure: Any) -> tuple[Any, ...]:
+def signature(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Shapes and dtypes, and the values of what is no tensor by type: another one may take another way."""
-    from torch.utils._pytree import tree_leaves
+    leaves: Any = args
+    if kwargs or not all([type(one) is torch.Tensor for one in args]):  # noqa: C419 a list is faster
+        from torch.utils._pytree import tree_leaves  # looking through containers costs ten times as much
 
+        leaves = tree_leaves((args, kwargs))
     return tuple(
-        (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, torch.Tensor) else type(leaf)
-        for leaf in tree_leaves(structure)
+        [
+            (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, torch.Tensor) else type(leaf)
+            for leaf in leaves
+        ]
     )
 
 

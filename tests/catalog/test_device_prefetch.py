@@ -94,6 +94,27 @@ def test_batches_come_on_the_device_in_order(site, copies, workers, persistent):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+def test_batches_that_are_on_the_device_already_are_left_alone(site, copies, workers):
+    copies.send = lambda leaves, devices: (leaves, None)
+    torch.manual_seed(0)
+    loader = DataLoader(data(96), 6, shuffle=True, num_workers=workers)
+    iterator = iter(loader)
+    ours = [torch.cat([one.flatten() for one in map(move, next(iterator))]) for _ in range(12)]
+    assert "_next_data" not in vars(iterator)
+    ours += [torch.cat([one.flatten() for one in batch]) for batch in iterator]
+    site.close()
+    torch.manual_seed(0)
+    plain = [torch.cat([one.flatten() for one in batch]) for batch in loader]
+    assert len(ours) == len(plain) == 16
+    assert all(torch.equal(one, other) for one, other in zip(ours, plain, strict=True))
+
+
+def move(tensor):
+    tensor.to(DEVICE)
+    return tensor.detach().clone().as_subclass(torch.Tensor)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_what_is_read_on_the_host_stays_there_and_is_right(site, copies, workers):
     how = {"shuffle": True, "num_workers": workers}
     torch.manual_seed(0)

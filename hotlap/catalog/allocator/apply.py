@@ -24,14 +24,13 @@ def apply(site: Site) -> None:
 
 def _look(site: Site) -> None:
     """Once, when the device is in use: asking earlier would start it, and a program that forks later would fail."""
-    if not site.first_sight(site.seams):
-        return
     if not site.torch.cuda.is_initialized():
         site.no_effect("the training does not use the GPU")
     elif expandable(site.torch.cuda.memory._snapshot()):
         site.applied("segments of device memory grow")
     else:
         site.no_effect("the allocator's setting is the user's own, or torch had started before hotlap")
+    site.close()
 
 
 def expandable(snapshot: Mapping[str, Any]) -> bool:

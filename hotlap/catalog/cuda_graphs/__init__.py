@@ -12,6 +12,5 @@ ENTRY = Entry(
     device="cuda",
     order=90,  # what changes the model or its inputs comes before
     conflicts=frozenset({"compile"}),
-    automatic=False,  # until the recording of losses (losses.py) has run on a GPU
     reach=0.8,
 )

@@ -158,15 +158,18 @@ class GraphedRoot:
     def own_casts(self) -> Iterator[None]:
         """Autocast as it is, but weights are cast in the recording: a cast kept from before would never change."""
         self._torch.clear_autocast_cache()
-        with self.casts():
+        with self.casting(*self.casts()):
             yield
         self._torch.clear_autocast_cache()
 
-    def casts(self) -> Any:
-        """Autocast as it is now, to be entered later, without its memory of casts."""
+    def casts(self) -> tuple[bool, Any]:
+        """Autocast as it is now."""
         torch, kind = self._torch, self._recorder.device_type
-        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        return torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+        return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+    def casting(self, enabled: bool, dtype: Any) -> Any:
+        """Autocast as it was, without its memory of casts."""
+        return self._torch.autocast(self._recorder.device_type, dtype=dtype, enabled=enabled, cache_enabled=False)
 
     def _compare(self) -> None:
         """The replay against the rehearsal, on the same inputs and random numbers. Host sync, once."""

@@ -119,6 +119,8 @@ class RecordedLoss:
         self._inputs = Inputs(self._torch, self._recorder.device_type, args[1:], kwargs)
         self._recording = self._record()
         self._lost = self._autograd_function(losses)
+        # What Function.apply does outside of functorch's transforms, where the root is not replayed either.
+        self._apply: Any = super(self._torch.autograd.Function, self._lost).apply  # type: ignore[misc]
 
     def _record(self) -> Recording:
         """Compared with the same done without recording. Host sync, once."""
@@ -157,12 +159,11 @@ class RecordedLoss:
             return MISSING
         self._inputs.take(leaves)
         self._recording.replay()
-        casts = self._root.casts()
-        return self._lost.apply(args[0], partial(self._once_more, args, kwargs, casts))
+        return self._apply(args[0], partial(self._once_more, args, kwargs, self._root.casts()))
 
-    def _once_more(self, args: tuple[Any, ...], kwargs: dict[str, Any], casts: Any, upstream: Any) -> Any:
+    def _once_more(self, args: tuple[Any, ...], kwargs: dict[str, Any], casts: tuple[bool, Any], upstream: Any) -> Any:
         """The derivative as autograd would have found it."""
-        with self._torch.enable_grad(), casts:
+        with self._torch.enable_grad(), self._root.casting(*casts):
             output = args[0].detach().requires_grad_()
             loss = self._function(output, *args[1:], **kwargs)
         return self._grad([loss], [output], [upstream])[0]

@@ -37,7 +37,6 @@ class Stepping:
                 site.replace(kind, "step", self._stepped)
         for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             site.replace(owner, CLIP, self._clipped)
-        site.replace(optim.Optimizer, "zero_grad", self._zeroed)
 
     def drop(self) -> None:
         self._step.forget()
@@ -113,18 +112,6 @@ class Stepping:
     def _is_around_hooks(self, optimizer: Any) -> bool:
         """Where the class had been hooked before us, its hooks are inside the step we stand in for."""
         return next((self._hooked[kind] for kind in type(optimizer).__mro__ if kind in self._hooked), False)
-
-    # Dropping gradients
-
-    def _zeroed(self, original: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """As torch does it, but for the mark it leaves in a profile: that takes longer than all the rest."""
-        drops = args[0] if args else kwargs.get("set_to_none", True)
-        if not drops or not self._graphs.active or self._torch.autograd._profiler_enabled():
-            return original(*args, **kwargs)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-        return None
 
     # Clipping
 

@@ -50,7 +50,7 @@ class Autotuner:
         if shapes is None:
             return
         shapes.calls += 1
-        shapes.seen.add(signature(self._site.torch, (args, kwargs)))
+        shapes.seen.add(signature(self._site.torch, args, kwargs))
         many = len(shapes.seen) > (FEW if shapes.calls <= LOOK else MANY)
         if many and self._on:
             self._site.withdraw(f"{len(shapes.seen)} shapes of input came by, and each would be tuned anew")

@@ -12,6 +12,8 @@ from hotlap.catalog.site import Site
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning
 
+IDLE = 4  # batches in a row that needed no copy: the rest of the epoch is left alone
+
 
 def apply(site: Site) -> None:
     prefetching = Prefetching(site, CudaCopies(site.torch))
@@ -59,6 +61,7 @@ class Ahead:
         # Without workers a batch fetched earlier would draw its random numbers earlier, as a sampler might.
         self._looks_ahead = bool(loader.num_workers) and loader._auto_collation and draws_at_once(loader)
         self._next: Fetched | None = None
+        self._idle = 0
 
     @property
     def waiting(self) -> bool:
@@ -70,9 +73,15 @@ class Ahead:
             return self._usual() if current is None else current.given(self._copies)
         if current is None:
             current = self._fetched()
-        if self._looks_ahead and self._learning.devices and current.error is None:
+        if self._idle >= IDLE:
+            self._leave()
+        elif self._looks_ahead and self._learning.devices and current.error is None:
             self._next = self._fetched()
         return current.given(self._copies)
+
+    def _leave(self) -> None:
+        """Nothing waits: the iterator goes its usual way."""
+        vars(self._iterator()).pop("_next_data", None)
 
     def _usual(self) -> Any:
         iterator: Any = self._iterator()
@@ -98,6 +107,7 @@ class Ahead:
             return Fetched(self._watched(batch, layout, leaves))
         devices = {leaf: device for leaf, device in self._learning.devices.items() if leaf < len(leaves)}
         leaves, event = self._copies.send(leaves, devices)
+        self._idle = self._idle + 1 if event is None else 0
         return Fetched(layout.build(iter(leaves)), event, leaves) if event is not None else Fetched(batch)
 
     def _watched(self, batch: Any, layout: Layout, leaves: list[Any]) -> Any:

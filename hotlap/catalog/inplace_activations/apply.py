@@ -61,7 +61,7 @@ class Switch:
                 one.__dict__["inplace"] = False
 
     def _chosen(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        key = signature(self._site.torch, (args, kwargs))
+        key = signature(self._site.torch, args, kwargs)
         known = self._proven.get(key)
         if known is None and len(self._proven) < MOST_SIGNATURES:
             known = self._proven[key] = self._prove(module, args, kwargs)

@@ -40,7 +40,9 @@ class Copies:
 
     def in_place_of(self, name: str) -> Any:
         def instead(original: Original, tensor: Any, args: Any, kwargs: Any) -> Any:
-            if not self._of_a_batch(tensor) or not waits(name, tensor, args, kwargs) or tensor.is_pinned():
+            if tensor.is_cuda or not self._of_a_batch(tensor):
+                return original(*args, **kwargs)
+            if not waits(name, tensor, args, kwargs) or tensor.is_pinned():
                 return original(*args, **kwargs)
             self._site.applied("batches are copied to the device from pinned memory")
             # The pinned copy is ours: whatever the program writes into its tensor from now on is not in it.
@@ -50,7 +52,11 @@ class Copies:
         return instead
 
     def _of_a_batch(self, tensor: Any) -> bool:
-        return any((known := batch.get(id(tensor))) is not None and known() is tensor for batch in self._recent)
+        for batch in self._recent:
+            known = batch.get(id(tensor))
+            if known is not None:
+                return known() is tensor
+        return False
 
 
 def waits(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:

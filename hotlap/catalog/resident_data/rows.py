@@ -37,7 +37,9 @@ class Order:
         if device.type == "cpu":
             return self.indices
         if device not in self._elsewhere:
-            self._elsewhere[device] = to_device(self.indices, device)
+            # Not by way of pinned memory: once an epoch, its allocation takes longer than what it would save, and
+            # programs that empty caches free it again. The host goes on as soon as the indices are read.
+            self._elsewhere[device] = self.indices.to(device, non_blocking=True)
         return self._elsewhere[device]
 
 
