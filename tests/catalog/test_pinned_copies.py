@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hotlap.catalog import entries
 from hotlap.catalog.moments import Moments
 from hotlap.catalog.pinned_copies.apply import Copies, apply, waits
+from hotlap.catalog.resident_data.watched import Learning
 from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
@@ -63,6 +64,18 @@ def test_only_tensors_of_recent_batches_are_known_and_none_is_kept(site):
     assert all(known() is None for batch in copies._recent for known in batch.values())
     for _ in iterator:
         assert len(copies._recent) <= 4
+
+
+def test_what_resident_data_watches_is_only_seen_to_be_copied(site):
+    apply(site)
+    learning = Learning(frozenset({"meta"}))
+    for _ in range(2):
+        (watched,) = learning.watch([torch.ones(2)])
+        assert watched.to("meta").shape == (2,)
+        del watched
+    while not learning.asked():
+        pass
+    assert learning.devices == {0: torch.device("meta")}
 
 
 def test_other_uses_of_to_are_as_they_were_and_closing_leaves_nothing(site):

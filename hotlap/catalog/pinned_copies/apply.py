@@ -40,9 +40,8 @@ class Copies:
 
     def in_place_of(self, name: str) -> Any:
         def instead(original: Original, tensor: Any, args: Any, kwargs: Any) -> Any:
-            if tensor.is_cuda or not self._of_a_batch(tensor):
-                return original(*args, **kwargs)
-            if not waits(name, tensor, args, kwargs) or tensor.is_pinned():
+            # Nothing is asked of a tensor that is not known: another entry may watch what is read of it.
+            if not self._of_a_batch(tensor) or not waits(name, tensor, args, kwargs) or tensor.is_pinned():
                 return original(*args, **kwargs)
             self._site.applied("batches are copied to the device from pinned memory")
             # The pinned copy is ours: whatever the program writes into its tensor from now on is not in it.
@@ -54,8 +53,8 @@ class Copies:
     def _of_a_batch(self, tensor: Any) -> bool:
         for batch in self._recent:
             known = batch.get(id(tensor))
-            if known is not None:
-                return known() is tensor
+            if known is not None and known() is tensor:
+                return True
         return False
 
 

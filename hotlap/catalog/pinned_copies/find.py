@@ -24,6 +24,7 @@ def find(code: Code) -> Iterator[Found]:
             continue
         confidence = _confidence(code, moved)
         if confidence is None:
+            yield from _from_numpy(code, call, moved)
             continue
         hints = _pinning(code, call)
         yield Found(
@@ -50,7 +51,34 @@ def _confidence(code: Code, moved: ast.expr) -> Confidence | None:
     if not isinstance(root, ast.Name) or not isinstance(loop, ast.For):
         return None
     given = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    return Confidence.MEDIUM if root.id in given else None
+    return Confidence.MEDIUM if _outer_name(code, root) in given else None
+
+
+def _outer_name(code: Code, name: ast.Name) -> str:
+    """In a comprehension, the name that is gone over: `batch` of `[{k: v.to(device) for k, v in t.items()} for t in batch]`."""
+    found = name.id
+    for outer in code.ancestors(name):
+        if isinstance(outer, ast.stmt):
+            break
+        for part in getattr(outer, "generators", ()):
+            if any(isinstance(one, ast.Name) and one.id == found for one in ast.walk(part.target)):
+                names = [one.id for one in ast.walk(part.iter) if isinstance(one, ast.Name)]
+                found = names[0] if names else found
+    return found
+
+
+def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
+    """`torch.from_numpy(x).float().to(device)`: the copy reads pageable memory, and the host waits for it."""
+    while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute):
+        if code.full_name(moved.func) == "torch.from_numpy":
+            yield Found(
+                call,
+                f"`{shown(call)}` copies from pageable memory and waits for the copy {code.heat(call).frequency.value}",
+                "pin it first: .pin_memory().to(device, non_blocking=True); or keep the data on the device",
+                confidence=Confidence.MEDIUM,
+            )
+            return
+        moved = moved.func.value
 
 
 def _is_mapping(code: Code, moved: ast.expr) -> bool:
