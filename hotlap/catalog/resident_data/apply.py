@@ -205,14 +205,14 @@ class Picking:
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
         store, learning = self._store, self._learning
-        store.ensure(self._dataset, wanted.indices)
+        store.ensure(self._dataset, wanted)
         if not self._ready:
             self._begin()
         if learning is None:
-            return self._built(store.batch(wanted), pin)
+            return self._built(store.batch(wanted, pin=pin), pin)
         if not learning.settled and learning.asked():
             self._keeper.settle(self._kept, store, learning)
-        return self._built(store.batch(wanted, learning.devices), pin)
+        return self._built(store.batch(wanted, learning.devices, pin), pin)
 
     def _begin(self) -> None:
         self._ready = True
@@ -225,18 +225,10 @@ class Picking:
             self._keeper.tell(self._kept, f"{store.name}: {store.total} items, {where}")
 
     def _built(self, leaves: list[Any], pin: bool) -> Any:
-        layout = self._store.layout
-        if pin:
-            layout, leaves = self._pinned_layout, [_pinned(leaf) for leaf in leaves]
+        layout = self._pinned_layout if pin else self._store.layout
         if self._learning is not None and not self._learning.settled:
             leaves = self._learning.watch(leaves)
         return layout.build(iter(leaves))
-
-
-def _pinned(leaf: Any) -> Any:
-    if not hasattr(leaf, "device"):
-        return list(leaf)
-    return leaf.pin_memory() if leaf.device.type == "cpu" else leaf
 
 
 def new_learning() -> Learning:

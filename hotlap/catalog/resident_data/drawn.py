@@ -41,13 +41,13 @@ def _batches(batches: Any) -> Iterator[Wanted]:
     generator = _generator(sampler) if type(sampler) is RandomSampler else None
     order = Order(torch.arange(length) if generator is None else torch.randperm(length, generator=generator))
     for start in range(0, length - size + 1, size):
-        yield Wanted(order.indices[start : start + size], order, start)
+        yield Wanted(None, order, start, size)
     if generator is not None and generator is sampler.generator:
         # Torch's sampler draws once more when it is asked for an index after the last: the user's generator shows it.
         torch.randperm(length, generator=generator)
     rest = length % size
     if rest and not batches.drop_last:
-        yield Wanted(order.indices[length - rest :], order, length - rest)
+        yield Wanted(None, order, length - rest, rest)
 
 
 def _generator(sampler: Any) -> Any:

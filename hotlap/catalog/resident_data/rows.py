@@ -14,14 +14,25 @@ ALIGNED = 128  # bytes: kernels are chosen by alignment, and a batch of its own 
 class Wanted:
     """The indices of one batch; on a device they are copied there once, from pinned memory, without a wait."""
 
-    def __init__(self, indices: Any, order: Order | None = None, start: int = 0) -> None:
-        self.indices, self.order, self.start = indices, order, start
+    __slots__ = ("_indices", "length", "order", "start")
+
+    def __init__(self, indices: Any, order: Order | None = None, start: int = 0, length: int = 0) -> None:
+        """Without `indices` they are `length` ones of the order, cut out only when they are asked for."""
+        self._indices, self.order, self.start = indices, order, start
+        self.length = length if indices is None else len(indices)
+
+    @property
+    def indices(self) -> Any:
+        if self._indices is None:
+            assert self.order is not None
+            self._indices = self.order.indices[self.start : self.start + self.length]
+        return self._indices
 
     def on(self, device: Any) -> Any:
         if device.type == "cpu":
             return self.indices
         if self.order is not None:
-            return self.order.on(device)[self.start : self.start + len(self.indices)]
+            return self.order.on(device)[self.start : self.start + self.length]
         return to_device(self.indices, device)
 
 
@@ -31,7 +42,7 @@ class Order:
     def __init__(self, indices: Any) -> None:
         self.indices = indices
         self._elsewhere: dict[Any, Any] = {}
-        self.ahead: dict[Any, tuple[int, int, Any]] = {}  # (rows, device) → from, to, rows gathered
+        self.ahead: dict[Any, tuple[int, int, Any]] = {}  # (rows, device, pinned) → from, to, batches gathered
 
     def on(self, device: Any) -> Any:
         if device.type == "cpu":
@@ -70,29 +81,40 @@ class TensorRows:
         laid = leaf if self._plain else leaf.permute(0, *self._order)
         self.base.index_copy_(0, rows.to(self.base.device), laid)
 
-    def take(self, wanted: Wanted, device: Any = None) -> Any:
+    def take(self, wanted: Wanted, device: Any = None, pin: bool = False) -> Any:
         base = self.base if device is None else self._copies[device]
-        picked = self._from_ahead(base, wanted.order, wanted.start, len(wanted.indices)) if wanted.order else None
+        pin = pin and base.device.type == "cpu"
+        picked = self._from_ahead(base, wanted.order, wanted.start, wanted.length, pin) if wanted.order else None
         if picked is None:
             picked = base.index_select(0, wanted.on(base.device))
+            picked = picked.pin_memory() if pin else picked
         return picked if self._plain else picked.permute(self._back)
 
-    def _from_ahead(self, base: Any, order: Order, start: int, length: int) -> Any:
+    def _from_ahead(self, base: Any, order: Order, start: int, length: int, pin: bool) -> Any:
         """Several batches by one gather, handed out one by one: a slice costs a fraction of a gather.
 
         `.data` gives each a version counter of its own, so that writing into one does not mark the others as written.
         """
-        end, key = start + length, (id(self), base.device)
-        first, last, rows = order.ahead.get(key, (0, 0, None))
-        if start < first or end > last:
-            each = length * self._row_bytes
-            batches = min(AT_A_TIME, MOST_BYTES // max(1, each))
-            if batches < 2 or each % ALIGNED:
+        key = (id(self), base.device, pin)
+        first, size, batches = order.ahead.get(key, (0, 1, ()))
+        at, rest = divmod(start - first, size)
+        known = not rest and 0 <= at < len(batches) and (size == length or batches[at].shape[0] == length)
+        if not known:
+            batches = self._gathered(base, order, start, length, pin)
+            if batches is None:
                 return None
-            first, last = start, min(len(order.indices), start + batches * length)
-            rows = base.index_select(0, order.on(base.device)[first:last])
-            order.ahead[key] = (first, last, rows)
-        return rows[start - first : end - first].data
+            order.ahead[key] = (start, length, batches)
+            at = 0
+        return batches[at].data
+
+    def _gathered(self, base: Any, order: Order, start: int, length: int, pin: bool) -> Any:
+        """Some batches from `start` on; the last one of an epoch may be smaller."""
+        each = length * self._row_bytes
+        count = min(AT_A_TIME, MOST_BYTES // max(1, each))
+        if count < 2 or each % ALIGNED:
+            return None
+        rows = base.index_select(0, order.on(base.device)[start : start + count * length])
+        return (rows.pin_memory() if pin else rows).split(length)
 
     def copy_to(self, device: Any) -> None:
         if device not in self._copies:
@@ -128,8 +150,10 @@ class TextRows:
         for row, text in zip(rows.tolist(), leaf, strict=True):
             self._rows[row] = text
 
-    def take(self, wanted: Wanted, device: Any = None) -> Any:
-        return self._made([self._rows[row] for row in wanted.indices.tolist()])
+    def take(self, wanted: Wanted, device: Any = None, pin: bool = False) -> Any:
+        """Pinning makes lists of them."""
+        picked = [self._rows[row] for row in wanted.indices.tolist()]
+        return picked if pin else self._made(picked)
 
 
 Rows = TensorRows | TextRows

@@ -78,10 +78,11 @@ class Store:
             if streams.moved() is not None:
                 raise Unfit(f"its items are random: fetching them drew from {streams.moved()}")
 
-    def ensure(self, dataset: Any, rows: Any) -> None:
+    def ensure(self, dataset: Any, wanted: Wanted) -> None:
         """Fetch what is missing of these rows."""
         if self._left == 0:
             return
+        rows = wanted.indices
         missing = rows[~self._have[rows]]
         if not len(missing):
             return
@@ -115,9 +116,9 @@ class Store:
 
     # Reading
 
-    def batch(self, wanted: Wanted, devices: Mapping[int, Any] = MappingProxyType({})) -> list[Any]:
+    def batch(self, wanted: Wanted, devices: Mapping[int, Any] = MappingProxyType({}), pin: bool = False) -> list[Any]:
         """The leaves of a batch, some on a device; the layout puts them together."""
-        return [rows.take(wanted, devices.get(leaf)) for leaf, rows in enumerate(self.rows)]
+        return [rows.take(wanted, devices.get(leaf), pin) for leaf, rows in enumerate(self.rows)]
 
     def bytes_for(self, devices: Mapping[int, Any]) -> int:
         """What copying these leaves to their devices would take there."""
