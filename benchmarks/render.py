@@ -1,7 +1,7 @@
 """Makes benchmarks/README.md from the results committed beside it. `python benchmarks/render.py [--check]`
 
-Reads results/<machine>/<date>-bench*.json and <date>-overhead.json, draws the plots beside them where missing, and
-writes the page. With --check nothing is written; the exit code is 1 when the page is not what the results give.
+Reads results/<machine>/<date>-bench*.json, -overhead.json and -prover*.json, draws the plots beside them where missing,
+and writes the page. With --check nothing is written; the exit code is 1 when the page is not what the results give.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from render_prover import section
 
 from hotlap.bench import markdown, plot, record
 
@@ -46,6 +48,7 @@ def page(folder: Path) -> str:
         parts += [HOW, *(_bench(path, folder) for path in benches)]
     if overheads:
         parts += [OVERHEAD, _overheads(overheads, folder)]
+    parts += section(folder)
     return "\n".join(parts)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hotlap import store
+from hotlap import scanning, store
 from hotlap.diagnose import diagnose
 from hotlap.errors import (
     INTERRUPTED,
@@ -51,6 +51,7 @@ class ProfileOptions:
     run_dir: Path | None
     early: str | None = None  # as in Session
     quiet: bool = False  # hide what the command prints
+    on_created: Callable[[store.Run], None] | None = None  # told of the run before anything is run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +65,8 @@ class Profile:
 def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
     resolve(options.command)
     run = store.create(options.command, options.run_dir)
+    if options.on_created is not None:
+        options.on_created(run)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     observation, ending = _observe(options, run, "observing", on_stage)
     try:
@@ -134,9 +137,21 @@ def _finish(
     if ending.exit_code == 0 and not ending.interrupted:
         observation = replace(observation, ceiling=_ceiling(options, observation, run, on_stage))
         run.save("observation", observation)
-    diagnosis = diagnose(observation)
+    diagnosis = _diagnosis(observation)
     run.save("diagnosis", diagnosis)
     return Profile(run=run, observation=observation, diagnosis=diagnosis, exit_code=_exit_code(ending))
+
+
+def _diagnosis(observation: Observation) -> Diagnosis:
+    """With what the source says of it. A scan that fails costs the profile nothing but its repairs."""
+    try:
+        scan = scanning.scan_program(observation)
+    except Exception as error:  # noqa: BLE001 the measurement is made and must not be lost
+        diagnosis = diagnose(observation)
+        reason = str(error) or type(error).__name__
+        why = f"cannot tell how the source is to be repaired, because reading it failed: {reason}"
+        return replace(diagnosis, unknowns=(*diagnosis.unknowns, why))
+    return diagnose(observation, scan)
 
 
 def _observe(

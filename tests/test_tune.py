@@ -132,7 +132,7 @@ def test_what_fails_on_top_of_the_others_is_peeled_off(tmp_path):
 
 
 def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
-    def judging(trial, noise, asked):
+    def judging(trial, noise, asked, earlier):
         verdict = one_rule_judge(trial, noise, asked)
         return replace(verdict, decision="reject") if trial.name == "final-3" else verdict
 
@@ -213,7 +213,7 @@ def test_more_processes_run_while_it_is_undecided(tmp_path):
 
 
 def test_it_gives_up_where_the_processes_needed_are_too_many(tmp_path):
-    def judging(trial, noise, asked):
+    def judging(trial, noise, asked, earlier):
         verdict = one_rule_judge(trial, noise, asked)
         return replace(verdict, decision="inconclusive", speed=replace(verdict.speed, more_as_measured=40))
 
@@ -235,6 +235,16 @@ def test_the_fastest_of_several_values_is_tried_in_earnest(tmp_path):
     assert why["1"] == "loader-workers=2 was faster in one look at each value"
 
 
+def test_a_small_budget_has_shorter_processes_but_none_that_tell_nothing():
+    seen = observation()
+    step = seen.mean_step_ms / 1000
+    small, usual = (length(seen, begun_asked(seen, budget=budget, steps=None), 9.0) for budget in (120.0, 3600.0))
+
+    assert 25 <= small.steps < usual.steps
+    assert small.steps * step >= 2.0 or small.steps == 25
+    assert small.process_seconds > small.steps * step, "with its start"
+
+
 def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
     runner = ScriptedRunner(GAINS)
     done = go_on(begun(tmp_path, *FOUND, budget=55.0), runner, tmp_path)
@@ -245,6 +255,15 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
         "gc-pauses",
     ]
     assert names(done.tuning.kept) == ["resident-data"]
+
+
+def test_one_process_may_not_take_the_whole_budget(tmp_path):
+    runner = ScriptedRunner(GAINS)
+    go_on(begun(tmp_path, *FOUND, budget=200.0), runner, tmp_path)
+    later = [spec.seconds for spec in runner.ran[6:]]
+
+    assert max(later) <= 50.0
+    assert min(later) >= 3 * 3.0, "but always three times what the baseline takes"
 
 
 class Killed(BaseException):

@@ -54,7 +54,7 @@ def speed(trial: Trial) -> float:
     return rate("new") / rate("base")
 
 
-def one_rule_judge(trial: Trial, noise: Trial, asked: Asked) -> Verdict:
+def one_rule_judge(trial: Trial, noise: Trial, asked: Asked, earlier: object = ()) -> Verdict:
     """Keeps what is faster by the minimum and has the same losses; undecided below five pairs when close to it."""
     ratio = speed(trial)
     same = all(

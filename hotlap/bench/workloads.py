@@ -14,9 +14,10 @@ from hotlap.bench.record import Task
 from hotlap.errors import HotlapError, UnknownName
 
 FOLDER = "HOTLAP_WORKLOADS"
-NAIVE, RUN, LIMIT = "naive", "run", "limit"
+NAIVE, RUN, ENGINE, LIMIT = "naive", "run", "engine", "limit"
 PEERS = ("lightning", "accelerate")  # named as the package each needs
-ARMS = (NAIVE, *PEERS, RUN, LIMIT)
+ARMS = (NAIVE, *PEERS, RUN, ENGINE, LIMIT)
+SCRIPTS = {ENGINE: "fast"}  # others are named as their arm
 FAST = ("--plan", "fast")
 BEST: Mapping[str, tuple[str, ...]] = {}  # workload → the options of hotlap run that were measured best, else FAST
 DIRECTION = "HIGHER_IS_BETTER"
@@ -52,7 +53,7 @@ def script(place: Path, workload: str, arm: str) -> list[str]:
     """The words that start an arm, before its arguments."""
     if arm in PEERS:
         return [str(place / f"peer_{arm}.py"), workload]
-    return [str(place / workload / f"{arm}.py")]
+    return [str(place / workload / f"{SCRIPTS.get(arm, arm)}.py")]
 
 
 def command(place: Path, workload: str, arm: str, arguments: Sequence[str], out: str) -> list[str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from hotlap.catalog.entry import Entry
 from hotlap.errors import UnknownOptimization
+
+ALIKE = 0.7  # of 1: below, a suggestion would be a guess
+SHORTEST_START = 3
 
 
 @cache
@@ -32,9 +35,21 @@ def name_of(text: str) -> str:
     name = by_code.get(text.lower(), text.lower().replace("_", "-"))
     if name in entries():
         return name
-    near = difflib.get_close_matches(name, [*entries(), *by_code], n=2, cutoff=0.5)
+    near = _nearest(name, [*entries(), *by_code])
     hint = f"did you mean {' or '.join(near)}?" if near else "see them all: hotlap list"
     raise UnknownOptimization(f"no optimisation is called {text}; {hint}")
+
+
+def _nearest(text: str, names: Iterable[str]) -> list[str]:
+    """Names that a person may have meant: a slip of the pen in one of its words counts as one in the whole."""
+
+    def likeness(name: str) -> float:
+        parts = (name, *name.split("-"))
+        begun = any(part.startswith(text) for part in parts) and len(text) >= SHORTEST_START
+        return 1.0 if begun else max(difflib.SequenceMatcher(None, text, part).ratio() for part in parts)
+
+    ranked = sorted((-likeness(name), name) for name in names)
+    return [name for score, name in ranked[:2] if -score >= ALIKE]
 
 
 def card(name: str) -> str:

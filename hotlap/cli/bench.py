@@ -68,7 +68,7 @@ def bench(
 
     WORKLOAD is battery_lstm, battery_fnn, bloom, banknotes or leak; all when none is named. The arms: naive (the
     pipeline as the report found it), lightning and accelerate (the same with their own fast settings), run (naive under
-    hotlap run, its source untouched), limit (written by hand for the hardware).
+    hotlap run, its source untouched), engine (written on hotlap.engine), limit (written by hand for the hardware).
 
     Every run is a fresh process and is kept the moment it ends. The arms of a workload run one after the other with
     seed 0, then in reverse order with seed 1, and so on, on the same data. Reported: samples/s in steady state, ratio

@@ -66,7 +66,7 @@ def report(
     form = _format(asked, output, open_it)
     kept = records(store.find(run, run_dir))
     if form == TERMINAL:
-        _show(kept)
+        draw(kept)
         return 0
     to = output or (kept.run.folder / PAGE if form == HTML else STDOUT)
     text = render(kept, form)
@@ -117,8 +117,8 @@ def _load(run: store.Run, name: str, kind: type[Record]) -> Record | None:
 def render(kept: Kept, form: str) -> str:
     seen, diagnosis = kept.observation, kept.diagnosis
     if kept.tuning is not None:
-        draw = {HTML: drawing.tuned_html, MARKDOWN: drawing.tuned_markdown, JSON: drawing.tuned_json}[form]
-        return draw(kept.tuning, seen, diagnosis)
+        made = {HTML: drawing.tuned_html, MARKDOWN: drawing.tuned_markdown, JSON: drawing.tuned_json}[form]
+        return made(kept.tuning, seen, diagnosis)
     if seen is None or diagnosis is None:
         raise RunNotFound(f"{kept.run.folder} keeps no whole profile; run the command again")
     if form == HTML:
@@ -126,7 +126,7 @@ def render(kept: Kept, form: str) -> str:
     return drawing.markdown(seen, diagnosis) if form == MARKDOWN else drawing.as_json(seen, diagnosis)
 
 
-def _show(kept: Kept) -> None:
+def draw(kept: Kept) -> None:
     console = Console(highlight=False)
     if kept.tuning is not None:
         drawing.tuned_terminal(kept.tuning, kept.observation, kept.diagnosis, console)

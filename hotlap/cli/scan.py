@@ -12,6 +12,7 @@ from hotlap.catalog import patterns
 from hotlap.errors import UnknownName
 from hotlap.model.scanned import Scan, Unread
 from hotlap.report import scanned as page
+from hotlap.report.sarif import sarif
 from hotlap.scanning import Repaired, Wanted, baseline, cache
 from hotlap.scanning.settings import settings
 from hotlap.source import files
@@ -41,6 +42,7 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     Reads PATHS (files or folders, default: here) without importing or running them. Exit code 0: nothing found, 1:
     something found, 2: an error.
     """
+    _refuse_contradictions(options)
     asked = _Asked(paths or (".",), options)
     result = asked.repaired() if asked.on("fix") or asked.on("diff") else asked.scanned()
     for one in result.unread:
@@ -52,6 +54,17 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     left = asked.new(result)
     click.echo(_drawn(left, asked), nl=False)
     return 1 if left.findings else 0
+
+
+def _refuse_contradictions(options: dict[str, object]) -> None:
+    """No option is passed over in silence."""
+    changes = options["fix"] or options["diff"]
+    if options["unsafe"] and not changes:
+        raise click.UsageError("--unsafe goes with --fix or --diff: hotlap scan --diff --unsafe")
+    if options["write_baseline"] and changes:
+        raise click.UsageError("--write-baseline keeps findings, and --fix and --diff repair them: one after the other")
+    if options["statistics"] and options["style"] not in ("text", "json"):
+        raise click.UsageError(f"--statistics comes as text or json, not as {options['style']}")
 
 
 class _Asked:
@@ -135,11 +148,11 @@ def _kept(asked: _Asked, result: Scan) -> int:
 
 
 def _drawn(result: Scan, asked: _Asked) -> str:
-    if asked.on("statistics"):
-        return page.statistics(result)
     style = asked.options["style"]
+    if asked.on("statistics"):
+        return page.statistics(result, as_json=style == "json")
     if style == "sarif":
         titles = {rule.code: (rule.name, rule.title, catalog.card(rule.name)) for rule in patterns.rules().values()}
-        return page.sarif(result, titles, hotlap.__version__)
+        return sarif(result, titles, hotlap.__version__)
     draw = {"json": page.as_json, "github": page.github, "markdown": page.markdown}.get(str(style), page.text)
     return draw(result)

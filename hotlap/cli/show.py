@@ -1,13 +1,13 @@
-"""hotlap show [RUN]: draw a kept run again."""
+"""hotlap show [RUN]: draw a kept run again, a profile or a tune."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from hotlap import report, store
+from hotlap import store
+from hotlap.cli.report import JSON, MARKDOWN, draw, records, render
 
 
 @click.command()
@@ -21,12 +21,11 @@ from hotlap import report, store
 )
 def show(run: str | None, as_json: bool, as_markdown: bool, run_dir: Path | None) -> int:
     """Show a kept run again: by id, by the start of it, by its folder, or the newest."""
-    found = store.find(run, run_dir)
-    observation, diagnosis = found.observation(), found.diagnosis()
-    if as_json:
-        click.echo(report.as_json(observation, diagnosis), nl=False)
-    elif as_markdown:
-        click.echo(report.markdown(observation, diagnosis), nl=False)
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --markdown exclude each other; give one of them.")
+    kept = records(store.find(run, run_dir))
+    if as_json or as_markdown:
+        click.echo(render(kept, JSON if as_json else MARKDOWN), nl=False)
     else:
-        report.terminal(observation, diagnosis, Console(highlight=False))
+        draw(kept)
     return 0

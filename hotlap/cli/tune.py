@@ -6,38 +6,34 @@ import re
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from hotlap import report, store, tuning
 from hotlap.cli.live import LiveLine
 from hotlap.cli.report import HTML, PAGE, records, render
 from hotlap.cli.tuning_line import TuningLine, last_words
+from hotlap.cli.values import seconds, size_mb, some_share
 from hotlap.model.plan import Risk
 from hotlap.model.tuning import Metric
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 TAG = "tb:"
-
-
-def _seconds(context: click.Context, option: click.Parameter, text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else 0.0
-    if seconds <= 0:
-        raise click.BadParameter(f"{text!r} is no duration; write 90s, 10m or 1h")
-    return seconds
-
-
-def _share(context: click.Context, option: click.Parameter, text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
-    if found is None or not 0 < float(found[1]) < 100:
-        raise click.BadParameter(f"{text!r} is no share; write 2%")
-    return float(found[1]) / 100
+FIELDS = {  # of Asked, by parameter
+    "budget": "budget_seconds",
+    "risk": "risk",
+    "metric": "metric",
+    "higher_is_better": "metric",
+    "steps": "steps",
+    "min_effect": "minimum",
+    "memory": "memory_mb",
+    "device_memory": "device_mb",
+}
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
 )
-@click.option("--budget", callback=_seconds, default="10m", metavar="TIME", help="Time for all of it: 90s, 10m, 1h.")
+@click.option("--budget", callback=seconds, default="10m", metavar="TIME", help="Time for all of it: 90s, 10m, 1h.")
 @click.option(
     "--risk",
     type=click.Choice([Risk.EXACT.value, Risk.ROUNDING.value, Risk.NUMERIC.value]),
@@ -52,7 +48,9 @@ def _share(context: click.Context, option: click.Parameter, text: str) -> float:
 )
 @click.option("--higher-is-better", is_flag=True, help="Of the metric.  [default: lower is better]")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Train N steps in each process.  [default: chosen]")
-@click.option("--min-effect", callback=_share, default="2%", metavar="SHARE", help="Smallest speed-up that counts.")
+@click.option("--min-effect", callback=some_share, default="2%", metavar="SHARE", help="Smallest speed-up that counts.")
+@click.option("--memory", callback=size_mb, metavar="SIZE", help="End a trial whose processes take more: 500M, 16G.")
+@click.option("--device-memory", callback=size_mb, metavar="SIZE", help="Let a trial take no more of a GPU: 500M, 40G.")
 @click.option("--resume", is_flag=True, help="Go on with RUN, or with the newest tune that is unfinished.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
 @click.option("--quiet", is_flag=True, help="Say nothing but the verdict.")
@@ -65,6 +63,8 @@ def tune(
     higher_is_better: bool,
     steps: int | None,
     min_effect: float,
+    memory: float | None,
+    device_memory: float | None,
     resume: bool,
     run_dir: Path | None,
     quiet: bool,
@@ -84,14 +84,15 @@ def tune(
         steps=steps,
         minimum=1 + min_effect,
         run_dir=run_dir,
+        memory_mb=memory,
+        device_mb=device_memory,
     )
-    with TuningLine(quiet=quiet) as line:
-        done = _resumed(command, run_dir, line) if resume else None
+    with TuningLine(quiet=quiet) as line, LiveLine(enabled=not quiet) as live:
+        done = _resumed(options, _given(options), live, line) if resume else None
         if done is None:
             if not command:
                 raise click.UsageError("give the training command, such as: hotlap tune python train.py")
-            with LiveLine(enabled=not quiet) as live:
-                done = tuning.tune(options, live.update, line)
+            done = tuning.tune(options, live.update, line)
     _conclude(done, Console(stderr=True, highlight=False))
     return 0
 
@@ -113,12 +114,25 @@ def _write_page(page: Path, text: str) -> Path | None:
     return page
 
 
-def _resumed(words: tuple[str, ...], run_dir: Path | None, line: TuningLine) -> tuning.Tuned | None:
+def _resumed(
+    options: tuning.TuneOptions, given: dict[str, tuple[str, object]], live: LiveLine, line: TuningLine
+) -> tuning.Tuned | None:
     """The tune that is meant, gone on with; None where a command was given that has none."""
+    words, run_dir = options.command, options.run_dir
     if len(words) == 1 and not words[0].endswith(".py"):
-        return tuning.resume(store.find(words[0], run_dir), line, run_dir)
+        return tuning.resume(store.find(words[0], run_dir), line, live.update, run_dir, given)
     found = tuning.unfinished(words or None, run_dir, missing_ok=bool(words))
-    return tuning.resume(found, line, run_dir) if found is not None else None
+    if found is None:
+        line.caution("no tune of this command is unfinished, so one is started")
+        return None
+    return tuning.resume(found, line, live.update, run_dir, given)
+
+
+def _given(options: tuning.TuneOptions) -> dict[str, tuple[str, object]]:
+    """Options that were typed, by the field of Asked they set."""
+    context, asked = click.get_current_context(), tuning.asked(options)
+    typed = [name for name in FIELDS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    return {FIELDS[name]: (f"--{name.replace('_', '-')}", getattr(asked, FIELDS[name])) for name in typed}
 
 
 def _metric(text: str | None, higher_is_better: bool) -> Metric | None:

@@ -57,6 +57,9 @@ class TuningLine(Watcher):
     def not_tried(self, entry: str, why: str) -> None:
         self._say(f"hotlap: not tried: {entry} ({why})")
 
+    def caution(self, line: str) -> None:
+        self._say(f"hotlap: {line}")
+
     def _say(self, line: str) -> None:
         if not self._quiet:
             self._clear()
@@ -80,11 +83,16 @@ def text(doing: Doing) -> str:
 
 
 def verdict_line(verdict: Verdict) -> str:
+    """The speed once: a reason that gives it in full stands alone."""
     if verdict.stage == Stage.NOISE.value:
         return f"hotlap: {WORDS[verdict.stage]}{_speed(verdict)}"
-    name = (verdict.entry or "all of it") + ("" if verdict.value is None else f"={verdict.value}")
-    stage = "" if verdict.stage == Stage.ALONE.value else f", {WORDS[verdict.stage]}"
-    return f"hotlap: {MARKS[verdict.decision]}: {name}{stage}{_speed(verdict)} ({verdict.why})"
+    name = "" if verdict.entry is None else verdict.entry + ("" if verdict.value is None else f"={verdict.value}")
+    stage = "" if verdict.stage == Stage.ALONE.value else WORDS[verdict.stage]
+    what = ", ".join(part for part in (name, stage) if part)
+    if verdict.decision == Decision.KEEP.value and verdict.gate is not None:
+        return f"hotlap: {MARKS[verdict.decision]}: {what}{_speed(verdict)}; {verdict.gate.why}"
+    speed = "" if "× as fast" in verdict.why else _speed(verdict)
+    return f"hotlap: {MARKS[verdict.decision]}: {what}{speed}; {verdict.why}"
 
 
 def _speed(verdict: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""Values of options as people write them: durations and shares."""
+"""Values of options as people write them: durations, shares and sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import click
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+MIB = {"M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def seconds(context: click.Context, option: click.Parameter, text: str) -> float:
@@ -23,3 +24,21 @@ def share(context: click.Context, option: click.Parameter, text: str) -> float:
     if found is None or float(found[1]) >= 100:
         raise click.BadParameter(f"{text!r} is no share; write 3%")
     return float(found[1]) / 100
+
+
+def some_share(context: click.Context, option: click.Parameter, text: str) -> float:
+    """Above 0 %."""
+    value = share(context, option, text)
+    if value == 0:
+        raise click.BadParameter(f"{text!r} is no effect; write 2%")
+    return value
+
+
+def size_mb(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
+    value = float(found[1]) * MIB[found[2].upper()] if found else 0.0
+    if value <= 0:
+        raise click.BadParameter(f"{text!r} is no size; write 500M or 16G")
+    return value

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hotlap.diagnose import compute, feeding, host, ranks, settings
+from hotlap.diagnose.source import joined
 from hotlap.diagnose.step import Step
 from hotlap.diagnose.unknowns import unknowns
 from hotlap.diagnose.verdict import verdict
 from hotlap.model.codec import SCHEMA
 from hotlap.model.diagnosis import Diagnosis, Finding
 from hotlap.model.observation import Observation
+from hotlap.model.scanned import Scan
 
 __all__ = ["diagnose"]
 
@@ -37,14 +39,16 @@ DETECTORS: tuple[Callable[[Step], Iterator[Finding]], ...] = (
 )
 
 
-def diagnose(observation: Observation) -> Diagnosis:
+def diagnose(observation: Observation, scan: Scan | None = None) -> Diagnosis:
+    """What the observation means; with a scan of the source, what was measured and what is written become one."""
     step = Step(observation)
     name, sentence = verdict(step)
     found = [finding for detector in DETECTORS for finding in detector(step)] if step.measured else []
-    return Diagnosis(
+    measured = Diagnosis(
         schema=SCHEMA,
         verdict=name,
         sentence=sentence,
         findings=tuple(sorted(found, key=lambda finding: -finding.at_most)),  # stable: equals keep the order above
         unknowns=unknowns(step),
     )
+    return joined(measured, observation, scan) if scan is not None else measured

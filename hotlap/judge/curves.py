@@ -24,7 +24,7 @@ class Curves:
     base: Mapping[int, tuple[Curve, ...]]
     new: Mapping[int, tuple[Curve, ...]]
     parted: tuple[tuple[Curve, Curve], ...]  # pairs of runs of one program with one seed that are not bit-equal
-    repeats: bool | None  # whether a baseline as it is gives the same losses twice; None: never run twice with a seed
+    repeats: bool | None  # whether what `base` is gives the same losses twice; None: never run twice with a seed
 
     @property
     def seeds(self) -> list[int]:
@@ -48,15 +48,17 @@ def _program(sample: Sample) -> frozenset[tuple[str, str | None]]:
     return frozenset((one.name, one.value) for one in sample.choices)
 
 
-def curves(trial: Trial, noise: Trial | None) -> Curves:
+def curves(trial: Trial, noise: Trial | None, earlier: Sequence[Sample] = ()) -> Curves:
+    """`earlier`: what ran as `base` in other trials; it tells how far that program strays from itself."""
     base, new = baseline(trial, noise), [one for one in trial.of("new") if one.ended == Ended.MEASURED]
     steps = min((len(one.losses) for one in (*base, *new)), default=0)
+    unchanged = [*_unchanged(trial, noise), *(one for one in earlier if one.ended == Ended.MEASURED)]
     return Curves(
         steps=steps,
         base=_by_seed([one for one in base if not one.nudge], steps),
         new=_by_seed(new, steps),
-        parted=_parted(_alike(_unchanged(trial, noise), steps)),
-        repeats=_repeats(_alike([one for one in _unchanged(trial, noise) if not one.nudge], steps)),
+        parted=_parted(_alike(unchanged, steps)),
+        repeats=_repeats(trial, [one for one in unchanged if not one.nudge], steps),
     )
 
 
@@ -79,9 +81,14 @@ def _parted(groups: Iterable[Sequence[Curve]]) -> tuple[tuple[Curve, Curve], ...
     return tuple(pairs.values())
 
 
-def _repeats(groups: Iterable[Sequence[Curve]]) -> bool | None:
-    twice = [group for group in groups if len(group) > 1]
-    return all(first_difference(group[0], other) is None for group in twice for other in group[1:]) if twice else None
+def _repeats(trial: Trial, unchanged: Sequence[Sample], steps: int) -> bool | None:
+    """Of what `base` is; of the baseline where that ran with no seed twice: what is kept may add up in any order."""
+    program = {(one.name, one.value) for one in trial.base}
+    for some in ([one for one in unchanged if _program(one) == program], unchanged):
+        twice = [group for group in _alike(some, steps) if len(group) > 1]
+        if twice:
+            return all(first_difference(group[0], other) is None for group in twice for other in group[1:])
+    return None
 
 
 def _by_seed(samples: Iterable[Sample], steps: int) -> dict[int, tuple[Curve, ...]]:

@@ -20,14 +20,14 @@ from hotlap.judge.exact import exact
 from hotlap.judge.numeric import metric_gate, numeric, unmeasured_rounding
 from hotlap.judge.rounding import rounding
 from hotlap.model.plan import Risk
-from hotlap.model.trial import Trial
+from hotlap.model.trial import Sample, Trial
 from hotlap.model.tuning import Metric
 from hotlap.model.verdict import Gate
 
 
-def gate(trial: Trial, noise: Trial | None, metric: Metric | None) -> Gate:
+def gate(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: Sequence[Sample] = ()) -> Gate:
     risk = Risk(trial.risk)
-    found = curves(trial, noise)
+    found = curves(trial, noise, earlier)
     harm = harm_seen(trial, noise)
     if harm is not None:
         return Gate(risk=risk.value, passed=False, rule="as many losses as the baseline, all finite", why=harm)

@@ -120,7 +120,10 @@ def _count(number: int, what: str) -> str:
 
 
 def _percent(value: float, level: float) -> str:
-    return f"{100 * value / level:.2g} %" if level else f"{value:.2g}"
+    if not level:
+        return f"{value:.2g}"
+    percent = 100 * value / level
+    return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
 def apart(curve: Curve, base: Curve, stretch: Stretch) -> Apart:

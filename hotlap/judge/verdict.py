@@ -17,11 +17,16 @@ from hotlap.model.trial import Ended, Sample, Stage, Trial
 from hotlap.model.tuning import Asked
 from hotlap.model.verdict import Decision, Gate, PaysOff, Speed, Verdict
 
+FAR_TOO_MANY = 100  # processes per arm, which no tune has
 
-def judge(trial: Trial, noise: Trial | None, asked: Asked) -> Verdict:
-    """`noise` is the trial of the baseline against itself; None only while there is none yet."""
+
+def judge(trial: Trial, noise: Trial | None, asked: Asked, earlier: Sequence[Sample] = ()) -> Verdict:
+    """`noise` is the trial of the baseline against itself; None only while there is none yet.
+
+    `earlier` is what ran as `trial.base` in other trials: whether that repeats itself decides how EXACT is judged.
+    """
     found = speed(trial, noise, asked.minimum)
-    quality = gate(trial, noise, asked.metric) if trial.stage != Stage.NOISE else None
+    quality = gate(trial, noise, asked.metric, earlier) if trial.stage != Stage.NOISE else None
     decision, why = _decide(trial, found, quality, asked)
     return Verdict(
         schema=SCHEMA,
@@ -67,7 +72,8 @@ def _not_faster(found: Speed) -> tuple[Decision, str]:
     certain = found.resampled == "processes" and found.high is not None and found.high < found.minimum
     if found.more == 0 or certain:
         return Decision.REJECT, f"not faster by {least} or more: {_ratio(found)}, {_band(found)}"
-    more = min(found.more, found.more_as_measured) or found.more
+    fewest = min(found.more, found.more_as_measured) or found.more
+    more = str(fewest) if fewest < FAR_TOO_MANY else f"more than {FAR_TOO_MANY}"
     return (
         Decision.INCONCLUSIVE,
         f"{_ratio(found)}, {_band(found)}: too noisy to show {least}, needs {more} more processes per arm",

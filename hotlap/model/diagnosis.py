@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotlap.model.observation import Place
+from hotlap.model.scanned import Scanned
 
 VERDICTS = (
     "input-bound",
@@ -27,6 +28,15 @@ class Finding:
     place: Place | None
     ms_per_step: float  # the time at stake
     at_most: float  # Amdahl bound: step time now over that without this cost; 1.0: not known, or no gain in step time
+    scanned: tuple[Scanned, ...] = ()  # what the source has there, with its repair
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """A pattern in the source that no finding accounts for."""
+
+    finding: Scanned
+    ms_per_step: float | None  # measured on its line; None: nothing was
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,3 +46,4 @@ class Diagnosis:
     sentence: str  # the verdict with its evidence
     findings: tuple[Finding, ...]  # largest at_most first
     unknowns: tuple[str, ...]  # "cannot tell X, because …"
+    written: tuple[Written, ...] = ()  # the rest of what the source shows, costliest first

@@ -77,6 +77,13 @@ class Scanned:
     why: tuple[Step, ...] = ()
     source: str = ""  # the line as it stands, for baselines and reports
     hints: Mapping[str, str] = field(default_factory=dict)  # for the rule's own fix
+    block: bool = False  # a whole loop or function: its first line is meant
+    cell: int = 0  # of a notebook, from 1; lines then count in it
+
+    @property
+    def last_line(self) -> int:
+        """The last line that is meant."""
+        return self.line if self.block else self.end_line
 
 
 @dataclass(frozen=True)
@@ -95,3 +102,4 @@ class Scan:
     unread: tuple[Unread, ...] = ()
     files: int = 0
     lines: int = 0
+    known: int = 0  # findings that a baseline knows, not among them

@@ -31,6 +31,8 @@ class Asked:
     steps: int | None
     minimum: float  # smallest speed-up that counts, such as 1.02
     folder: str  # where it runs
+    memory_mb: float | None = None  # for all processes of a trial together; None: until the machine's runs out
+    device_mb: float | None = None  # of each device; None: all there is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotlap.model.diagnosis import Diagnosis
+from hotlap.model.diagnosis import Diagnosis, Written
 from hotlap.model.figures import NONE, number, times
 from hotlap.model.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
 from hotlap.report.figures import percent, short_path
 
-MOST_SYNCS, MOST_LINES, MOST_KERNELS, MOST_FINDINGS, MOST_COPIES = 8, 6, 6, 8, 4
+MOST_SYNCS, MOST_LINES, MOST_KERNELS, MOST_FINDINGS, MOST_COPIES, MOST_WRITTEN = 8, 6, 6, 8, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ def all_of(seen: Observation, diagnosis: Diagnosis) -> tuple[Table, ...]:
         kernels(seen),
         ranks(seen),
         findings(seen, diagnosis),
+        written(seen, diagnosis),
     )
     return tuple(table for table in drawn if table.rows)
 
@@ -75,6 +76,35 @@ def findings(seen: Observation, diagnosis: Diagnosis) -> Table:
         note="; ".join(
             filter(None, (_and_more(found, MOST_FINDINGS), "at most: if its cost were zero; gains never add up"))
         ),
+    )
+
+
+def written(seen: Observation, diagnosis: Diagnosis) -> Table:
+    """Patterns in the source that no finding accounts for, those on one line together."""
+    lines: dict[tuple[str, int], list[Written]] = {}
+    for one in diagnosis.written:
+        lines.setdefault((one.finding.path, one.finding.line), []).append(one)
+    found = list(lines.values())
+    return Table(
+        title="Also in the source",
+        columns=(
+            Column("where", place=True, minimum=10),
+            Column("code"),
+            Column("what", minimum=16),
+            Column("ms/step", figures=True),
+            Column("what to do", minimum=16, extra=True),
+        ),
+        rows=tuple(
+            (
+                where(there[0].finding.path, there[0].finding.line, seen),
+                ", ".join(dict.fromkeys(one.finding.code for one in there)),
+                "; ".join(dict.fromkeys(one.finding.message for one in there)),
+                number(there[0].ms_per_step),
+                "; ".join(dict.fromkeys(one.finding.repair for one in there)),
+            )
+            for there in found[:MOST_WRITTEN]
+        ),
+        note="; ".join(filter(None, (_and_more(found, MOST_WRITTEN), "see the repairs: hotlap scan --diff"))),
     )
 
 

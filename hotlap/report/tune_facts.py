@@ -135,7 +135,24 @@ def _options(asked: Asked) -> str:
         tag = f"tb:{asked.metric.tag}" if asked.metric.tag is not None else None
         words += ["--metric", asked.metric.pattern or tag or asked.metric.name]
         words += ["--higher-is-better"] if asked.metric.higher_is_better else []
+    for option, limit in (("--memory", asked.memory_mb), ("--device-memory", asked.device_mb)):
+        words += [option, f"{limit:g}M"] if limit is not None else []
     return shlex.join(words)
+
+
+def _repeats(tuning: Tuning) -> str:
+    """Whether the program as it is gives the same losses twice, which decides how strict `exact` can be."""
+    by_seed: dict[int, list[tuple[float, ...]]] = {}
+    for one in (sample for trial in tuning.trials for sample in measured(trial.samples)):
+        if not one.choices and not one.nudge and one.losses:
+            by_seed.setdefault(one.seed_shift, []).append(one.losses)
+    again = [(some[0], other) for some in by_seed.values() for other in some[1:]]
+    if not again:
+        return "not known: no seed was run twice"
+    apart = sum(any(left != right for left, right in zip(one, other, strict=False)) for one, other in again)
+    if apart:
+        return f"no: {apart} of {plural(len(again), 'run')} with a seed run before gave other losses"
+    return f"yes, bit by bit ({plural(len(again), 'run')} with a seed run before)"
 
 
 def footer(tuning: Tuning) -> Iterator[tuple[str, str]]:
@@ -148,6 +165,7 @@ def footer(tuning: Tuning) -> Iterator[tuple[str, str]]:
     yield "hardware", clean(tuning.circumstances.hardware)
     yield "versions", clean(", ".join(f"{name} {version}" for name, version in tuning.versions))
     yield "seeds", ", ".join(seed_name(shift) for shift in shifts) or "none used yet"
+    yield "repeats itself", _repeats(tuning)
     yield "trials", f"{plural(len(tuning.trials), 'trial')}, {plural(ran, 'process', 'processes')}, arms interleaved"
     yield "risk allowed", clean(tuning.asked.risk)
     yield "started", clean(tuning.started)

@@ -73,8 +73,8 @@ def _table(tuning: Tuning, judged: Verdict, before: float, after: float) -> Tabl
             )
             for steps in lengths
         ),
-        note="steps alone, at the measured speed: without start-up, evaluation and checkpoints; after includes the "
-        "longer warm-up",
+        note="steps at the measured speed, with what lies between them (evaluation) and without start-up; after "
+        "includes the longer warm-up",
     )
 
 

@@ -26,6 +26,7 @@ from hotlap.report.tune_parts import (
 from hotlap.report.tune_rows import more_processes
 
 THING = "optimisation"
+NOISY = 1.2  # how far alike arms may differ before that is said
 
 
 def state_and_sentence(tuning: Tuning, rows: Sequence[Row]) -> tuple[str, str]:
@@ -94,10 +95,20 @@ def details(tuning: Tuning, said: str) -> Iterator[str]:
     late = sum("budget" in why for _, why in tuning.not_tried)
     if late:
         yield f"{plural(late, THING)} not tried for want of time: give a larger --budget."
+    yield from _noisy(tuning)
     if verdict_of(tuning, Stage.NOISE) is None:
         yield "The baseline was not run against itself, so there is no noise band."
     if not tuning.finished:
         yield "This is what is known so far; go on with: hotlap tune --resume"
+
+
+def _noisy(tuning: Tuning) -> Iterator[str]:
+    speed = _speed_of(verdict_of(tuning, Stage.NOISE))
+    if speed is not None and speed.noise_high is not None and speed.noise_high > NOISY:
+        yield (
+            f"This machine is too busy for small gains: two alike arms may differ by {times(speed.noise_high)}. Let "
+            "nothing else run, or give a larger --budget."
+        )
 
 
 def _still_needed(final: Verdict) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,7 +41,7 @@ def unknown(path: Path, findings: Iterable[Scanned]) -> list[Scanned]:
 
 
 def _key(one: Scanned, baseline: Path) -> Key:
-    file = Path(one.path).absolute()
+    file = Path(os.path.normpath(Path(one.path).absolute()))
     base = baseline.absolute().parent
     return (file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_posix(), one.code, one.source)
 
@@ -52,6 +53,8 @@ def _read(path: Path) -> Counter[Key]:
             {(str(one["path"]), str(one["code"]), str(one["line"])): int(one["count"]) for one in data["known"]}
         )
     except FileNotFoundError as error:
-        raise ScanRefused(f"there is no baseline {path}; make it: hotlap scan … --write-baseline {path}") from error
+        raise ScanRefused(
+            f"there is no baseline {path}; make it: hotlap scan … --baseline {path} --write-baseline"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ScanRefused(f"{path} is no baseline of hotlap; make it again with --write-baseline") from error

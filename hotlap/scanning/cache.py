@@ -1,12 +1,17 @@
 """Results by content: a tree that did not change is not scanned again.
 
-What is found in a file depends on all the others, so the key is the content of all of them, the rules, and what was
-asked.
+What is found in a file depends on all the others: on who calls its functions, on every class with a method of the same
+name, on settings made anywhere in the program. So the key is the content of all of them, the rules, and what was asked;
+a single changed file means a new scan.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import sys
+import tempfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -17,7 +22,11 @@ from hotlap.model.scanned import Scan
 from hotlap.scanning.looking import Wanted
 from hotlap.source.files import Source
 
-_KEPT = 16
+_MOST = 16  # results kept
+_LARGEST = 20_000_000  # bytes kept in all
+_SCANNER = (
+    "source/*.py", "scanning/*.py", "model/scanned.py", "catalog/patterns.py", "catalog/*/find.py", "catalog/*/card.md",
+)  # fmt: skip
 
 
 def key(sources: Iterable[Source], context: Iterable[Source], wanted: Wanted) -> str:
@@ -25,43 +34,65 @@ def key(sources: Iterable[Source], context: Iterable[Source], wanted: Wanted) ->
     digest.update(repr(wanted).encode())
     for part in (sources, context):
         for source in part:
-            digest.update(f"\0{source.path}\0{source.module}\0".encode(errors="surrogateescape"))
+            digest.update(f"\0{source.path}\0{source.module}\0{source.package}\0".encode(errors="surrogateescape"))
             try:
                 digest.update(hashlib.blake2b(Path(source.path).read_bytes()).digest())
-            except OSError:
-                digest.update(b"unreadable")
+            except OSError as error:
+                digest.update(f"\0{error.strerror}".encode())
         digest.update(b"\1")
     return digest.hexdigest()
 
 
 @cache
 def _rules() -> str:
-    """The scanner itself is part of the key: a changed rule finds other things."""
-    digest = hashlib.blake2b(digest_size=16)
+    """The scanner itself is part of the key: a changed rule finds other things, and so may another Python."""
+    digest = hashlib.blake2b(sys.version.encode(), digest_size=16)
     home = Path(__file__).parents[1]
-    for pattern in ("source/*.py", "scanning/*.py", "catalog/*/find.py", "catalog/*/card.md"):
+    for pattern in _SCANNER:
         for path in sorted(home.glob(pattern)):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def load(folder: Path, name: str) -> Scan | None:
+    """What is kept under this name; None where it is not, or cannot be read: then it is made again."""
     path = folder / f"{name}.json"
     try:
-        return from_json(Scan, path.read_text(encoding="utf-8"), str(path))
+        found = from_json(Scan, path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, RecordUnreadable):
         return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # the oldest are thrown away
+    return found
 
 
 def save(folder: Path, name: str, result: Scan) -> None:
-    """Kept where that is possible; a scan never fails for its cache."""
+    """Kept where that is possible; a scan never fails for its cache. Two processes may do so at once."""
+    temporary = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f"{name}.tmp"
-        draft.write_text(to_json(result), encoding="utf-8")
-        draft.replace(folder / f"{name}.json")
-        old = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-_KEPT]
-        for path in old:
-            path.unlink(missing_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(to_json(result))
+        Path(temporary).replace(folder / f"{name}.json")
+        ignore = folder / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+        _trim(folder)
     except OSError:
-        return
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _trim(folder: Path) -> None:
+    """The newest results only, few and small enough."""
+    kept = []
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError):  # another process threw it away
+            status = path.stat()
+            kept.append((status.st_mtime_ns, status.st_size, path))
+    room = _LARGEST
+    for number, (_, size, path) in enumerate(sorted(kept, reverse=True)):
+        room -= size
+        if number and (number >= _MOST or room < 0):
+            path.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import io
 import os
 import tempfile
 import tokenize
@@ -13,7 +15,8 @@ from pathlib import Path
 from hotlap.catalog import patterns
 from hotlap.errors import PackageMissing, ScanRefused
 from hotlap.model.scanned import Applicability, Scan, Scanned
-from hotlap.scanning.looking import Wanted, scan, scan_text
+from hotlap.scanning.crew import scan
+from hotlap.scanning.looking import Wanted, scan_text
 from hotlap.source import files
 from hotlap.source.files import Source
 
@@ -113,24 +116,36 @@ def _text(path: str) -> str:
 
 def write(repaired: Repaired) -> None:
     """In the encoding it had, by renaming: a reader sees the old file or the new one."""
-    path = Path(repaired.path).resolve()
-    with path.open("rb") as file:
-        encoding, _ = tokenize.detect_encoding(file.readline)
-    data = repaired.after.encode(encoding)
+    path = Path(repaired.path).resolve()  # a link stays one, and what it names is changed
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        data = path.read_bytes()
+        if files.decoded(data) != repaired.before:
+            raise ScanRefused(f"{repaired.path} was changed while it was being scanned; it is as it was: scan it again")
+        if not os.access(path, os.W_OK):
+            raise ScanRefused(f"{repaired.path} cannot be written: it is read-only; it is as it was")
+        _replace(path, _encoded(repaired.after, data))
     except OSError as error:
         raise ScanRefused(f"{repaired.path} cannot be written: {error.strerror}; it is as it was") from error
+
+
+def _encoded(text: str, before: bytes) -> bytes:
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(before).readline)
+    return text.encode(encoding)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """The whole file at once, with its owner and permissions."""
+    old = path.stat()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(path.stat().st_mode & 0o7777)
+        with contextlib.suppress(OSError):  # only root may give a file away
+            os.chown(temporary, old.st_uid, old.st_gid)
+        Path(temporary).chmod(old.st_mode & 0o7777)
         Path(temporary).replace(path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise ScanRefused(f"{repaired.path} cannot be written: {error.strerror}; it is as it was") from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

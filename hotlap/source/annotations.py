@@ -48,8 +48,9 @@ def _generic(node: ast.Subscript, plain: Callable[[ast.expr], Term]) -> Term:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if not parts:  # tuple[()]
             return UNKNOWN
-        inner_kind = annotated(parts[-1] if outer in ("dict", "Dict", "Mapping") else parts[0], plain)
-        return ("list", inner_kind) if inner_kind else UNKNOWN
+        keyed = outer in ("dict", "Dict", "Mapping")
+        inner_kind = annotated(parts[-1] if keyed else parts[0], plain)
+        return ("dict" if keyed else "list", inner_kind) if inner_kind else UNKNOWN
     return annotated(node.value, plain)
 
 
@@ -57,6 +58,8 @@ def _of_name(term: Term) -> Term:
     if not isinstance(term, tuple) or term[0] != "name":
         return ("call", term) if isinstance(term, tuple) and term[0] == "def" else UNKNOWN
     name = term[1]
+    if name in ("typing.Any", "object"):
+        return UNKNOWN
     if name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor", "torch.BoolTensor"):
         return TENSOR
     if name in ("int", "float", "bool", "complex"):

@@ -28,6 +28,7 @@ from hotlap.source.terms import (
     depth,
     element,
     hosted,
+    indexed,
     join,
     moved,
 )
@@ -36,7 +37,7 @@ THROUGH = frozenset(  # calls that give back what they were given, to be iterate
     "tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.std.tqdm tqdm.autonotebook.tqdm tqdm.rich.tqdm "
     "rich.progress.track alive_progress.alive_it fastprogress.progress_bar iter list tuple sorted reversed set "
     "torch.compile torch.jit.script torch.nn.DataParallel torch.nn.parallel.DistributedDataParallel itertools.islice "
-    "itertools.cycle functools.partial copy.deepcopy copy.copy".split()
+    "itertools.cycle copy.deepcopy copy.copy".split()
 )
 OF_TENSORS = frozenset(
     "to view size dim item cpu cuda detach numpy reshape transpose permute float backward append items keys values get "
@@ -98,6 +99,20 @@ def builtin(name: str, arguments: list[Term]) -> Term:
     return element(first) if name == "next" else UNKNOWN
 
 
+def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term:
+    """What calling something by its full name gives."""
+    if name in THROUGH and (arguments or "iterable" in keywords):
+        return arguments[0] if arguments else keywords["iterable"]
+    if name == "functools.partial" and arguments:
+        return ("partial", arguments[0], len(arguments) - 1) if len(arguments) > 1 else arguments[0]
+    if name in torch_names.BUILTINS:
+        return builtin(name, arguments)
+    known = torch_names.called(name, arguments, keywords)
+    if known is not None:
+        return known
+    return ("aside", ("call", ("name", name))) if all_on_host(arguments) else ("call", ("name", name))
+
+
 def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
     """An optimizer, or a scaler in its place, is stepped; not a scheduler."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
@@ -137,13 +152,13 @@ def is_library(callee: Term) -> bool:
         return True
     if callee[0] == "attr":
         return callee[2] in OF_TENSORS
-    if callee[0] != "name" or callee[1] in torch_names.LOADER_NAMES:
-        return False
+    if callee[0] != "name" or callee[1] in torch_names.LOADER_NAMES or callee[1] == "numpy.load":
+        return False  # noted, though the library's
     return callee[1] in torch_names.BUILTINS or callee[1].startswith(("torch.", "numpy.", "math.", "time.", "os."))
 
 
 def may_be_function(term: Term) -> bool:
-    return isinstance(term, tuple) and term[0] in ("def", "attr", "name")
+    return isinstance(term, tuple) and term[0] in ("def", "attr", "name", "partial")
 
 
 def last_name(node: ast.expr) -> str:
@@ -152,12 +167,18 @@ def last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
-    """What a loop gives is moved to a device."""
+def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
+    """The loop that gives what an expression begins with, or -1."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
-    if isinstance(node, ast.Name) and node.id in given:
-        loops[given[node.id]].moves = True
+    return given.get(node.id, -1) if isinstance(node, ast.Name) else -1
+
+
+def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
+    """What a loop gives is moved to a device."""
+    number = given_by(node, given)
+    if number >= 0:
+        loops[number].moves = True
 
 
 def mark_use(call: ast.Call, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
@@ -175,14 +196,16 @@ def container_method(names: dict[str, Term], function: ast.Attribute, base: Term
         put(names, function.value.id, base, added)
         return UNKNOWN
     if name == "items":
-        return ("list", ("tuple", UNKNOWN, element(base)))
-    if name in ("values", "copy"):
+        return ("list", ("tuple", UNKNOWN, indexed(base)))
+    if name == "values":
+        return ("list", indexed(base))
+    if name == "copy":
         return base
-    return element(base) if name in ("get", "pop", "popleft") else UNKNOWN
+    return indexed(base) if name in ("get", "pop", "popleft", "setdefault") else UNKNOWN
 
 
 def put(names: dict[str, Term], name: str, base: Term, added: Term) -> None:
     """Something goes into a container that has a name."""
-    if isinstance(base, tuple) and base[0] == "list":
-        whole = join(element(base), added)
-        names[name] = ("list", whole if depth(whole) < 7 else UNKNOWN)
+    if isinstance(base, tuple) and base[0] in ("list", "dict"):
+        whole = join(indexed(base), added)
+        names[name] = (base[0], whole if depth(whole) < 7 else UNKNOWN)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from hotlap.source import torch_names
 from hotlap.source.facts import Class, Summary
 from hotlap.source.terms import Term
+
+_MOST_OVERRIDES = 64  # of a method; a base class of so many says nothing about one of them
 
 
 class Reference(NamedTuple):
@@ -55,6 +59,31 @@ class Classes:
                 place = self._place(base, where)
                 if place and place[1] in self.files[place[0]].classes:
                     waiting.append((place[0], self.files[place[0]].classes[place[1]]))
+
+    @cached_property
+    def _heirs(self) -> dict[tuple[str, str], list[tuple[str, Class]]]:
+        """Who inherits directly from a class of the project."""
+        found: dict[tuple[str, str], list[tuple[str, Class]]] = defaultdict(list)
+        for path, summary in self.files.items():
+            for owner in summary.classes.values():
+                for base in owner.bases:
+                    place = self._place(base, path)
+                    if place is not None and place != (path, owner.name):
+                        found[place].append((path, owner))
+        return found
+
+    def overrides(self, path: str, owner: Class, name: str) -> list[Reference]:
+        """The method in the classes that inherit from this one: what `self.method()` may run as well."""
+        found: list[Reference] = []
+        waiting, seen = [(path, owner.name)], {(path, owner.name)}
+        while waiting:
+            for where, heir in self._heirs.get(waiting.pop(), ()):
+                if (where, heir.name) not in seen:
+                    seen.add((where, heir.name))
+                    waiting.append((where, heir.name))
+                    if name in heir.methods:
+                        found.append(Reference(where, f"{heir.name}.{name}"))
+        return found if len(found) <= _MOST_OVERRIDES else []
 
     def base_names(self, path: str, owner: Class) -> set[str]:
         """Last and full names of everything it inherits from, in the project or not."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Confidence, Frequency
 from hotlap.source.classes import Reference
 from hotlap.source.facts import Function
-from hotlap.source.flow import FileReader
+from hotlap.source.flow import FileReader, read_closely
 from hotlap.source.heat import COLD, Heat, Side
 from hotlap.source.hotness import Hotness, LoopKind
 from hotlap.source.project import Project
@@ -23,20 +23,21 @@ _NEVER = Heat(Frequency.NEVER, Confidence.HIGH, Side.TRAIN)
 
 
 class Code:
-    def __init__(self, path: str, text: str, tree: ast.Module, hotness: Hotness) -> None:
+    def __init__(
+        self, path: str, text: str, tree: ast.Module, hotness: Hotness, reader: FileReader | None = None
+    ) -> None:
         self.path, self.text, self.tree = path, text, tree
         self.lines = text.split("\n")
         self.hotness, self.project = hotness, hotness.project
         summary = self.project.files[path]
-        reader = FileReader(tree, path, summary.module, summary.package)
-        reader.keep = {}
-        reader.run(text)
-        self._terms, self._places, self._within = reader.keep, reader.places, reader.within
+        reader = reader or read_closely(tree, path, summary.module, text, summary.package)
+        self._terms, self._places, self._within = reader.keep or {}, reader.places, reader.within
         self.parents: dict[ast.AST, ast.AST] = {}
         self._by_type: dict[type, list[ast.AST]] = defaultdict(list)
         self._by_name: dict[str, list[ast.Call]] = defaultdict(list)
         self._index()
         self._heats: dict[ast.AST, Heat] = {}
+        self._stored: dict[ast.AST, frozenset[str]] = {}
 
     def _index(self) -> None:
         """Parents, and nodes by type and name, in the order of the source. Every node of the file passes here once."""
@@ -44,16 +45,21 @@ class Code:
         waiting: list[ast.AST] = [self.tree]
         while waiting:
             node = waiting.pop()
-            by_type[node.__class__].append(node)
+            kind = node.__class__
+            by_type[kind].append(node)
             if isinstance(node, ast.Call):
                 by_name[last_name(node.func)].append(node)
-            fields = _fields(node.__class__)
-            if fields:
-                children = _children(node, fields)
-                for child in children:
-                    parents[child] = node
-                children.reverse()
-                waiting += children
+            fields = _FIELDS.get(kind)
+            for field in _fields(kind) if fields is None else fields:
+                value = getattr(node, field, None)
+                if value.__class__ is list:
+                    for one in reversed(value):
+                        if isinstance(one, ast.AST):
+                            parents[one] = node
+                            waiting.append(one)
+                elif isinstance(value, ast.AST):
+                    parents[value] = node
+                    waiting.append(value)
 
     # What there is
 
@@ -154,6 +160,14 @@ class Code:
     def function(self, node: ast.AST) -> Definition | None:
         return next((one for one in self.ancestors(node) if isinstance(one, Definition)), None)
 
+    def stored(self, scope: ast.AST) -> frozenset[str]:
+        """The names that are set somewhere in a function or loop."""
+        known = self._stored.get(scope)
+        if known is None:
+            every = (one for one in ast.walk(scope) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+            known = self._stored[scope] = frozenset(one.id for one in every)
+        return known
+
     def loops(self, node: ast.AST) -> Iterator[Repeated]:
         """The loops around a node in its function, the innermost first."""
         for one in self.ancestors(node):
@@ -211,10 +225,21 @@ class Code:
             here = self.parents.get(here)
         if here is None:
             return COLD
-        function = self._reader_function(node)
-        if function is None:
+        known = self._heats.get(here)
+        return known if known is not None else self._heat_at(here)
+
+    def _heat_at(self, place: ast.AST) -> Heat:
+        function = self._reader_function(place)  # that of the place: a default of a lambda is read outside of it
+        if function is None or self._is_redefined(function):
             return COLD
-        return self.hotness.at(Reference(self.path, function.name), self._places[here]) or COLD
+        found = self.hotness.at(Reference(self.path, function.name), self._places[place]) or COLD
+        self._heats[place] = found
+        return found
+
+    def _is_redefined(self, function: Function) -> bool:
+        """Another function took its name, as a property's setter does: the project knows the last one only."""
+        known = self.project.files[self.path].functions.get(function.name)
+        return known is None or known.line != function.line
 
     def _reader_function(self, node: ast.AST) -> Function | None:
         here: ast.AST | None = node
@@ -237,21 +262,8 @@ _FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
 
 
 def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a node that hold nodes."""
-    known = _FIELDS.get(kind)
-    if known is None:
-        known = _FIELDS[kind] = tuple(field for field in kind._fields if field not in _PLAIN)
-    return known
-
-
-def _children(node: ast.AST, fields: tuple[str, ...]) -> list[ast.AST]:
-    found: list[ast.AST] = []
-    for field in fields:
-        value = getattr(node, field, None)
-        if value.__class__ is list:
-            found += [one for one in value if isinstance(one, ast.AST)]
-        elif value is not None and value.__class__ is not str:
-            found.append(value)
+    """The fields of a node that hold nodes, the last first."""
+    found = _FIELDS[kind] = tuple(field for field in reversed(kind._fields) if field not in _PLAIN)
     return found
 
 

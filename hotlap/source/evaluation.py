@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from hotlap.source.code import Code, Definition, Repeated, last_name
@@ -10,6 +11,7 @@ from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.terms import MODULE, NUMBER, TENSORS, TEXT, Term
 
+_NO_GRAD = re.compile(r"no_grad|inference_mode|set_grad_enabled")
 _TRAINS = frozenset(("backward", "manual_backward", "zero_grad", "grad"))
 
 
@@ -17,7 +19,9 @@ def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
     """Such loops, and whether the model was put in evaluation mode in the same function."""
     for node in code.nodes(ast.For, ast.While):
         assert isinstance(node, Repeated)
-        if not code.is_batch_loop(node) or trains(code, node) or not model_calls(code, node):
+        if not code.is_batch_loop(node) or trains(code, node):
+            continue
+        if not model_calls(code, node) and not _helper_calls(code, node):
             continue
         yield node, _is_put_to_eval(code, node)
 
@@ -37,6 +41,24 @@ def model_calls(code: Code, loop: Repeated) -> list[ast.Call]:
         for node in ast.walk(statement)
         if isinstance(node, ast.Call) and code.callee_kind(node) == MODULE
     ]
+
+
+def _helper_calls(code: Code, loop: Repeated) -> bool:
+    """A function of this file, called in the loop, calls a model with its graph: `self._predict_batch(x)`."""
+    lines = {
+        code.project.function(target).line
+        for statement in loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+        for target in code.project.targets(code.term(node.func), code.path)
+        if target.path == code.path
+    }
+    return any(
+        isinstance(inner, ast.Call) and code.callee_kind(inner) == MODULE
+        for function in code.nodes(ast.FunctionDef)
+        if function.lineno in lines and not _NO_GRAD.search(ast.unparse(function))  # type: ignore[attr-defined]
+        for inner in ast.walk(function)
+    )
 
 
 def _is_put_to_eval(code: Code, loop: Repeated) -> bool:
@@ -72,6 +94,6 @@ def _is_harmless(code: Code, value: ast.expr) -> bool:
 def _is_plain(term: Term) -> bool:
     if isinstance(term, str):
         return term in (NUMBER, TEXT, "extent", "array", "frame")
-    if term[0] in ("tuple", "list"):
+    if term[0] in ("tuple", "list", "dict"):
         return all(_is_plain(part) for part in term[1:])
     return False

@@ -10,10 +10,9 @@ from hotlap.source import guards, torch_names
 from hotlap.source.calls import (
     BACKWARDS,
     OF_MODULES,
-    THROUGH,
     all_on_host,
-    builtin,
     container_method,
+    given_by,
     is_library,
     is_on_device,
     mark_moving,
@@ -21,6 +20,7 @@ from hotlap.source.calls import (
     may_be_function,
     may_be_model,
     method_of_unknown,
+    named_result,
     prepared,
     put,
     runs_module,
@@ -41,6 +41,7 @@ from hotlap.source.terms import (
     Term,
     depth,
     element,
+    indexed,
     join,
     unpacked,
 )
@@ -103,7 +104,7 @@ class Expressions:
             return torch_names.attribute(base, name)
         if base[0] == "name":
             return ("name", f"{base[1]}.{name}")
-        if base[0] == "list" or depth(base) > 7:
+        if base[0] in ("list", "dict") or depth(base) > 7:
             return UNKNOWN
         return ("attr", base, name)
 
@@ -135,7 +136,8 @@ class Expressions:
         result = self.term(node.left)
         for operator, other in zip(node.ops, node.comparators, strict=True):
             term = self.term(other)
-            result = NUMBER if isinstance(operator, _IDENTITY) else join(result, term)
+            plain = isinstance(operator, _IDENTITY) or TEXT in (result, term)  # a tensor is never compared with a text
+            result = NUMBER if plain else join(result, term)
         if isinstance(result, str):
             return result if result in TENSORS or result == NUMPY else NUMBER
         return result
@@ -161,7 +163,7 @@ class Expressions:
             return base
         if base == TEXT or (base in TENSORS and index == UNKNOWN and isinstance(node.slice, ast.Constant)):
             return base
-        return element(base)
+        return indexed(base)
 
     def _slice(self, node: ast.Slice) -> Term:
         for part in (node.lower, node.upper, node.step):
@@ -184,8 +186,8 @@ class Expressions:
             if key is not None:
                 self.term(key)
             term = self.term(value)
-            result = join(result, term if key is not None else element(term))
-        return ("list", result if depth(result) < 8 else UNKNOWN)
+            result = join(result, term if key is not None else indexed(term))
+        return ("dict", result if depth(result) < 8 else UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Term:
         for value in node.values:
@@ -204,19 +206,22 @@ class Expressions:
         self.term(node.key)
         result = self.term(node.value)
         self.stack = before
-        return ("list", result if depth(result) < 8 else UNKNOWN)
+        return ("dict", result if depth(result) < 8 else UNKNOWN)
 
     def _enter_comprehension(self, generators: list[ast.comprehension]) -> Stack:
         before = self.stack
         for part in generators:
             over = self.term(part.iter)
             self.enter_loop(part.iter, over, comprehension=True)
-            self.assign(part.target, element(over))
+            self.assign(part.target, element(over), given_by(part.iter, self.loop_names))
             for condition in part.ifs:
                 self.term(condition)
         return before
 
     def _lambda(self, node: ast.Lambda) -> Term:
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.term(default)
         return self.reader.define_lambda(node, self)
 
     def _starred(self, node: ast.Starred) -> Term:
@@ -232,6 +237,9 @@ class Expressions:
 
     def _yield(self, node: ast.Yield | ast.YieldFrom) -> Term:
         self.function.generates = True
+        loop = self._innermost()
+        if loop is not None:
+            loop.yields = True
         if node.value is not None:
             result = self.term(node.value)
             result = element(result) if isinstance(node, ast.YieldFrom) else result
@@ -296,6 +304,7 @@ class Expressions:
             if known == UNKNOWN or isinstance(known, tuple):
                 self.names[function.value.id] = join(known, MODULE)
         elif name == "step" and updates(function.value, self.lookup):
+            self.function.updates = True
             loop = self._innermost()
             if loop is not None:
                 loop.updates = True
@@ -326,19 +335,9 @@ class Expressions:
         if isinstance(callee, str):
             return TENSOR if callee in (MODULE, TENSOR) else UNKNOWN
         if callee[0] == "name":
-            return self._named_result(callee[1], arguments, keywords)
+            return named_result(callee[1], arguments, keywords)
         result: Term = ("call", callee) if depth(callee) < 8 else UNKNOWN
         return ("aside", result) if result and all_on_host(arguments) else result
-
-    def _named_result(self, name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term:
-        if name in THROUGH and (arguments or "iterable" in keywords):
-            return arguments[0] if arguments else keywords["iterable"]
-        if name in torch_names.BUILTINS:
-            return builtin(name, arguments)
-        known = torch_names.called(name, arguments, keywords)
-        if known is not None:
-            return known
-        return ("aside", ("call", ("name", name))) if all_on_host(arguments) else ("call", ("name", name))
 
     def _method_result(self, node: ast.Call, function: ast.Attribute, base: Term, arguments: list[Term]) -> Term | None:
         name = function.attr
@@ -348,7 +347,7 @@ class Expressions:
                 return found
         if isinstance(base, str):
             return torch_names.method(base, name, arguments, to_host(node))
-        if base[0] == "list":
+        if base[0] in ("list", "dict"):
             return container_method(self.names, function, base, arguments)
         if base[0] == "name":
             return None
@@ -377,8 +376,7 @@ class Expressions:
         """A new loop on the stack; the caller puts the stack back."""
         parent = next((frame for frame in reversed(self.stack) if frame >= 0), -1)
         number = len(self.function.loops)
-        text = "" if self.reader.keep is None else ast.unparse(iterable)
-        self.function.loops.append(Loop(iterable.lineno, over, parent, text, comprehension, no_grad=self.no_grad))
+        self.function.loops.append(Loop(iterable.lineno, over, parent, comprehension, no_grad=self.no_grad))
         self.stack = (*self.stack, number)
         return number
 

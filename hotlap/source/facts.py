@@ -14,6 +14,8 @@ DEAD = -3
 FLAG = -4  # behind a debugging switch
 ERROR = -5  # on the way to an exception
 MAYBE = -6  # behind a condition that says nothing
+RECORD = -7  # when something is better than ever before: rare among batches, not among epochs
+ASKED = -10  # and below: behind a condition of which only the project knows, Function.asked[ASKED - guard]
 
 
 @dataclass(slots=True)
@@ -21,7 +23,6 @@ class Loop:
     line: int
     over: Term
     parent: int  # the loop around it in the same function, or -1
-    text: str
     comprehension: bool = False
     trains: bool = False  # a backward pass right in it, in no loop within
     moves: bool = False  # moves what it iterates over to a device
@@ -32,6 +33,8 @@ class Loop:
     feeds: bool = False  # gives something on the device to what may be a module
     models: bool = False  # calls a module right in it
     unpacks: bool = False  # gives what it iterates over to a call
+    yields: bool = False  # right in it
+    strided: bool = False  # over pieces of one sequence
 
 
 @dataclass(slots=True)
@@ -57,6 +60,9 @@ class Function:
     returns: Term = UNKNOWN
     steps: bool = False  # a backward pass in no loop of its own
     builds: bool = False  # makes an optimizer: it is a whole training, not a step
+    updates: bool = False  # steps an optimizer
+    rare: bool = False  # answers a question that is true now and then: step % n == 0
+    asked: list[tuple[Term, int]] = field(default_factory=list)  # what a branch depends on, and its guard otherwise
     no_grad: bool = False
     generates: bool = False
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hotlap.errors import ScanRefused
 from hotlap.model.scanned import Unread
+from hotlap.source import notebooks
 
 _MOST_AROUND = 2000  # files
 LARGEST = 2_000_000  # bytes; what is larger was written by a program
@@ -50,27 +51,43 @@ def discover(paths: Iterable[str], exclude: Iterable[str] = ()) -> tuple[list[So
         for found in _walk(path, patterns) if Path(path).is_dir() else [path]:
             if isinstance(found, Unread):
                 unread.append(found)
-            elif found.endswith(".ipynb"):
-                unread.append(Unread(found, "a notebook; export it first: jupyter nbconvert --to script"))
             else:
-                sources.setdefault(str(Path(found).absolute()), _source(found, path))
+                sources.setdefault(os.path.normpath(Path(found).absolute()), _source(found, path))
     return list(sources.values()), unread
 
 
 def surroundings(paths: Iterable[str], sources: Iterable[Source], exclude: Iterable[str] = ()) -> list[Source]:
-    """The other files of the project, from which it shows how hot these are; none where there are very many."""
-    given = list(paths)
-    root = _root(Path(given[0])) if given else None
-    if root is None or any(Path(path).absolute() == root for path in given):
+    """The other files of the project, from which it shows how hot these are; none where there are very many.
+
+    A file in no project is judged with what it can import from beside it.
+    """
+    given = [Path(os.path.normpath(Path(path).absolute())) for path in paths]
+    root = _root(given[0]) if given else None
+    if not given or root in given or (root is None and given[0].is_dir()):
         return []
-    known = {str(Path(one.path).absolute()) for one in sources}
+    known = {os.path.normpath(Path(one.path).absolute()) for one in sources}
     found: list[Source] = []
-    for path in _walk(str(root), tuple(exclude)):
-        if isinstance(path, str) and path.endswith(".py") and str(Path(path).absolute()) not in known:
+    around = _walk(str(root), tuple(exclude)) if root else _beside(given[0].parent)
+    root = root or given[0].parent
+    for path in around:
+        if isinstance(path, str) and path.endswith(".py") and os.path.normpath(Path(path).absolute()) not in known:
             found.append(_source(path, str(root)))
             if len(found) > _MOST_AROUND:
                 return []
     return found
+
+
+def _beside(folder: Path) -> Iterator[str]:
+    """The modules and packages in a folder."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if entry.suffix == ".py" and entry.is_file():
+            yield str(entry)
+        elif (entry / "__init__.py").is_file() and not entry.is_symlink():
+            yield from _beside(entry)
 
 
 def _root(start: Path) -> Path | None:
@@ -144,12 +161,16 @@ def load(source: Source) -> str | Unread:
         return source.text
     try:
         size = Path(source.path).stat().st_size
-        if size > LARGEST:
-            most = f"{LARGEST / 1e6:.0f} MB"
+        largest = notebooks.LARGEST if source.path.endswith(notebooks.SUFFIX) else LARGEST
+        if size > largest:
+            most = f"{largest / 1e6:.0f} MB"
             return Unread(source.path, f"{size / 1e6:.1f} MB; files above {most} are taken for generated")
         data = Path(source.path).read_bytes()
     except OSError as error:
         return Unread(source.path, f"cannot be read: {error.strerror}")
+    if source.path.endswith(notebooks.SUFFIX):
+        cells = notebooks.program(data)
+        return Unread(source.path, "is no notebook of Jupyter 4 or newer") if cells is None else cells
     text = decoded(data)
     if text is None:
         return Unread(source.path, "is binary or not in the encoding it declares (UTF-8 when it declares none)")

@@ -6,31 +6,33 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from hotlap.source import guards, torch_names
+from hotlap.source import guards, statements, torch_names
 from hotlap.source.annotations import annotated
-from hotlap.source.calls import last_name
+from hotlap.source.calls import given_by, last_name
 from hotlap.source.expressions import Expressions
-from hotlap.source.facts import DEAD, ERROR, FIRST, MAYBE, Class, Function, Loop, Stack, Summary
+from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, Class, Function, Loop, Stack, Summary
+from hotlap.source.features import features
 from hotlap.source.reader import Reader
-from hotlap.source.terms import (
-    NO_GRAD,
-    TENSOR,
-    TEXT,
-    UNKNOWN,
-    Term,
-    element,
-    join,
-)
+from hotlap.source.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
 
 _WEIGHTS = frozenset(
     "parameters named_parameters modules named_modules children state_dict buffers param_groups".split()
 )
+_ANSWERING = ("def", "name", "attr")
 _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
 
 
 def read(tree: ast.Module, path: str, module: str, text: str, package: bool = False) -> Summary:
     """The summary of a file. Linear in its size."""
     return FileReader(tree, path, module, package).run(text)
+
+
+def read_closely(tree: ast.Module, path: str, module: str, text: str, package: bool = False) -> FileReader:
+    """The same, with the term of every expression kept for the rules."""
+    reader = FileReader(tree, path, module, package)
+    reader.keep = {}
+    reader.run(text)
+    return reader
 
 
 class FileReader(Reader):
@@ -44,7 +46,7 @@ class FileReader(Reader):
     def run(self, text: str = "") -> Summary:
         top = Function("", 1)
         self.summary.functions[""] = top
-        self.summary.uses = frozenset(word for word in _FEATURES if word in text)
+        self.summary.uses = frozenset(word for word in _FEATURES if word in text) | features(text)
         body = Body(self, top, self.summary.names, None)
         body.block(self.tree.body)
         while self.waiting:
@@ -65,7 +67,7 @@ class FileReader(Reader):
             names[parameter] = (
                 annotated if isinstance(annotated, str) and annotated else ("param", function.name, number)
             )
-        if function.owner and function.parameters and not _is_static(function):
+        if function.owner and function.parameters and not statements.is_static(function):
             names[function.parameters[0]] = ("self", function.owner)
         outer = scope if scope.function.name else None
         body = Body(self, function, names, outer)
@@ -76,10 +78,11 @@ class FileReader(Reader):
 
     def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Body) -> None:
         owner = scope.owner
-        name = qualified(scope, node.name)
+        name = statements.qualified(scope.owner, scope.function, node.name)
         arguments = node.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         decorators = tuple(scope.decorator(one) for one in node.decorator_list)
+        name = statements.free_name(self.summary.functions, name, node.lineno, decorators)
         function = Function(
             name, node.lineno, owner, tuple(one.arg for one in every),
             tuple(scope.annotation(one.annotation) for one in every), decorators,
@@ -104,7 +107,7 @@ class FileReader(Reader):
         return ("def", name)
 
     def define_class(self, node: ast.ClassDef, scope: Body) -> None:
-        name = qualified(scope, node.name)
+        name = statements.qualified(scope.owner, scope.function, node.name)
         bases = tuple(scope.term(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
         short = tuple(last_name(base) for base in node.bases)
         methods = frozenset(one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
@@ -187,7 +190,7 @@ class Body(Expressions):
             given += tuple(word.arg or "" for word in node.keywords)
             node = node.func
         term = self.plain(node)
-        full = term[1] if isinstance(term, tuple) and term[0] == "name" else _dotted(node)
+        full = term[1] if isinstance(term, tuple) and term[0] == "name" else statements.dotted(node)
         return str(full), given
 
     # Statements
@@ -203,7 +206,7 @@ class Body(Expressions):
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
         if node.level:
-            module = relative(self._file.summary, node.level, module)
+            module = statements.relative(self._file.summary, node.level, module)
         for one in node.names:
             if one.name != "*":
                 self.names[one.asname or one.name] = ("name", f"{module}.{one.name}")
@@ -212,10 +215,19 @@ class Body(Expressions):
 
     def _assign(self, node: ast.Assign) -> None:
         term = self.term(node.value)
+        rare = guards.is_rare_flag(node.value)
         for target in node.targets:
-            self.assign(target, term)
-            if isinstance(target, ast.Name) and guards.is_rare_flag(node.value):
-                self.rare_names.add(target.id)
+            loop = given_by(node.value, self.loop_names)
+            self.assign(target, RARELY if rare and isinstance(target, ast.Attribute) else term, loop)
+            if isinstance(target, ast.Name):
+                self._note_flag(target.id, node.value, rare)
+
+    def _note_flag(self, name: str, value: ast.expr, rare: bool) -> None:
+        """Names that hold every n-th time, and names made of counters: `step = i + epoch * length`."""
+        if rare:
+            self.rare_names.add(name)
+        elif isinstance(value, ast.BinOp) and statements.counts_on(value, self.counters):
+            self.counters.add(name)
 
     def _annotated_assign(self, node: ast.AnnAssign) -> None:
         term = self.annotation(node.annotation)
@@ -236,9 +248,13 @@ class Body(Expressions):
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         over = self.term(node.iter)
         before = self.stack
+        if guards.ends(node.body):
+            self._once(node, over)
+            return
         number = self.enter_loop(node.iter, over)
         self.assign(node.target, element(over), number)
         self._note_counter(node, self.function.loops[number])
+        self.function.loops[number].strided = statements.strided(node.iter)
         self.function.loops[number].weights = any(
             isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in ast.walk(node.iter)
         )
@@ -246,10 +262,16 @@ class Body(Expressions):
         self.stack = before
         self.block(node.orelse)
 
+    def _once(self, node: ast.For | ast.AsyncFor, over: Term) -> None:
+        """`for batch in loader: …; break`: the first element only."""
+        self.assign(node.target, element(over))
+        self.block(node.body)
+        self.block(node.orelse)
+
     def _note_counter(self, node: ast.For | ast.AsyncFor, loop: Loop) -> None:
         name = last_name(node.iter.func) if isinstance(node.iter, ast.Call) else ""
         target = node.target
-        if isinstance(target, ast.Tuple) and target.elts and _counts(node.iter):
+        if isinstance(target, ast.Tuple) and target.elts and statements.counts(node.iter):
             target = target.elts[0]
         elif name not in ("range", "trange", "count"):
             return
@@ -259,9 +281,12 @@ class Body(Expressions):
 
     def _while(self, node: ast.While) -> None:
         before = self.stack
-        number = self.enter_loop(node.test, UNKNOWN)
+        if guards.ends(node.body):  # tries again until it works
+            self.term(node.test)
+            self.block(node.body)
+            return
+        self.enter_loop(node.test, UNKNOWN)
         self.term(node.test)
-        self.function.loops[number].text = ""
         self.block(node.body)
         self.stack = before
         self.block(node.orelse)
@@ -271,16 +296,29 @@ class Body(Expressions):
         body, other = guards.guards(node, self.counters, self.rare_names)
         if body in (guards.NONE, MAYBE) and guards.leaves_loop(node.body) and any(frame >= 0 for frame in self.stack):
             body = FIRST
+        body, other = self._asking(node.test, body, other)
         before = dict(self.names)
         self.guarded(node.body, body)
         after = self.names
-        for name in _converted(node):
+        for name in statements.converted(node):
             before[name] = after.get(name, UNKNOWN)
         self.names = before
         self.guarded(node.orelse, other)
         self._merge(after)
         if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
             self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
+
+    def _asking(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
+        """Branches that depend on what a function or flag of the project says: how rare they are, only it can tell."""
+        parts, negated = guards.deciding(test)
+        guard = other if negated else body
+        for part in parts if guard in (guards.NONE, MAYBE) else ():
+            term = self.plain(part.func if isinstance(part, ast.Call) else part)
+            if isinstance(term, tuple) and term[0] in (_ANSWERING if isinstance(part, ast.Call) else ("attr",)):
+                self.function.asked.append((term, guard))
+                asked = ASKED - len(self.function.asked) + 1
+                return (body, asked) if negated else (asked, other)
+        return body, other
 
     def _merge(self, other: dict[str, Term]) -> None:
         mine = self.names
@@ -328,62 +366,21 @@ class Body(Expressions):
     def _return(self, node: ast.Return) -> None:
         if node.value is not None:
             self.function.returns = join(self.function.returns, self.term(node.value))
+            self.function.rare = self.function.rare or guards.is_rare_flag(node.value)
+
+    def _expression(self, node: ast.Expr) -> None:
+        self.term(node.value)
+
+    def _raise(self, node: ast.Raise) -> None:
+        before = self.stack
+        self.stack = (*before, ERROR)
+        self._rest(node)
+        self.stack = before
 
     def _rest(self, node: ast.stmt) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.term(child)
-
-
-def relative(summary: Summary, level: int, module: str) -> str:
-    """The full name of what `from ..x import y` names."""
-    parts = summary.module.split(".")
-    up = level - 1 if summary.package else level
-    return "@" + ".".join([*parts[: max(len(parts) - up, 0)], *([module] if module else [])])
-
-
-def qualified(scope: Body, name: str) -> str:
-    if scope.owner:
-        return f"{scope.owner}.{name}"
-    return f"{scope.function.name}.{name}" if scope.function.name else name
-
-
-def _is_static(function: Function) -> bool:
-    return any(name == "staticmethod" for name, _ in function.decorators)
-
-
-def _converted(node: ast.If) -> list[str]:
-    """`if not isinstance(x, list): x = x.tolist()`: afterwards x is what the branch made of it, on either path."""
-    tested = {
-        one.args[0].id
-        for one in ast.walk(node.test)
-        if isinstance(one, ast.Call) and one.args and isinstance(one.args[0], ast.Name)
-        if last_name(one.func) in ("isinstance", "is_tensor", "hasattr")
-    }
-    if not tested or node.orelse:
-        return []
-    return [
-        target.id
-        for one in node.body
-        if isinstance(one, ast.Assign)
-        for target in one.targets
-        if isinstance(target, ast.Name) and target.id in tested
-    ]
-
-
-def _counts(node: ast.expr) -> bool:
-    """enumerate(…), also inside tqdm(…)."""
-    while isinstance(node, ast.Call):
-        if last_name(node.func) == "enumerate":
-            return True
-        if not node.args:
-            return False
-        node = node.args[0]
-    return False
-
-
-def _dotted(node: ast.expr) -> str:
-    return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else last_name(node)
 
 
 _STATEMENTS: dict[type, Callable[[Body, Any], None]] = {
@@ -392,7 +389,7 @@ _STATEMENTS: dict[type, Callable[[Body, Any], None]] = {
     ast.AsyncFor: Body._for, ast.While: Body._while, ast.If: Body._if, ast.With: Body._with,
     ast.AsyncWith: Body._with, ast.Try: Body._try, ast.FunctionDef: Body._function,
     ast.AsyncFunctionDef: Body._function, ast.ClassDef: Body._class, ast.Return: Body._return,
-    ast.Match: Body._match,
+    ast.Match: Body._match, ast.Raise: Body._raise, ast.Expr: Body._expression,
 }  # fmt: skip
 if hasattr(ast, "TryStar"):
     _STATEMENTS[ast.TryStar] = Body._try

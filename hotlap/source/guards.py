@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
-from hotlap.source.facts import DEAD, ERROR, FIRST, FLAG, MAYBE, RARE
+from hotlap.source.facts import DEAD, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD
 
 NONE = 0  # no guard: loops start at 0 as well, so this never goes on a stack
 _CLOCKS = frozenset(("time", "perf_counter", "monotonic", "process_time"))
 _CHECKS = frozenset(("isnan", "isinf", "isfinite", "is_scripting", "is_tracing", "is_nan"))
+_UPDATES = ("optimizer_step", "optim_step", "update_weights", "update_params", "apply_grad")
+_ENDINGS = frozenset("done dones terminated truncated terminal".split())  # of an episode
+_SPACED = ("interval", "every")
+_MAKERS = ("init", "setup", "set_up", "build", "create", "lazy", "prepare")
 _SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly")
 
 
@@ -25,6 +29,14 @@ def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Conta
     if body == NONE and other == NONE and not _is_plain(node.test):
         return MAYBE, MAYBE
     return body, other
+
+
+def deciding(test: ast.expr) -> tuple[list[ast.expr], bool]:
+    """What must be true for the body, or with `not` in front for the other branch."""
+    negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    inner = test.operand if isinstance(test, ast.UnaryOp) and negated else test
+    parts = inner.values if isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And) else [inner]
+    return parts, negated
 
 
 def _is_plain(test: ast.expr) -> bool:
@@ -67,7 +79,7 @@ def of_test(test: ast.expr, counters: Container[str], rare_names: Container[str]
 def _of_both(test: ast.BoolOp, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
     parts = [of_test(value, counters, rare_names)[0] for value in test.values]
     if isinstance(test.op, ast.And):
-        return next((part for part in parts if part in (DEAD, RARE, FIRST, FLAG)), NONE), NONE
+        return next((part for part in parts if part in (DEAD, RARE, FIRST, FLAG, RECORD)), NONE), NONE
     return (parts[0], NONE) if NONE not in parts else (NONE, NONE)
 
 
@@ -77,8 +89,12 @@ def _of_comparison(test: ast.Compare, counters: Container[str]) -> tuple[int, in
         if isinstance(operator, ast.Eq | ast.Lt | ast.LtE):
             return RARE, NONE
         return (NONE, RARE) if isinstance(operator, ast.NotEq | ast.Gt) else (NONE, NONE)
-    if any(_mentions_clock(side) for side in sides):
+    if any(map(_mentions_clock, sides)):
         return RARE, NONE
+    if any(map(_is_record, sides)):
+        return RECORD, NONE
+    if isinstance(operator, ast.In):
+        return (RARE, NONE) if _is_counter(test.left, counters) or _is_episode(test.left) else (NONE, NONE)
     counted = any(_is_counter(side, counters) for side in sides)
     if counted and isinstance(operator, ast.Eq):
         return FIRST, NONE
@@ -99,13 +115,15 @@ def _of_call(test: ast.Call) -> tuple[int, int]:
         return _of_call(test.func.value)
     if name in ("any", "all", "bool") and test.args and isinstance(test.args[0], ast.Call):
         return _of_call(test.args[0])
-    return _of_word(name)
+    return (RARE, NONE) if any(word in name.lower() for word in _SPACED) else _of_word(name)
 
 
 def _of_word(name: str) -> tuple[int, int]:
     """A word can only make a place colder: debugging switches, and flags that are raised now and then."""
-    if name.lower().startswith(("should_", "time_to_", "is_time_to")):
+    if name.lower().startswith(("should_", "time_to_", "is_time_to", "divisible")) or name in _ENDINGS:
         return RARE, NONE
+    if "first" in name.lower().split("_"):
+        return FIRST, NONE
     return (FLAG, NONE) if any(word in name.lower() for word in _SWITCHES) else (NONE, NONE)
 
 
@@ -125,23 +143,71 @@ def _of_body(node: ast.If) -> int:
         return ERROR
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _ends_program(last.value):
         return ERROR
-    if isinstance(node.test, ast.UnaryOp) and "hasattr" in ast.dump(node.test):
+    if isinstance(node.test, ast.UnaryOp) and _called(node.test.operand) == "hasattr":
+        return FIRST
+    if _remembers(node):
         return FIRST
     empty = _tested_for_none(node.test)
-    if empty and any(
-        isinstance(one, ast.Assign) and ast.dump(one.targets[0]).split(", ctx")[0] == empty for one in node.body
-    ):
+    if empty and any(_fills(one, empty) for one in node.body):
         return FIRST
     return NONE
 
 
 def _tested_for_none(test: ast.expr) -> str:
     """The place that `if x is None` looks at, as text to compare."""
+    if isinstance(test, ast.BoolOp):
+        return next(filter(None, map(_tested_for_none, test.values)), "")
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and not isinstance(test.left, ast.Name):
         right = test.comparators[0]  # a plain name is empty again in the next call
         if isinstance(right, ast.Constant) and right.value is None:
-            return ast.dump(test.left).split(", ctx")[0]
+            return _text(_attribute(test.left))
     return ""
+
+
+def _text(node: ast.expr) -> str:
+    """A dotted name, or an element of one, as text to compare; "" for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = _text(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return ast.unparse(node) if isinstance(node, ast.Subscript) else ""
+
+
+def _called(node: ast.expr) -> str:
+    """The last name of what is called, if it is a call."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _attribute(node: ast.expr) -> ast.expr:
+    """`x.name` for `getattr(x, "name", None)`."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr" and len(node.args) > 1:
+        name = node.args[1]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            return ast.Attribute(node.args[0], name.value, ast.Load())
+    return node
+
+
+def _remembers(node: ast.If) -> bool:
+    """`if key not in table: table[key] = …`."""
+    test = node.test
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn):
+        return False
+    table = _text(test.comparators[0])
+    targets = [one.targets[0] for one in node.body if isinstance(one, ast.Assign)]
+    return bool(table) and any(isinstance(one, ast.Subscript) and _text(one.value) == table for one in targets)
+
+
+def _fills(statement: ast.stmt, empty: str) -> bool:
+    """Sets what was empty, itself or, by its name, through a method."""
+    if isinstance(statement, ast.Assign):
+        return _text(statement.targets[0]) == empty
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    function = statement.value.func
+    return isinstance(function, ast.Attribute) and function.attr.lstrip("_").startswith(_MAKERS)
 
 
 def _ends_program(call: ast.Call) -> bool:
@@ -158,6 +224,30 @@ def leaves_loop(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Return | ast.Break)
 
 
+def ends(body: list[ast.stmt]) -> bool:
+    """The body of a loop that is never begun again: it ends in break or return, unless something failed."""
+    last = body[-1]
+    if isinstance(last, ast.With | ast.AsyncWith):
+        return ends(last.body)
+    if isinstance(last, ast.Try) and not last.finalbody:
+        inner = ends(last.orelse or last.body)
+    else:
+        inner = isinstance(last, ast.Break | ast.Return)
+    again = any(isinstance(one, ast.Continue) for one in _own_statements(body))
+    return inner and (not again or any(isinstance(one, ast.Try) for one in body))
+
+
+def _own_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of this loop, not of one inside."""
+    for statement in body:
+        yield statement
+        if not isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.ClassDef):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _own_statements(getattr(statement, field, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _own_statements(handler.body)
+
+
 def is_rare_flag(value: ast.expr) -> bool:
     """`log_now = step % 50 == 0`."""
     return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, (), ())[0] == RARE
@@ -167,12 +257,22 @@ def _is_modulo(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and not isinstance(node.left, ast.Constant)
 
 
+def _is_record(node: ast.expr) -> bool:
+    """`best_loss`: what is compared with it is better now and then."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return "best" in name.lower().split("_")
+
+
+def _is_episode(node: ast.expr) -> bool:
+    """`"episode" in info`: environments say so at the end of one."""
+    return isinstance(node, ast.Constant) and node.value in ("episode", "final_info", "terminal_observation")
+
+
 def _mentions_clock(node: ast.expr) -> bool:
-    return any(
-        isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute | ast.Name)
-        and (one.func.attr if isinstance(one.func, ast.Attribute) else one.func.id) in _CLOCKS
-        for one in ast.walk(node)
-    )  # fmt: skip
+    """`time.time()`, `now() - last`."""
+    if isinstance(node, ast.BinOp):
+        return _mentions_clock(node.left) or _mentions_clock(node.right)
+    return _called(node) in _CLOCKS
 
 
 def _is_counter(node: ast.expr, counters: Container[str]) -> bool:
@@ -188,6 +288,15 @@ def _is_small(node: ast.expr) -> bool:
 def _has_step(body: list[ast.stmt]) -> bool:
     for statement in body:
         for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
-                return True
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if (name == "step" and not _is_scheduler(node.func)) or any(word in name for word in _UPDATES):
+                    return True
     return False
+
+
+def _is_scheduler(function: ast.expr) -> bool:
+    """`scheduler.step()`, which follows an evaluation as well as a step."""
+    receiver = function.value if isinstance(function, ast.Attribute) else None
+    name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
+    return "sched" in name.lower()

@@ -22,6 +22,7 @@ class Heat(NamedTuple):
     side: Side
     why: tuple[Step, ...] = ()
     maybes: int = 0  # conditions on the way that say nothing about how often they hold
+    rarely: bool = False  # once an epoch at most, and not in every epoch
 
     @property
     def hot(self) -> bool:
@@ -30,8 +31,11 @@ class Heat(NamedTuple):
     def better_than(self, other: Heat | None) -> bool:
         if other is None:
             return True
-        mine = (self.hot, self.side is not Side.LOAD, self.confidence.rank, self.frequency.rank)
-        return mine > (other.hot, other.side is not Side.LOAD, other.confidence.rank, other.frequency.rank)
+        return self._order() > other._order()
+
+    def _order(self) -> tuple[int, ...]:
+        here = (self.hot, self.side is not Side.LOAD, self.confidence.rank, self.frequency.rank)
+        return (*here, self.hot or not self.rarely)
 
 
 COLD = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)

@@ -15,7 +15,8 @@ _TRAIN_BATCH = frozenset(
     "training_step on_train_batch_start on_train_batch_end on_before_backward on_after_backward on_before_zero_grad "
     "on_before_optimizer_step optimizer_step training_step_end on_step_begin on_step_end on_substep_end "
     "on_batch_begin on_batch_end on_batch_start before_batch after_batch after_loss after_backward after_step "
-    "after_pred on_train_batch_begin train_step train_on_batch before_train_iter after_train_iter".split()
+    "after_pred on_train_batch_begin on_backward on_batch post_batch pre_batch train_step train_on_batch "
+    "before_train_iter after_train_iter".split()
 )
 _EVALUATE_BATCH = frozenset(
     "validation_step test_step predict_step prediction_step on_validation_batch_start on_validation_batch_end "
@@ -83,8 +84,14 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
         found = _framework_hook(method, names, short)
         if found is not None:
             return found
+    if method in _TRAIN_BATCH and project.files[path].functions[f"{owner.name}.{method}"].steps:
+        return Frequency.BATCH, 0, f"{short}.{method} makes a training step"
     if method in ("__getitem__", "__getitems__") and project.is_dataset(path, owner):
         return Frequency.SAMPLE, 2, f"{short}.{method} loads a sample"
+    if method == "step" and any(name.endswith("Optimizer") for name in names):
+        return Frequency.BATCH, 0, f"{short}.step is called every training batch"
+    if method == "update" and any(name.endswith("Metric") for name in names):
+        return Frequency.BATCH, 1, f"{short}.update is called every batch of an evaluation"
     if method == "forward" and any(name.endswith("autograd.Function") or name == "Function" for name in names):
         return Frequency.BATCH, 0, f"{short}.forward is called every batch"
     if method == "forward" and project.is_module(path, owner):
@@ -102,6 +109,14 @@ def _framework_hook(method: str, names: set[str], short: str) -> tuple[Frequency
     if method in _HF_TRAINER and any("Trainer" in name for name in names):
         return _HF_TRAINER[method], 0, f"{short}.{method} is called every training batch"
     return None
+
+
+def streams(project: Project) -> Iterator[Reference]:
+    """What gives the samples of a dataset one after the other."""
+    for path, summary in project.files.items():
+        for owner in summary.classes.values():
+            if "__iter__" in owner.methods and project.is_dataset(path, owner):
+                yield Reference(path, f"{owner.name}.__iter__")
 
 
 def _of_function(project: Project, reference: Reference, function: Function) -> Iterator[tuple[Reference, Heat]]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
 
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import hooks
 from hotlap.source.classes import Reference
-from hotlap.source.facts import DEAD, ERROR, FIRST, FLAG, MAYBE, RARE, Call, Function, Loop, Stack
+from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD, Call, Function, Loop, Stack
 from hotlap.source.heat import Heat, Side
+from hotlap.source.modules import argument
 from hotlap.source.project import Project
+from hotlap.source.statements import is_static
+from hotlap.source.steps import grow, is_trial, steppers
 from hotlap.source.terms import BATCH, EXTENT, HOST, LOADERS, MODULE, NUMPY, TENSOR, Term
 
 _LONGEST = 12  # calls in a chain
@@ -32,7 +36,7 @@ class Hotness:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.callers = self._callers()
-        self.steppers = self._steppers()
+        self.steppers = steppers(project, self.callers)
         self.kinds: dict[Reference, list[LoopKind]] = {}
         for reference, function in project.functions():
             if function.loops:
@@ -41,37 +45,13 @@ class Hotness:
         self._mark_gathering_loops()
         self.loopers = self._loopers()
         self._mark_epochs()
+        self.around = self._around_trainings()
         self.functions: dict[Reference, Heat] = {}
+        self.streams = set(hooks.streams(project))
         self._evaluating: dict[tuple[Reference, int], bool] = {}
         self._spread()
 
     # Loops
-
-    def _steppers(self) -> set[Reference]:
-        """Functions that make a backward pass in no loop of their own: whoever calls one in a loop is training."""
-        callers = self.callers
-        found = {one for one, function in self.project.functions() if function.steps and not function.builds}
-        self._grow(found, callers, in_loops=False)
-        looping = {
-            reference for reference, function in self.project.functions() if any(loop.trains for loop in function.loops)
-        }
-        for stepper in found:
-            looping |= {
-                reference for reference, call in callers.get(stepper, ()) if any(one >= 0 for one in call.stack)
-            }
-        self._grow(looping, callers, in_loops=True)
-        return found - looping
-
-    def _grow(
-        self, found: set[Reference], callers: dict[Reference, list[tuple[Reference, Call]]], in_loops: bool
-    ) -> None:
-        """Add who calls one of them; calls in a loop count only if asked for."""
-        waiting = deque(found)
-        while waiting:
-            for reference, call in callers.get(waiting.popleft(), ()):
-                if reference not in found and (in_loops or not any(frame >= 0 for frame in call.stack)):
-                    found.add(reference)
-                    waiting.append(reference)
 
     def _callers(self) -> dict[Reference, list[tuple[Reference, Call]]]:
         result: dict[Reference, list[tuple[Reference, Call]]] = {}
@@ -85,9 +65,30 @@ class Hotness:
         """The functions run by a call, and those handed to a library that runs them there."""
         targets = self.project.targets(call.callee, origin)
         yield from targets
+        for target in targets:
+            yield from self._handed(call, target, origin)
         if not targets and hooks.runs_its_arguments(call.callee):
             for term in call.arguments:
                 yield from self.project.targets(term, origin) if isinstance(term, tuple) else ()
+
+    def _handed(self, call: Call, target: Reference, origin: str) -> Iterator[Reference]:
+        """Functions that the called one gets and calls: `with_events(self.backward)`."""
+        for number in self._called_parameters.get(target, ()):
+            function = self.project.function(target)
+            place = number - 1 if function.owner and not is_static(function) else number
+            given = argument(call, place, function.parameters[number])
+            if isinstance(given, tuple):
+                yield from self.project.targets(given, origin)
+
+    @cached_property
+    def _called_parameters(self) -> dict[Reference, set[int]]:
+        found: dict[Reference, set[int]] = {}
+        for reference, function in self.project.functions():
+            for call in function.calls:
+                callee = call.callee
+                if isinstance(callee, tuple) and callee[0] == "param" and callee[1] == reference.name:
+                    found.setdefault(reference, set()).add(callee[2])
+        return found
 
     def _kind(self, reference: Reference, loop: Loop) -> LoopKind:
         if loop.trains:
@@ -152,12 +153,15 @@ class Hotness:
     def _loopers(self) -> set[Reference]:
         """Functions that run a whole loop over batches, themselves or through what they call."""
         found = {one for one, kinds in self.kinds.items() if any(kind >= LoopKind.BATCH_LIKELY for kind in kinds)}
-        self._grow(found, self.callers, in_loops=True)
+        grow(found, self.callers, in_loops=True)
         return found
 
     def _mark_epochs(self) -> None:
         for reference, function in self.project.functions():
             kinds = self.kinds.get(reference, [])
+            for loop in function.loops:
+                if loop.strided and loop.trains and loop.updates and loop.parent >= 0:
+                    self._mark_pieces(kinds, function, loop.parent)
             for number, loop in enumerate(function.loops):
                 if kinds[number] >= LoopKind.BATCH_LIKELY and loop.parent >= 0:
                     self._mark_epoch(kinds, function, loop.parent)
@@ -165,6 +169,31 @@ class Hotness:
                 number = innermost(call.stack, function)
                 if number >= 0 and any(one in self.loopers for one in self._called(call, reference.path)):
                     self._mark_epoch(kinds, function, number)
+
+    def _around_trainings(self) -> set[tuple[Reference, int]]:
+        """Loops over folds, seeds or trials: around one that counts epochs, here or in what they call."""
+        found: set[tuple[Reference, int]] = set()
+        trainings = set()
+        for reference, kinds in self.kinds.items():
+            loops = self.project.function(reference).loops
+            for loop, kind in zip(loops, kinds, strict=True):
+                if kind is LoopKind.EPOCH and loop.epoch:
+                    trainings.add(reference)
+                    found |= {(reference, number) for number in _outer(loops, loop.parent)}
+        grow(trainings, self.callers, in_loops=True)
+        for target in trainings:
+            for reference, call in self.callers.get(target, ()):
+                function = self.project.function(reference)
+                for number in _outer(function.loops, innermost(call.stack, function)):
+                    if not function.loops[number].epoch:
+                        found.add((reference, number))
+        return found
+
+    def _mark_pieces(self, kinds: list[LoopKind], function: Function, number: int) -> None:
+        """A loop over long sequences, each of which is trained on piece by piece, is none over batches."""
+        loop = function.loops[number]
+        if not loop.trains and not loop.updates:
+            kinds[number] = LoopKind.EPOCH
 
     def _mark_epoch(self, kinds: list[LoopKind], function: Function, number: int) -> None:
         while number >= 0:
@@ -181,12 +210,31 @@ class Hotness:
             if heat.better_than(self.functions.get(reference)):
                 self.functions[reference] = heat
         waiting.extend(reference for reference, _ in self.project.functions())
+        self._reach(waiting)
+        for reference, heat in self._unreached_steps():
+            self.functions[reference] = heat
+            waiting.append(reference)
+        self._reach(waiting)
+
+    def _reach(self, waiting: deque[Reference]) -> None:
         while waiting:
             reference = waiting.popleft()
             for target, heat in self._reached(reference):
                 if heat.better_than(self.functions.get(target)):
                     self.functions[target] = heat
                     waiting.append(target)
+
+    def _unreached_steps(self) -> Iterator[tuple[Reference, Heat]]:
+        """A function that makes one backward pass and one step of an optimizer is a training step by itself, where
+        only a framework, a registry or a loop of another project knows who calls it."""
+        for reference, function in self.project.functions():
+            known = self.functions.get(reference)
+            if not (function.steps and function.updates and function.parameters) or (known is not None and known.hot):
+                continue
+            if reference in self.steppers and not is_trial(reference):
+                text = f"{function.name.rsplit('.', 1)[-1]} makes a training step"
+                step = Step(reference.path, function.line, text)
+                yield reference, Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (step,))
 
     @cached_property
     def trains(self) -> bool:
@@ -234,21 +282,42 @@ class Hotness:
         heat = self.functions.get(reference)
         function = self.project.function(reference)
         for frame in stack:
-            heat = self._under_guard(heat, frame) if frame < 0 else self._in_loop(heat, reference, function, frame)
+            if frame >= 0:
+                heat = self._in_loop(heat, reference, function, frame)
+            else:
+                heat = self._under_guard(heat, frame if frame > ASKED else self._told(reference, function, frame))
         return heat
 
+    def _told(self, reference: Reference, function: Function, guard: int) -> int:
+        """What the project knows of a condition."""
+        term, otherwise = function.asked[ASKED - guard]
+        return RARE if self.project.is_rare(term, reference.path) else otherwise
+
     def _in_loop(self, heat: Heat | None, reference: Reference, function: Function, number: int) -> Heat | None:
+        if number >= len(function.loops):  # another function of the same name, defined before this one
+            return heat
         kind, loop = self.kinds[reference][number], function.loops[number]
         if kind >= LoopKind.BATCH_LIKELY:
             return self._in_batch_loop(heat, reference, loop, kind)
         if heat is not None and heat.frequency is Frequency.EPOCH and self._evaluates(reference, number):
             return self._in_batch_loop(heat, reference, loop, LoopKind.BATCH_LIKELY)
-        if kind is LoopKind.EPOCH and (heat is None or heat.frequency.rank < Frequency.EPOCH.rank):
-            return Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, (Step(reference.path, loop.line, "epoch loop"),))
+        if loop.yields and reference in self.streams:
+            step = Step(reference.path, loop.line, "gives the samples of a stream")
+            return Heat(Frequency.SAMPLE, Confidence.HIGH, Side.LOAD, (step,))
+        if kind is LoopKind.EPOCH:
+            return self._in_epochs(heat, Step(reference.path, loop.line, ""), (reference, number) in self.around)
         if kind is LoopKind.ELEMENT and heat is not None and heat.hot:
             step = Step(reference.path, loop.line, "loop over the elements of a tensor")
             return heat._replace(frequency=Frequency.ELEMENT, why=(*heat.why, step))
         return heat
+
+    def _in_epochs(self, heat: Heat | None, step: Step, around: bool) -> Heat:
+        """In a loop over epochs, or over whole trainings: what runs once in one of those is not of every epoch."""
+        if heat is not None and heat.frequency.rank >= Frequency.EPOCH.rank and not (heat.rarely and not around):
+            return heat
+        step = replace(step, text="loop around a training" if around else "epoch loop")
+        before = heat.why if heat is not None and heat.frequency is Frequency.EPOCH else ()
+        return Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, (*before, step), rarely=around)
 
     def _evaluates(self, reference: Reference, number: int) -> bool:
         """A loop through a model, once an epoch, whatever it iterates over: files, indices, clips."""
@@ -260,7 +329,7 @@ class Hotness:
         return self._evaluating[key]
 
     def _in_batch_loop(self, heat: Heat | None, reference: Reference, loop: Loop, kind: LoopKind) -> Heat:
-        trains = loop.trains or (not loop.no_grad and self._has_training_call(reference, loop))
+        trains = loop.trains or (not loop.no_grad and self._trains_within(reference, loop))
         text = "training loop" if trains else "evaluation loop" if loop.no_grad else "loop over batches"
         side = heat.side if heat is not None and heat.side is Side.LOAD else Side.TRAIN if trains else Side.EVALUATE
         confidence = Confidence.HIGH if kind is LoopKind.BATCH else Confidence.MEDIUM
@@ -269,9 +338,12 @@ class Hotness:
         before = heat.why if heat is not None and heat.frequency is Frequency.EPOCH else ()
         return Heat(Frequency.BATCH, confidence, side, (*before, Step(reference.path, loop.line, text)))
 
-    def _has_training_call(self, reference: Reference, loop: Loop) -> bool:
+    def _trains_within(self, reference: Reference, loop: Loop) -> bool:
+        """A backward pass in a loop within, or in something that it calls."""
         function = self.project.function(reference)
         number = function.loops.index(loop)
+        if any(one.trains and one.parent == number for one in function.loops):
+            return True
         return any(
             number in call.stack and any(one in self.steppers for one in self._called(call, reference.path))
             for call in function.calls
@@ -286,8 +358,11 @@ class Hotness:
             return heat._replace(maybes=heat.maybes + 1)
         if guard == FLAG:
             return heat._replace(confidence=Confidence.LOW)
-        if guard in (RARE, FIRST, ERROR) and heat.frequency.rank > Frequency.RARE.rank:
-            return heat._replace(frequency=Frequency.RARE)
+        often = heat.frequency.rank > Frequency.RARE.rank
+        if guard == RECORD:
+            return heat._replace(frequency=Frequency.RARE) if often else heat
+        if guard in (RARE, FIRST, ERROR):
+            return heat._replace(frequency=Frequency.RARE) if often else heat._replace(rarely=True)
         return heat
 
 
@@ -296,3 +371,10 @@ def innermost(stack: Stack, function: Function) -> int:
         if frame >= 0 and not function.loops[frame].comprehension:
             return frame
     return -1
+
+
+def _outer(loops: list[Loop], number: int) -> Iterator[int]:
+    """A loop and those around it."""
+    while number >= 0:
+        yield number
+        number = loops[number].parent

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.source.code import Code, last_name
-from hotlap.source.terms import FILE, LOGGER, UNKNOWN, WRITER
+from hotlap.source.terms import ACCELERATOR, FILE, LOGGER, UNKNOWN, WRITER
 from hotlap.source.torch_names import WRITER_METHODS
 
 _FUNCTIONS = frozenset(
@@ -41,7 +41,7 @@ def _writes(code: Code, call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
     kind, method = code.kind(call.func.value), call.func.attr
-    if kind in (LOGGER, WRITER):
+    if kind in (LOGGER, WRITER, ACCELERATOR):
         return method in _METHODS
     if kind == FILE:
         return method == "write"

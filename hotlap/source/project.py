@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,17 +15,22 @@ from hotlap.source.modules import EVERYDAY, argument, by_shape, importable, is_t
 from hotlap.source.terms import (
     HOST,
     MODULE,
+    NUMBER,
+    RARELY,
     TENSOR,
+    TEXT,
     UNKNOWN,
     Term,
     element,
     hosted,
+    indexed,
     join,
     moved,
     unpacked,
 )
 
 _DEEPEST = 24  # questions a question may lead to
+_LARGEST_FAMILY = 40  # classes
 
 
 class Project(Classes):
@@ -53,11 +59,20 @@ class Project(Classes):
             found: dict[Reference, list[tuple[str, Call]]] = defaultdict(list)
             for reference, function in self.functions():
                 for call in function.calls:
-                    for target in self.targets(call.callee, reference.path):
-                        found[target].append((reference.path, call))
+                    targets = self.targets(call.callee, reference.path)
+                    given = self._completed(call, reference.path) if targets else call
+                    for target in targets:
+                        found[target].append((reference.path, given))
             self.callers = found
             self._answers.clear()
             self._targets.clear()
+
+    def _completed(self, call: Call, origin: str) -> Call:
+        """The call with the arguments that functools.partial gave before, as far as their number."""
+        answer = self.answer(call.callee, origin)
+        if not isinstance(answer, tuple) or answer[0] != "partial":
+            return call
+        return replace(call, arguments=(*(UNKNOWN for _ in range(answer[2])), *call.arguments))
 
     # Modules and names
 
@@ -113,27 +128,52 @@ class Project(Classes):
         key = (callee, origin)
         known = self._targets.get(key)
         if known is None:
-            known = list(dict.fromkeys(self._functions(self.answer(callee, origin)))) or self._only_one(callee, origin)
+            known = list(dict.fromkeys((*self._functions(self.answer(callee, origin)), *self._virtual(callee, origin))))
+            known = known or self._only_family(callee, origin)
             if callee[0] == "param" and len(known) > 2:
                 known = []  # what a helper is handed by many callers says little about one of them
             self._targets[key] = known
         return known
 
-    def _only_one(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
-        """The method meant on something unknown, where a single class of the project has one of that name."""
+    def _virtual(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
+        """What classes that inherit make of a method of self, or of an argument whose class is only its base."""
+        if callee[0] != "attr" or callee[1][0] not in ("self", "param"):
+            return []
+        owner = self.class_of(self.answer(callee[1], origin), origin)
+        return self.overrides(*owner, callee[2]) if owner else []
+
+    def _only_family(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
+        """The methods meant on something unknown, where a single class has one of that name, or one family."""
         if callee[0] != "attr" or callee[2] in EVERYDAY or self.answer(callee[1], origin) != UNKNOWN:
             return []
-        return self.lonely.get(callee[2], [])
+        return self.families.get(callee[2], [])
 
     @cached_property
-    def lonely(self) -> dict[str, list[Reference]]:
-        """Methods whose name no other class has."""
+    def families(self) -> dict[str, list[Reference]]:
+        """Methods of a name that only one class has, or only classes that inherit from one of the project."""
         found: dict[str, list[Reference]] = defaultdict(list)
+        ancestors: dict[str, set[tuple[str, str]]] = {}
         for path, summary in self.files.items():
             for owner in summary.classes.values():
+                line = {(where, one.name) for where, one in self.lineage(path, owner)}
                 for name in owner.methods:
                     found[name].append(Reference(path, f"{owner.name}.{name}"))
-        return {name: places for name, places in found.items() if len(places) == 1 and not name.startswith("__")}
+                    ancestors[name] = ancestors[name] & line if name in ancestors else line
+        return {
+            name: places
+            for name, places in found.items()
+            if ancestors[name] and len(places) <= _LARGEST_FAMILY and not name.startswith("__")
+        }
+
+    def is_rare(self, term: Term, origin: str) -> bool:
+        """A function, property or flag that is true now and then only."""
+        if self.answer(term, origin) == RARELY or any(self.function(one).rare for one in self.targets(term, origin)):
+            return True
+        if not isinstance(term, tuple) or term[0] != "attr":
+            return False
+        owner = self.class_of(self.answer(term[1], origin), origin)
+        method = self.method(*owner, term[2]) if owner else None
+        return method is not None and self.function(method).rare
 
     def _functions(self, answer: Term) -> Iterator[Reference]:
         if not isinstance(answer, tuple):
@@ -141,19 +181,21 @@ class Project(Classes):
         if answer[0] == "function":
             yield Reference(answer[1], answer[2])
         elif answer[0] == "class":
-            owner = self.files[answer[1]].classes[answer[2]]
-            for name in ("__init__", "__post_init__"):
-                method = self.method(answer[1], owner, name)
-                if method:
-                    yield method
+            yield from self._methods_of(answer, ("__init__", "__post_init__"))
         elif answer[0] == "instance":
-            owner = self.files[answer[1]].classes[answer[2]]
-            method = self.method(answer[1], owner, "__call__") or self.method(answer[1], owner, "forward")
-            if method:
-                yield method
+            yield from list(self._methods_of(answer, ("__call__", "forward")))[:1]
+        elif answer[0] == "partial":
+            yield from self._functions(answer[1])
         elif answer[0] == "join":
             for part in answer[1:]:
                 yield from self._functions(part)
+
+    def _methods_of(self, answer: tuple[Any, ...], names: tuple[str, ...]) -> Iterator[Reference]:
+        owner = self.files[answer[1]].classes[answer[2]]
+        for name in names:
+            method = self.method(answer[1], owner, name)
+            if method:
+                yield method
 
     # Terms
 
@@ -185,7 +227,9 @@ class Project(Classes):
             return ("instance", origin, term[1])
         if kind == "param":
             return self._parameter(origin, str(term[1]), int(str(term[2])))
-        if kind in ("list", "tuple", "enumerated", "zipped"):
+        if kind == "partial":
+            return ("partial", self.answer(term[1], origin), term[2])  # type: ignore[arg-type]
+        if kind in ("list", "dict", "tuple", "enumerated", "zipped"):
             return (kind, *(self.answer(part, origin) for part in term[1:]))  # type: ignore[arg-type]
         if kind == "operation":
             return torch_names.result_of([self.answer(part, origin) for part in term[1:]])  # type: ignore[arg-type]
@@ -198,16 +242,18 @@ class Project(Classes):
             return self._attribute(base, str(term[2]), origin, term[1])  # type: ignore[arg-type]
         if kind == "call":
             return self._called(base, term[1], origin)  # type: ignore[arg-type]
-        if kind == "item":
+        if kind == "item" or (kind == "index" and is_thing(base)):
             return self._element(base)
+        if kind == "index":
+            return self._settled(indexed(base))
         if kind == "part":
             return self._part(base, int(str(term[2])))
         if kind == "join":
             return join(base, self.answer(term[2], origin))  # type: ignore[arg-type]
         if kind == "aside":
             return self._aside(base, term[1], origin)  # type: ignore[arg-type]
-        if is_thing(base):
-            return base
+        if is_thing(base) or (base == UNKNOWN and isinstance(term[1], tuple) and term[1][0] == "call"):
+            return base  # build(…).to(device) may as well be a model
         return moved(base) if kind == "moved" else hosted(base)
 
     def _aside(self, base: Term, call: Term, origin: str) -> Term:
@@ -273,6 +319,8 @@ class Project(Classes):
             return self._returned(Reference(base[1], base[2]))
         if base[0] == "instance":
             return self._called_instance(base)
+        if base[0] == "partial":
+            return self._called(base[1], UNKNOWN, origin)
         if base[0] == "join":
             return join(self._called(base[1], asked, origin), self._called(base[2], asked, origin))
         return UNKNOWN
@@ -303,7 +351,7 @@ class Project(Classes):
         if method is None and self.is_module(path, owner):
             forward = self.method(path, owner, "forward")
             returned = self._returned(forward) if forward else UNKNOWN
-            return returned if isinstance(returned, tuple) and returned[0] in ("tuple", "list") else TENSOR
+            return returned if isinstance(returned, tuple) and returned[0] in ("tuple", "list", "dict") else TENSOR
         return self._returned(method) if method else UNKNOWN
 
     def _returned(self, reference: Reference) -> Term:
@@ -331,7 +379,7 @@ class Project(Classes):
         return self._settled(unpacked(base, number, total))
 
     def _settled(self, term: Term) -> Term:
-        return UNKNOWN if isinstance(term, tuple) and term[0] in ("item", "part") else term
+        return UNKNOWN if isinstance(term, tuple) and term[0] in ("item", "index", "part") else term
 
     def _parameter(self, path: str, name: str, number: int) -> Term:
         reference = Reference(path, name)
@@ -342,8 +390,11 @@ class Project(Classes):
             return result
         result = UNKNOWN if isinstance(result, tuple) else result
         shift = 1 if function.owner and not any(one == "staticmethod" for one, _ in function.decorators) else 0
+        plain = False
         for origin, call in self.callers.get(reference, ()):
             given = argument(call, number - shift, function.parameters[number])
             if given is not None:
-                result = join(result, self.answer(given, origin))
-        return result
+                answer = self.answer(given, origin)
+                plain = plain or answer in (NUMBER, TEXT)
+                result = join(result, answer)
+        return UNKNOWN if plain and result == TENSOR else result  # a tensor here, a number there: neither is sure

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, keyword
-from hotlap.source.terms import TENSOR, UNKNOWN
+from hotlap.source.invariant import stored_in
+from hotlap.source.terms import MODULE, TENSOR, UNKNOWN
 
 READERS = ("item", "cpu", "numpy", "tolist", "to", "float", "int", "bool")
 
@@ -38,11 +39,48 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
     kind = code.kind(value)
     if kind == TENSOR:
         return value, Confidence.HIGH
-    if kind != UNKNOWN or code.term(value) != UNKNOWN or code.full_name(value):
+    if kind == MODULE and name == "item":  # what a module holds, or arithmetic with it: itself it has no such method
+        return value, Confidence.MEDIUM
+    if kind != UNKNOWN or code.term(value) != UNKNOWN or code.full_name(value) or _stayed_on_host(code, value):
         return None
     if name == "item" or (name == "cpu" and not isinstance(code.parent(call), ast.Expr)):
         return value, Confidence.MEDIUM
     return (value, Confidence.LOW) if name in ("tolist", "numpy") else None
+
+
+def _stayed_on_host(code: Code, value: ast.expr) -> bool:
+    """Part of a batch that the loop never moves, while it moves others: `target["id"].item()`."""
+    loop = code.batch_loop(value)
+    name = _beginning(code, value)
+    if not isinstance(loop, ast.For) or name not in stored_in([loop.target]) or name in stored_in(loop.body):
+        return False
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda")
+        for statement in loop.body
+        for node in ast.walk(statement)
+    )
+
+
+def _beginning(code: Code, value: ast.expr) -> str:
+    """The name an expression begins with; in a comprehension, of what that goes over."""
+    while isinstance(value, ast.Attribute | ast.Subscript | ast.Call):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    name = value.id if isinstance(value, ast.Name) else ""
+    for outer in code.ancestors(value):
+        if isinstance(outer, ast.stmt):
+            break
+        for part in getattr(outer, "generators", ()):
+            names = [one.id for one in ast.walk(part.target) if isinstance(one, ast.Name)]
+            if name in names and name not in stored_in([part.iter]):
+                name = _at(part.iter, names.index(name))
+    return name
+
+
+def _at(iterable: ast.expr, number: int) -> str:
+    """Of `zip(targets, outputs)` the argument at that place; else the iterable itself, by name."""
+    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id == "zip":
+        iterable = iterable.args[number] if number < len(iterable.args) else iterable
+    return iterable.id if isinstance(iterable, ast.Name) else ""
 
 
 def _to_host(call: ast.Call) -> bool:

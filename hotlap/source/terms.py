@@ -11,7 +11,9 @@ A term is a kind (a string) where reading one function is enough, or a question 
 ("call", term)           what calling it gives
 ("item", term)           one element of it
 ("part", term, number)   what unpacking it gives at that place
-("list", term)           a list, set or dict of such elements
+("list", term)           a list or set of such elements
+("dict", term)           a dictionary of such values
+("index", term)          what indexing it gives
 ("tuple", term, …)       exactly these
 ("enumerated", term)     enumerate(…) of it
 ("zipped", term, …)      zip(…) of them
@@ -20,6 +22,7 @@ A term is a kind (a string) where reading one function is enough, or a question 
 ("moved", term)          after .to(device) or .cuda()
 ("hosted", term)         after .cpu()
 ("aside", call)          the result of a call that got tensors of the host only
+("partial", term, count) a function that has got its first arguments already
 """
 
 from __future__ import annotations
@@ -74,11 +77,13 @@ def join(one: Term, other: Term) -> Term:
 
 def depth(term: Term) -> int:
     """How deep a question nests. It is bounded so that loops in a program cannot blow a term up."""
-    return (
-        0
-        if isinstance(term, str)
-        else 1 + max((depth(part) for part in term[1:] if isinstance(part, tuple)), default=0)
-    )
+    if isinstance(term, str):
+        return 0
+    deepest = 0
+    for part in term:
+        if part.__class__ is tuple:
+            deepest = max(deepest, depth(part))
+    return deepest + 1
 
 
 def element(term: Term) -> Term:
@@ -87,6 +92,8 @@ def element(term: Term) -> Term:
         return _ELEMENTS.get(term, UNKNOWN)
     if term[0] == "list":
         return part_of(term, 1)
+    if term[0] == "dict":  # its keys
+        return UNKNOWN
     if term[0] == "tuple":
         return _joined(term[1:])
     if term[0] == "enumerated":
@@ -94,6 +101,15 @@ def element(term: Term) -> Term:
     if term[0] == "zipped":
         return ("tuple", *(element(part) for part in term[1:]))
     return ("item", term) if depth(term) < 8 else UNKNOWN
+
+
+def indexed(term: Term) -> Term:
+    """What `term[…]` gives."""
+    if isinstance(term, str) or term[0] in ("list", "tuple", "enumerated", "zipped"):
+        return element(term)
+    if term[0] == "dict":
+        return part_of(term, 1)
+    return ("index", term) if depth(term) < 8 else UNKNOWN
 
 
 def unpacked(term: Term, number: int, total: int) -> Term:

@@ -98,7 +98,7 @@ def called(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term 
     if name.startswith("numpy."):
         return NUMPY
     if name.startswith("pandas."):
-        return FRAME
+        return UNKNOWN if name[7:] in _NO_FRAME else FRAME
     if name.startswith(("math.", "time.", "os.", "random.", "datetime.", "psutil.", "platform.", "sys.")):
         return NUMBER
     if name.startswith(("torchvision.models.", "timm.create_model")) or name.endswith("Model.from_pretrained"):
@@ -176,6 +176,14 @@ def _flat(term: Term) -> Term:
     return term
 
 
+_NO_FRAME = frozenset("read_pickle isna isnull notna notnull Timestamp Timedelta factorize set_option".split())
+_FRAME_GIVES: dict[str, Term] = {  # methods and attributes of a frame or column that are neither
+    **dict.fromkeys(("values", "to_numpy", "unique", "array", "argsort"), NUMPY),
+    **dict.fromkeys(("tolist", "to_list", "to_dict", "index", "columns", "groups", "to_records", "dtypes"), UNKNOWN),
+    **dict.fromkeys(("empty", "nunique", "item"), NUMBER),
+    **dict.fromkeys(("dtype", "name", "style", "to_csv", "to_string", "to_json", "info"), UNKNOWN),
+}
+
 BUILTINS = frozenset(
     "len int float bool str repr round abs sum max min range list tuple set dict sorted reversed enumerate zip map "
     "filter iter next print isinstance getattr hasattr type any all open format super id hash vars callable pow divmod "
@@ -215,7 +223,9 @@ def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
         return _accelerator_method(name)
     if kind == SCALER:
         return TENSOR if name == "scale" else NUMBER if name.startswith("get_") else UNKNOWN
-    if kind in (TEXT, FRAME, NUMBER):
+    if kind == FRAME:
+        return _FRAME_GIVES.get(name, FRAME)
+    if kind in (TEXT, NUMBER):
         return kind
     if name in ONLY_TENSORS:
         return TENSOR
@@ -237,6 +247,8 @@ def _tensor_method(kind: str, name: str, arguments: list[Term], on_host: bool) -
     if name == "numpy":
         return NUMPY
     if name in ("backward", "register_hook", "retain_grad", "keys", "record_stream"):
+        return UNKNOWN
+    if name.startswith(("get_", "is_", "has_")):
         return UNKNOWN
     if name == "items":  # a batch, or a model's output, that is a mapping
         return ("list", ("tuple", TEXT, kind))
@@ -273,6 +285,8 @@ def attribute(kind: str, name: str) -> Term:
         return DEVICE if name == "device" else kind if _holds_tensor(name) else UNKNOWN
     if kind == MODULE:
         return MODULE if name not in ("training", "config", "device", "dtype", "weight", "bias") else UNKNOWN
+    if kind == FRAME and name in _FRAME_GIVES:
+        return _FRAME_GIVES[name]
     if kind in (NUMPY, FRAME):
         return NUMBER if name in ("shape", "size", "ndim") else kind
     if kind == ACCELERATOR:

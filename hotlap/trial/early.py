@@ -10,6 +10,7 @@ from pathlib import Path
 from hotlap.model.session import Session
 from hotlap.patch.ledger import Ledger
 from hotlap.trial.diversion import divert, shadow_of
+from hotlap.trial.foreign import Foreign
 from hotlap.trial.order import read_order
 from hotlap.trial.seeds import Seeds
 
@@ -23,6 +24,7 @@ def enter(session: Session) -> None:
     end_with_parent()
     folder = Path(session.folder)
     divert(shadow_of(Path(order.scratch), Path.cwd(), folder), _ledger)
+    Foreign(folder, _ledger).install()
     Seeds(order.seed_shift, _ledger).install()
 
 

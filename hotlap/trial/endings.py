@@ -11,7 +11,9 @@ from hotlap.model.trial import Ended
 from hotlap.trial.order import Told
 
 NO_MEMORY = re.compile(
-    r"OutOfMemoryError|out of memory|^MemoryError|can't allocate memory|std::bad_alloc|Cannot allocate memory", re.I
+    r"OutOfMemoryError|out of memory|not enough memory|^MemoryError|can't allocate memory|std::bad_alloc"
+    r"|Cannot allocate memory|(CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
+    re.I,
 )
 KILLED = -9
 LONGEST = 300  # characters of a last line

@@ -63,9 +63,18 @@ def remember(pid: int, folder: Path) -> None:
         (folder / PID).write_text(f"{pid} {psutil.Process(pid).create_time()}\n", encoding="utf-8")
 
 
-def end_leftover(folder: Path) -> None:
-    """A process that outlived the hotlap that started it; its number may be another's by now."""
+def alive(folder: Path) -> int | None:
+    """The process that is remembered there, if it still runs; its number may be another's by now."""
     with suppress(OSError, ValueError, psutil.Error):
         pid, born = (folder / PID).read_text(encoding="utf-8").split()
-        if abs(psutil.Process(int(pid)).create_time() - float(born)) < 1.0:
-            end(int(pid), [])
+        process = psutil.Process(int(pid))
+        if abs(process.create_time() - float(born)) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
+            return int(pid)
+    return None
+
+
+def end_leftover(folder: Path) -> None:
+    """A process that outlived the hotlap that started it."""
+    pid = alive(folder)
+    if pid is not None:
+        end(pid, [])

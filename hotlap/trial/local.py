@@ -46,6 +46,7 @@ OnSteps = Callable[[Spec, int], None]
 class Limits:
     idle: float = 180.0  # seconds without a step
     memory_mb: float | None = None  # of all processes together; None: until the machine's runs out
+    device_mb: float | None = None  # of memory on each device; None: all there is
     grace: float = GRACE
 
 
@@ -63,6 +64,7 @@ class LocalRunner:
         self._command, self._folder, self._samples = command, folder, samples_a_step
         self._metric, self._limits, self._on_steps = metric, limits or Limits(), on_steps
         self.hardware: str | None = None
+        self.torch: str | None = None
 
     def run(self, spec: Spec) -> Sample:
         folder = self._prepare(spec)
@@ -88,6 +90,7 @@ class LocalRunner:
             readings=spec.readings,
             metric=metric.name if metric is not None and told else None,
             tag=metric.tag if metric is not None else None,
+            device_mb=self._limits.device_mb,
         )
         try:
             folder.mkdir(parents=True)
@@ -103,16 +106,17 @@ class LocalRunner:
         path = folder / "session.json"
         path.write_text(to_json(session), encoding="utf-8")
         child = self._start(spec, path)
-        household.remember(child.pid, folder)
         attendant = _Attendant(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
         try:
+            with suppress(OSError):  # a full disk: it is ended with us all the same
+                household.remember(child.pid, folder)
             process = attendant.wait()
         finally:
             household.end(child.pid, attendant.family)
             child.wait()
         seconds = time.time() - session.started
         if process.told is not None:
-            self.hardware = process.told.hardware
+            self.hardware, self.torch = process.told.hardware, process.told.torch
         elif (full := _full_disk(process, folder)) is not None:
             raise RunFolderUnwritable(f"{full}; make room, or choose another place: --run-dir DIR")
         return self._sample(spec, process, _outcomes(folder), attendant.readings(), seconds)

@@ -27,6 +27,7 @@ class Order:
     readings: int  # go on after the steps until the metric was read so often, or until asked to end
     metric: str | None  # of hotlap.metric
     tag: str | None  # of TensorBoard
+    device_mb: float | None = None  # of memory on each device, at most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +54,7 @@ class Told:
     hardware: str
     host_mb: float
     device_mb: float | None
+    torch: str = ""  # its version
 
 
 def read_order(session: Session) -> Order:

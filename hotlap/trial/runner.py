@@ -28,6 +28,7 @@ class Spec:
 
 class Runner(Protocol):
     hardware: str | None  # as the processes see it, once one has run
+    torch: str | None  # its version, likewise
 
     def run(self, spec: Spec) -> Sample:
         """The process from start to end. What goes wrong in it is told by `Sample.ended`, never raised."""

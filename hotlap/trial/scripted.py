@@ -42,6 +42,7 @@ class ScriptedRunner:
     seed: int = 0
     samples_a_step: float = 32.0
     hardware: str | None = None
+    torch: str | None = None
     ran: list[Spec] = field(default_factory=list)
 
     def run(self, spec: Spec) -> Sample:

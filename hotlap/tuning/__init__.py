@@ -6,20 +6,12 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotlap import pipeline, store
-from hotlap.errors import (
-    INTERRUPTED,
-    BaselineUnusable,
-    HotlapError,
-    RecordUnreadable,
-    ResumeRefused,
-    RunFolderUnwritable,
-    RunNotFound,
-)
+from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
 from hotlap.model.codec import SCHEMA
 from hotlap.model.observation import Machine, Observation
@@ -28,16 +20,30 @@ from hotlap.model.tuning import Asked, Metric, Tuning
 from hotlap.patch.launch import resolve
 from hotlap.plan import saved
 from hotlap.plan.candidates import candidates
+from hotlap.trial.foreign import foreign
 from hotlap.trial.local import EARLY, Limits, LocalRunner
 from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import Runner, Spec
 from hotlap.tuning.book import Book, Watcher
 from hotlap.tuning.length import length, own_length
+from hotlap.tuning.resuming import (
+    ASKED,
+    RECORD,
+    alone,
+    as_measured,
+    begun,
+    refuse_elsewhere,
+    refuse_other_circumstances,
+    refuse_other_options,
+    refuse_other_source,
+    unfinished,
+)
 from hotlap.tuning.tuner import Judge, Tuner
 
-RECORD = "tuning"
-OBSERVE_SHARE = 0.25  # of the budget, at most
+OBSERVE_SHARE, OBSERVE_LEAST = 0.25, 30.0  # of the budget, at most; seconds, whatever the budget
 IDLE, IDLE_STEPS = 180.0, 50  # seconds without a step, or so many of the baseline's slowest
+
+__all__ = ["RECORD", "TuneOptions", "Tuned", "asked", "go_on", "resume", "tune", "unfinished"]
 
 OnStage = pipeline.OnStage
 MakeRunner = Callable[[Tuning, Observation, Path, Callable[[Spec, int], None]], Runner]
@@ -52,6 +58,8 @@ class TuneOptions:
     steps: int | None
     minimum: float
     run_dir: Path | None
+    memory_mb: float | None = None  # of the host, for all processes of a trial together
+    device_mb: float | None = None  # of each device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,33 +69,94 @@ class Tuned:
     plan: Path  # where `hotlap run COMMAND` finds it
 
 
-def tune(options: TuneOptions, on_stage: OnStage, watcher: Watcher) -> Tuned:
+def tune(options: TuneOptions, on_stage: OnStage, watcher: Watcher, instead_of: store.Run | None = None) -> Tuned:
+    """`instead_of`: a tune that got no further than observing, and is begun again by this one."""
     resolve(options.command)
     began = time.monotonic()
-    seen = pipeline.profile(_observing(options), on_stage)
-    shutil.rmtree(seen.run.folder / "observing" / SCRATCH, ignore_errors=True)
-    if seen.observation.ended == "interrupted":
-        raise _interrupted("while observing; nothing was tried yet", seen.exit_code)
-    if seen.exit_code != 0:
-        error = BaselineUnusable(
-            f"the command failed by itself (exit code {seen.exit_code}, its words are above); repair it first"
-        )
-        error.exit_code = seen.exit_code
-        raise error
+    seen = _observed(options, on_stage, instead_of)
     record = _record(options, seen.run, seen.observation, time.monotonic() - began)
-    length(seen.observation, record.asked)  # refuses before anything is kept
+    length(seen.observation, record.asked, record.observing_seconds)  # refuses before anything is kept
     seen.run.save(RECORD, record)
+    _forget(seen.run)
+    if (others := foreign(seen.run.folder / "observing")) is not None:
+        watcher.caution(others)
     return go_on(seen.run, record, watcher, run_dir=options.run_dir)
 
 
-def resume(run: store.Run, watcher: Watcher, run_dir: Path | None = None) -> Tuned:
-    """A tune that was interrupted; at most the process in flight is run again."""
-    record = run.load(RECORD, Tuning)
-    if record.asked.folder != str(Path.cwd()):
-        raise ResumeRefused(f"{run.id} was begun in {record.asked.folder}; go on there: cd {record.asked.folder}")
-    if record.circumstances.source != saved.source_hash(record.asked.command):
-        command = " ".join(record.asked.command)
-        raise ResumeRefused(f"the source code has changed since {run.id} was begun; start anew: hotlap tune {command}")
+def _observed(options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None) -> pipeline.Profile:
+    """What was asked is kept until then, so that a tune that is killed here can go on, too."""
+    runs: list[store.Run] = []
+
+    def created(run: store.Run) -> None:
+        runs.append(run)
+        run.save(ASKED, asked(options))
+        if instead_of is not None:
+            _forget(instead_of)  # only now: what was asked for is in one of the two at any moment
+
+    try:
+        seen = pipeline.profile(_observing(options, created), on_stage)
+    except HotlapError as error:
+        if runs and error.exit_code == INTERRUPTED:
+            raise _interrupted(_begin_again(runs[0])) from error
+        if runs:
+            _forget(runs[0])
+        if isinstance(error, NeverStepped):
+            raise _never_stepped(options) from error
+        raise
+    finally:
+        if runs:
+            shutil.rmtree(runs[0].folder / "observing" / SCRATCH, ignore_errors=True)
+    if seen.observation.ended == "interrupted":
+        raise _interrupted(_begin_again(seen.run))
+    if seen.exit_code != 0:
+        _forget(seen.run)
+        raise _failed_by_itself(seen.exit_code)
+    return seen
+
+
+def _begin_again(run: store.Run) -> str:
+    return f"while observing, nothing was tried yet; begin again: hotlap tune --resume {run.id}"
+
+
+def _forget(run: store.Run) -> None:
+    (run.folder / f"{ASKED}.json").unlink(missing_ok=True)
+
+
+def _never_stepped(options: TuneOptions) -> NeverStepped:
+    """What `hotlap profile` would say names an option that a tune has not."""
+    minutes = max(2, round(4 * options.budget_seconds / 60))
+    return NeverStepped(
+        f"no training step within {_observing_seconds(options):.0f} s, which is all that a first look may take; give "
+        f"it more time: --budget {minutes}m"
+    )
+
+
+def _failed_by_itself(exit_code: int) -> BaselineUnusable:
+    error = BaselineUnusable(
+        f"the command failed by itself (exit code {exit_code}, its words are above); repair it first"
+    )
+    error.exit_code = exit_code
+    return error
+
+
+def resume(
+    run: store.Run,
+    watcher: Watcher,
+    on_stage: OnStage,
+    run_dir: Path | None = None,
+    given: Mapping[str, tuple[str, object]] | None = None,
+) -> Tuned:
+    """A tune that was interrupted; at most the process in flight is run again.
+
+    `given`: options that were typed beside --resume, by the field of Asked they set.
+    """
+    record = run.load(RECORD, Tuning) if begun(run) or not (run.folder / f"{ASKED}.json").exists() else None
+    before = record.asked if record is not None else run.load(ASKED, Asked)
+    refuse_elsewhere(run, before)
+    refuse_other_options(run, before, given or {})
+    if record is None:
+        return tune(_options(before, run_dir), on_stage, watcher, instead_of=run)
+    refuse_other_source(run, record)
     return go_on(run, record, watcher, run_dir)
 
 
@@ -100,6 +169,13 @@ def go_on(
     judging: Judge | None = None,
 ) -> Tuned:
     """From wherever the record is to its end."""
+    with alone(run):
+        return _go_on(run, record, watcher, run_dir or store.home(), make_runner or _local, judging or judge)
+
+
+def _go_on(
+    run: store.Run, record: Tuning, watcher: Watcher, home: Path, make_runner: MakeRunner, judging: Judge
+) -> Tuned:
     observation = run.observation()
     tuner: Tuner | None = None
 
@@ -107,16 +183,17 @@ def go_on(
         if tuner is not None:
             tuner.stepped(step)
 
-    runner = (make_runner or _local)(record, observation, run.folder / "trials", stepped)
+    runner = make_runner(record, observation, run.folder / "trials", stepped)
 
     def save(changed: Tuning) -> None:
-        if runner.hardware is not None and runner.hardware != changed.circumstances.hardware:
-            changed = replace(changed, circumstances=replace(changed.circumstances, hardware=runner.hardware))
-        run.save(RECORD, changed)
+        now = as_measured(changed.circumstances, runner)
+        if record.trials:
+            refuse_other_circumstances(run.id, record, now)
+        run.save(RECORD, replace(changed, circumstances=now))
 
-    book = Book(record, save, watcher)
-    tuner = Tuner(book, length(observation, record.asked), runner, judging or judge)
-    place = saved.place(run_dir or store.home(), record.asked.command)
+    steps = length(observation, record.asked, record.observing_seconds)
+    tuner = Tuner(Book(record, save, watcher), steps, runner, judging)
+    place = saved.place(home, record.asked.command)
     try:
         tuner.run()
     except KeyboardInterrupt as stop:
@@ -126,45 +203,64 @@ def go_on(
         names = ", ".join(one.name for one in kept.kept) or "nothing"
         raise _interrupted(f"kept so far: {names}; go on: hotlap tune --resume {run.id}") from stop
     except RunFolderUnwritable as error:
-        raise RunFolderUnwritable(f"{error}; then go on, nothing is lost: hotlap tune --resume {run.id}") from error
+        what = str(error).partition(";")[0]  # another place would not have what is here
+        again = f"make room, then go on, nothing is lost: hotlap tune --resume {run.id}"
+        raise RunFolderUnwritable(f"{what}; {again}") from error
     done = run.load(RECORD, Tuning)
     _save_plan(run, done, place)
     return Tuned(run=run, tuning=done, plan=place)
 
 
-def unfinished(command: tuple[str, ...] | None, run_dir: Path | None, missing_ok: bool = False) -> store.Run | None:
-    """The newest tune of this command (of any, without) that has not come to its end."""
-    root = (run_dir or store.home()) / "runs"
-    for folder in sorted(root.glob(f"*/{RECORD}.json"), reverse=True):
-        run = store.Run(folder.parent)
-        try:
-            record = run.load(RECORD, Tuning)
-        except RecordUnreadable:
-            continue
-        if not record.finished and (command is None or record.asked.command == command):
-            return run
-    if missing_ok:
-        return None
-    raise RunNotFound(f"no tune in {root} is unfinished; start one: hotlap tune python train.py")
-
-
-def _interrupted(what: str, code: int = INTERRUPTED) -> HotlapError:
+def _interrupted(what: str) -> HotlapError:
     error = HotlapError(f"interrupted, {what}")
-    error.exit_code = code
+    error.exit_code = INTERRUPTED
     return error
 
 
-def _observing(options: TuneOptions) -> pipeline.ProfileOptions:
+def _observing_seconds(options: TuneOptions) -> float:
+    return max(OBSERVE_LEAST, OBSERVE_SHARE * options.budget_seconds)
+
+
+def _observing(options: TuneOptions, created: Callable[[store.Run], None]) -> pipeline.ProfileOptions:
     return pipeline.ProfileOptions(
         command=options.command,
         steps=None,
         warmup=None,
-        max_seconds=max(10.0, OBSERVE_SHARE * options.budget_seconds),
+        max_seconds=_observing_seconds(options),
         full=False,
         ceiling=False,
         trace=False,
         run_dir=options.run_dir,
         early=EARLY,
+        on_created=created,
+    )
+
+
+def asked(options: TuneOptions) -> Asked:
+    return Asked(
+        command=options.command,
+        budget_seconds=options.budget_seconds,
+        risk=options.risk.value,
+        metric=options.metric,
+        steps=options.steps,
+        minimum=options.minimum,
+        folder=str(Path.cwd()),
+        memory_mb=options.memory_mb,
+        device_mb=options.device_mb,
+    )
+
+
+def _options(asked: Asked, run_dir: Path | None) -> TuneOptions:
+    return TuneOptions(
+        command=asked.command,
+        budget_seconds=asked.budget_seconds,
+        risk=Risk(asked.risk),
+        metric=asked.metric,
+        steps=asked.steps,
+        minimum=asked.minimum,
+        run_dir=run_dir,
+        memory_mb=asked.memory_mb,
+        device_mb=asked.device_mb,
     )
 
 
@@ -173,15 +269,7 @@ def _record(options: TuneOptions, run: store.Run, seen: Observation, spent: floa
     return Tuning(
         schema=SCHEMA,
         run=run.id,
-        asked=Asked(
-            command=options.command,
-            budget_seconds=options.budget_seconds,
-            risk=options.risk.value,
-            metric=options.metric,
-            steps=options.steps,
-            minimum=options.minimum,
-            folder=str(Path.cwd()),
-        ),
+        asked=asked(options),
         started=seen.started,
         circumstances=Circumstances(
             command=options.command,
@@ -222,7 +310,11 @@ def _local(record: Tuning, seen: Observation, folder: Path, on_steps: Callable[[
         folder,
         seen.samples_per_step or 1.0,
         metric=record.asked.metric,
-        limits=Limits(idle=max(IDLE, IDLE_STEPS * slowest)),
+        limits=Limits(
+            idle=max(IDLE, IDLE_STEPS * slowest),
+            memory_mb=record.asked.memory_mb,
+            device_mb=record.asked.device_mb,
+        ),
         on_steps=on_steps,
     )
 

@@ -38,6 +38,8 @@ class Watcher:
 
     def not_tried(self, entry: str, why: str) -> None: ...
 
+    def caution(self, line: str) -> None: ...
+
 
 class Book:
     def __init__(self, record: Tuning, save: Callable[[Tuning], None], watcher: Watcher) -> None:
@@ -50,6 +52,13 @@ class Book:
     def recorded(self, name: str) -> tuple[Sample, ...]:
         found = self.found(name)
         return found.samples if found is not None else ()
+
+    def earlier(self, trial: Trial) -> tuple[Sample, ...]:
+        """What ran as this trial's base in any other but the noise trial."""
+        others = [one for one in self.record.trials if one.name != trial.name and one.stage != Stage.NOISE.value]
+        program = {(one.name, one.value) for one in trial.base}
+        samples = (sample for one in others for sample in one.samples)
+        return tuple(one for one in samples if {(each.name, each.value) for each in one.choices} == program)
 
     def put(self, trial: Trial) -> None:
         if len(self.recorded(trial.name)) >= len(trial.samples):

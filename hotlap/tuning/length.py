@@ -17,6 +17,8 @@ SLOW = 0.5  # seconds: steps longer than this are not asked for by the dozen
 PATIENCE = 5  # times what the baseline is expected to take, for a process that compiles
 SHORTEST_LIMIT = 120.0  # seconds
 FIRST_TRIALS = 8  # processes: the baseline against itself, and one optimisation
+STARTING = 0.5  # of the time observing took beside its steps: the rest is hotlap's own
+WORTHWHILE = 20  # processes that a budget should have room for, where shorter ones still tell something
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,20 +29,22 @@ class Length:
     limit: float  # seconds after which a process is ended
 
 
-def length(seen: Observation, asked: Asked) -> Length:
-    """From the baseline's steps and the budget; refuses what cannot be measured in it."""
+def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
+    """From the baseline's steps, the seconds it was observed and the budget; refuses what cannot be measured in it."""
     step = max(1e-6, seen.mean_step_ms / 1000)
-    wanted = asked.steps or _planned(step, asked.budget_seconds)
+    surely = max(1.0, seen.warmup.seconds)
+    start = max(surely, STARTING * (observing - (seen.warmup.steps + seen.steps) * step))
+    wanted = asked.steps or _planned(step, start, asked.budget_seconds)
     own = own_length(seen)
     steps = wanted if own is None else min(wanted, own)
     if steps < LEAST_STEPS:
         raise TooShort(_too_short(steps, own))
-    seconds = max(1.0, seen.warmup.seconds) + steps * step
-    needed = FIRST_TRIALS * seconds
+    seconds = start + steps * step
+    needed = FIRST_TRIALS * (surely + steps * step)
     if needed > asked.budget_seconds:
         raise BudgetTooSmall(
-            f"a process of {steps} steps takes about {seconds:.0f} s, and a tune needs {FIRST_TRIALS} of them at the "
-            f"least; give it more time: --budget {_minutes(2 * needed)}"
+            f"a process of {steps} steps takes {needed / FIRST_TRIALS:.0f} s or more, and a tune needs {FIRST_TRIALS} "
+            f"of them at the least; give it more time: --budget {_minutes(2 * needed)}"
         )
     limit = max(SHORTEST_LIMIT, PATIENCE * seconds)
     return Length(steps=steps, step_seconds=step, process_seconds=seconds, limit=limit)
@@ -51,10 +55,13 @@ def own_length(seen: Observation) -> int | None:
     return seen.warmup.steps + seen.steps if seen.ended == "program ended" else None
 
 
-def _planned(step: float, budget: float) -> int:
+def _planned(step: float, start: float, budget: float) -> int:
+    """A small budget has shorter processes, but no shorter than they still tell something."""
     seconds = min(LONGEST, max(SHORTEST, budget * SHARE))
     least = USUAL_LEAST if step < SLOW else LEAST_STEPS - WARMUP
-    return int(min(MOST_STEPS, max(least, seconds / step))) + WARMUP
+    usual = int(min(MOST_STEPS, max(least, seconds / step))) + WARMUP
+    fitting = int(max(SHORTEST, budget / WORTHWHILE - start) / step)
+    return min(usual, max(LEAST_STEPS, fitting))
 
 
 def _too_short(steps: int, own: int | None) -> str:

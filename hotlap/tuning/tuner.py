@@ -24,11 +24,12 @@ from hotlap.tuning.book import Book, Doing, empty_trial, rejected, trial_name
 from hotlap.tuning.length import FIRST_TRIALS, LEAST_STEPS, Length
 from hotlap.tuning.refusals import refuse_baseline, steps_of
 
-Judge = Callable[[Trial, Trial, Asked], Verdict]
+Judge = Callable[[Trial, Trial, Asked, Sequence[Sample]], Verdict]
 PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3}  # before judging for the first time
 MOST_PAIRS = 8
 RETRIES = 2  # of a baseline that worked before
 METRIC_SHARE = 0.25  # of the budget, to wait for the metric for the first time
+PROCESS_SHARE, SLOWER = 0.25, 3  # a process may take so much of the budget, or so many times what the baseline takes
 STALE = 0.25  # seconds that a step count beside a printed line may be old
 
 
@@ -54,9 +55,12 @@ class Tuner:
         self._to_come = 6 + 4 * len(groups) + (6 if groups else 0)
         self._noise = self._against_itself()
         winners: list[tuple[Candidate, Verdict]] = []
-        for one in self._promising(groups):
+        promising = self._promising(groups)
+        for one in promising:
             name, choice = trial_name("alone", one), choice_of(one)
-            verdict = self._ask(name, Stage.ALONE, one, (), (choice,), reserve=8 if winners else 4)
+            only = len(promising) == 1 and one.value is None  # not picked as the fastest, so it needs no second proof
+            reserve = 8 if winners else 0 if only else 4
+            verdict = self._ask(name, Stage.ALONE, one, (), (choice,), reserve)
             if verdict.decision == Decision.KEEP.value:
                 winners.append((one, verdict))
                 winners.sort(key=lambda pair: -_ratio(pair[1]))
@@ -74,7 +78,7 @@ class Tuner:
             if pair == PAIRS[Stage.NOISE] - 1 and not self._affords(2 + 8):
                 break
             trial = self._pair(trial, pair)
-        self.book.decide(self._judge(trial, trial, self.book.record.asked))
+        self.book.decide(self._judge(trial, trial, self.book.record.asked, ()))
         return trial
 
     def _promising(self, groups: Sequence[Sequence[Candidate]]) -> list[Candidate]:
@@ -128,7 +132,7 @@ class Tuner:
         trial = self.book.found(trial_name("alone", one))
         if trial is None or self._noise is None or self.book.known(trial.name) is not None:
             return
-        judged = self._judge(trial, self._noise, self.book.record.asked)
+        judged = self._judged(trial)
         why = f"{one.entry}={best.value} was faster in one look at each value"
         self.book.decide(replace(judged, decision=Decision.REJECT.value, why=why))
 
@@ -185,7 +189,6 @@ class Tuner:
         reserve: int,
     ) -> Verdict:
         """More and more pairs of processes until it is decided, or they would not be enough, or time is up."""
-        assert self._noise is not None
         trial, known, pairs = empty_trial(name, stage, candidate, base, new), self.book.known(name), 0
         while known is None or len(trial.samples) < len(self.book.recorded(name)):
             trial = self._pair(trial, pairs)
@@ -195,10 +198,14 @@ class Tuner:
                 continue
             if refused is not None:
                 return self.book.decide(rejected(trial, refused))
-            verdict = self._judge(trial, self._noise, self.book.record.asked)
+            verdict = self._judged(trial)
             if verdict.decision != Decision.INCONCLUSIVE.value or not self._may_yet(verdict, pairs, reserve):
                 return self.book.decide(verdict)
         return known
+
+    def _judged(self, trial: Trial) -> Verdict:
+        assert self._noise is not None
+        return self._judge(trial, self._noise, self.book.record.asked, self.book.earlier(trial))
 
     def _may_yet(self, verdict: Verdict, pairs: int, reserve: int) -> bool:
         """Whether more processes could decide it, and there is time for them."""
@@ -255,9 +262,6 @@ class Tuner:
 
     def _spec(self, trial: Trial, arm: str, pair: int) -> Spec:
         first = not self._played and self.book.record.asked.metric is not None and self.book.record.asked.steps is None
-        seconds = self._length.limit
-        if first:
-            seconds = max(seconds, METRIC_SHARE * self.book.record.asked.budget_seconds)
         self._tell(trial, arm, pair, 0)
         return Spec(
             number=len(self._played),
@@ -266,10 +270,19 @@ class Tuner:
             seed_shift=pair,
             steps=self._steps,
             least=LEAST_STEPS,
-            seconds=seconds,
+            seconds=self._seconds(trial, first),
             nudge=NUDGE if trial.stage == Stage.NOISE.value and arm == NEW else 0.0,
             readings=1 if first else 0,
         )
+
+    def _seconds(self, trial: Trial, first: bool) -> float:
+        """For one process; what compiles for long must leave time for the others."""
+        limit, budget = self._length.limit, self.book.record.asked.budget_seconds
+        if first:
+            return max(limit, METRIC_SHARE * budget)
+        if trial.stage == Stage.NOISE.value:
+            return limit
+        return min(limit, max(SLOWER * self._cost, min(PROCESS_SHARE * budget, budget - self.book.spent)))
 
     def _learn(self, noise: Trial) -> None:
         """From the baseline: what a process costs, and how far it must train to tell the metric."""

@@ -96,7 +96,7 @@ def stage(tmp_path, monkeypatch) -> Stage:
     for name in ("moon", "sun"):
         (made.root / name).mkdir()
         shutil.copy(HERE / "generator.py", made.root / name / "data.py")
-        for arm in ("naive", "limit"):
+        for arm in ("naive", "fast", "limit"):
             shutil.copy(HERE / "arm.py", made.root / name / f"{arm}.py")
     for peer in ("lightning", "accelerate"):
         shutil.copy(HERE / "arm.py", made.root / f"peer_{peer}.py")

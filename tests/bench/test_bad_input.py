@@ -65,7 +65,7 @@ def test_a_framework_that_is_missing_is_said_with_what_to_install(stage, ask, mo
         session.prepare(ask())
     assert str(refused.value) == (
         "the arms asked for need lightning; type: pip install 'hotlap[peers]', "
-        "or leave out what needs it: --arms naive,run,limit"
+        "or leave out what needs it: --arms naive,run,engine,limit"
     )
     session.prepare(ask(arms=("naive", "accelerate")))
 

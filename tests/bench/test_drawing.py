@@ -22,6 +22,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def render():
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))  # it imports what lies beside it
     spec = importlib.util.spec_from_file_location("render_of_benchmarks", BENCHMARKS / "render.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -138,3 +140,41 @@ def test_the_page_shows_benches_and_overheads_of_every_machine(render, tmp_path)
     assert (folder / "2026-01-01-bench.svg").exists()
     assert "| moon | limit |" in page
     assert "| 64 cores of Z80 |" in page
+
+
+def test_the_page_shows_whether_the_prover_can_be_believed(render, tmp_path):
+    folder = tmp_path / "results" / "laptop"
+    folder.mkdir(parents=True)
+    common = {"date": "2026-01-01", "machine": {"cpu": "Z80", "cores": 64, "python": "3", "torch": "2"}}
+    alike = {
+        "tunes": 200, "trials_alone": 1200, "share_of_trials_called_faster": 0.04,
+        "share_of_tunes_that_end_faster": 0.02,
+    }  # fmt: skip
+    planted = [
+        {"effect": 1.05, "per_arm": count, "found": found, "promised_mean": 0.5}
+        for count, found in ((2, 0.4), (4, 1.0))
+    ]
+    change = {
+        "change": "dropout off", "workload": "leak", "added": "", "risk": "rounding", "passed": False, "why": "a | b",
+        "as it should be": True,
+    }  # fmt: skip
+    kept = change | {"passed": True, "as it should be": False}
+    kill = {"under_way": "observing", "recorded_samples": 7}
+    results = {
+        "prover": {"alike": {"busy": alike}, "spread_between_processes": {"busy": 0.35}, "planted": planted},
+        "prover-harm": {"harmful": [change, kept], "harmless": [], "out of reach": []},
+        "prover-kill": {
+            "tunes": [{"kills": [kill, kill]}], "tunes_with_the_same_plan": 1, "samples_lost": 0, "processes_left": 0,
+        },
+    }  # fmt: skip
+    for name, found in results.items():
+        (folder / f"2026-01-01-{name}.json").write_text(json.dumps(common | found))
+    page = render.page(tmp_path)
+
+    assert "| busy | 35 % | 200 | 4 % of 1,200 | **2 %** |" in page
+    assert "| 5 % | 40 % (promised 50 %) | 100 % (promised 50 %) |" in page
+    assert "| dropout off | leak | rounding | rejected | a \\| b |" in page
+    assert "| dropout off | leak | rounding | kept **wrong** | a \\| b |" in page
+    assert "| 2 | 1 | 1 | 0 of 14 | 0 |" in page
+    assert "| observing | 2 |" in page
+    assert "64 cores of Z80, torch 2, Python 3, 2026-01-01. Raw: [2026-01-01-prover-kill.json]" in page

@@ -47,8 +47,8 @@ def test_all_arms_and_seeds_of_a_workload_train_on_the_same_data(stage, bench):
 def test_everything_is_benched_when_nothing_is_named(stage, bench):
     result = bench(seeds=1)
     assert result.choice.workloads == ("moon", "sun")
-    assert result.choice.arms == ("naive", "lightning", "accelerate", "run", "limit")
-    assert len(result.runs) == 10
+    assert result.choice.arms == ("naive", "lightning", "accelerate", "run", "engine", "limit")
+    assert len(result.runs) == 12
 
 
 def test_the_arm_run_is_the_naive_script_under_hotlap_run(stage, bench):

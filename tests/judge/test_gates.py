@@ -234,3 +234,35 @@ def test_stacked_on_what_is_kept_the_noise_trial_still_tells_rounding_and_repeat
     stacked = replace(both, base=kept, samples=samples)
     assert gate(stacked, noise(), None).passed
     assert gate(replace(stacked, risk=Risk.EXACT.value), noise(), None).passed is False
+
+
+KEPT = (Choice(name="kept"),)
+
+
+def kept_ran(losses):
+    return replace(sample(losses=losses), choices=KEPT)
+
+
+def test_exact_on_a_stack_that_does_not_repeat_itself_goes_by_rounding():
+    """The bare baseline repeats itself, what is kept does not: other bits are then nobody's fault."""
+    drifted = [drifting(falling(), 1e-6, number) for number in (3, 4)]
+    both = [kept_ran(falling()), sample("new", losses=drifted[0])]
+    stacked = replace(trial(both, Risk.EXACT), base=KEPT)
+    earlier = [kept_ran(drifted[1])]
+
+    assert gate(stacked, noise(), None).passed is False
+    found = gate(stacked, noise(), None, earlier)
+    assert found.passed
+    assert "does not repeat itself" in found.rule
+    harmful = [both[0], sample("new", losses=falling(lower=0.05))]
+    assert gate(replace(stacked, samples=tuple(harmful)), noise(), None, earlier).passed is False
+
+
+def test_exact_on_a_stack_that_repeats_itself_is_known_to_from_the_trials_before():
+    off = [*falling()[:-1], 0.5]
+    both = [kept_ran(falling()), sample("new", losses=off)]
+    stacked = replace(trial(both, Risk.EXACT), base=KEPT)
+    once = noise_trial([sample(losses=falling())], [sample(losses=drifting(falling(), 1e-6), nudge=NUDGE)])
+
+    assert gate(stacked, once, None).passed is None
+    assert gate(stacked, once, None, [kept_ran(falling())]).passed is False

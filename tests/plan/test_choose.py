@@ -69,6 +69,9 @@ def test_a_plan_can_be_added_to_and_taken_from():
     [
         (["fussed"], [], "no optimisation is called fussed; did you mean fused"),
         ([], ["fussed"], "did you mean fused"),
+        (["bigr"], [], "did you mean bigger-batch?"),
+        (["batc=2"], [], "did you mean bigger-batch?"),
+        (["amp"], [], "no optimisation is called amp; see them all: hotlap list"),
         (["x109"], [], "did you mean x10"),
         (["zzzzzz"], [], "see them all: hotlap list"),
         (["early=0"], [], "'0' is not a whole number from 1 to 8; see: hotlap explain early"),

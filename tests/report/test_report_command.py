@@ -24,8 +24,8 @@ def typed(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("HOTLAP_DIR", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
 
-    def type_it(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hotlap", "report", *words])
+    def type_it(*words: str, verb: str = "report") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hotlap", verb, *words])
         with pytest.raises(SystemExit) as ended:
             hotlap.cli.main()
         said = capsys.readouterr()
@@ -64,6 +64,16 @@ def test_html_goes_into_the_run_folder_and_its_path_is_said(typed, tune):
 def test_markdown_and_json_go_to_stdout(typed, tune):
     assert typed("--markdown")[1].startswith("### Proven 2.40 times as fast")
     assert json.loads(typed("--json")[1])["report"]["state"] == "faster"
+
+
+def test_show_shows_a_tune_as_a_tune_and_a_profile_as_a_profile(typed, tune, tmp_path):
+    assert typed(tune.id, verb="show")[1].startswith("Proven 2.40 times as fast")
+    assert typed("--markdown", tune.id, verb="show")[1].startswith("### Proven 2.40 times as fast")
+    assert json.loads(typed("--json", tune.id, verb="show")[1])["report"]["state"] == "faster"
+    alone = profile(tmp_path)
+    assert set(json.loads(typed("--json", alone.id, verb="show")[1])) == {"observation", "diagnosis"}
+    code, _, said = typed("--json", "--markdown", verb="show")
+    assert (code, "exclude each other" in said) == (2, True)
 
 
 @pytest.mark.parametrize(("file", "start"), [("a/b.html", "<!doctype html>"), ("b.md", "### Proven"), ("c.json", "{")])

@@ -88,6 +88,14 @@ class TestTheSentence:
     def test_no_noise_trial_is_said(self):
         assert any("no noise band" in detail for detail in page_of(tunings.one_process_each()).details)
 
+    def test_a_busy_machine_is_named(self):
+        tuning = tunings.faster()
+        assert not any("too busy" in one for one in page_of(tuning).details)
+        first, *rest = tuning.verdicts
+        loud = replace(first, speed=replace(first.speed, noise_high=1.5))
+        details = page_of(replace(tuning, verdicts=(loud, *rest))).details
+        assert any("two alike arms may differ by 1.50×. Let nothing else run" in one for one in details)
+
 
 class TestRows:
     def test_every_ending_by_its_name(self):
@@ -311,6 +319,25 @@ class TestDoingItAgain:
         assert footer["source"].startswith("0123456789abcdef")
         assert footer["versions"] == "python 3.11.7, torch 2.8.0, hotlap 0.1.0"
         assert footer["machine"].startswith("AMD EPYC 9354")
+
+    def test_whether_the_baseline_repeats_itself(self):
+        tuning = tunings.faster()
+        plain = replace(tuning.trials[0].samples[0], choices=(), nudge=0.0, losses=(1.0, 0.5))
+        other, nudged = replace(plain, losses=(1.0, 0.6)), replace(plain, losses=(9.0, 9.0), nudge=1e-6)
+
+        def said(*samples):
+            made = replace(tuning, trials=(replace(tuning.trials[0], samples=samples),))
+            return dict(page_of(made).footer)["repeats itself"]
+
+        assert said(plain, plain, nudged) == "yes, bit by bit (1 run with a seed run before)"
+        assert said(plain, plain, other).startswith("no: 1 of 2 runs")
+        assert said(plain, nudged, replace(other, seed_shift=1)).startswith("not known")
+
+    def test_limits_are_part_of_the_command_to_tune_again(self):
+        tuning = tunings.faster()
+        limited = replace(tuning, asked=replace(tuning.asked, memory_mb=16384.0, device_mb=500.0))
+        lines = {one.what: one.line for one in page_of(limited).commands}
+        assert "--memory 16384M --device-memory 500M" in lines["Tune again"]
 
 
 class TestTheAxis:

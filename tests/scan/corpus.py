@@ -12,7 +12,9 @@ _MARK = re.compile(r"# hotlap: (?P<codes>[A-Z]\d{3}(?:, [A-Z]\d{3})*)$")
 _HEADING = re.compile(r"^# \S+ \((?P<code>[A-Z]\d+)\)$", re.MULTILINE)
 PRELUDE = """\
 import gc, logging, math, os, time
+import h5py
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -13,6 +13,8 @@ from hotlap.scanning import Wanted, repair_text, scan_text
 PRELUDE = """\
 import gc
 import os
+import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -10,24 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hotlap import scanning
 from hotlap.cli import VERBS, cli
-from hotlap.errors import HotlapError
-from hotlap.scanning import repairing
-
-PROGRAM = """\
-import torch
-
-def train(model, loader, optimizer):
-    total = 0.0
-    for x, y in loader:
-        loss = model(x, y)
-        loss.backward()
-        optimizer.step()
-        total += loss.item()
-        torch.cuda.empty_cache()
-    return total
-"""
+from tests.scan.command import PROGRAM, TWO, scan
 
 
 @pytest.fixture(autouse=True)
@@ -37,18 +21,8 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def scan(*arguments: str) -> tuple[int, str]:
-    """Exit code and what was printed."""
-    result = CliRunner().invoke(cli, ["scan", *arguments], standalone_mode=False)
-    if isinstance(result.exception, HotlapError):
-        return result.exception.exit_code, str(result.exception)
-    if result.exception is not None:
-        raise result.exception
-    return result.return_value or 0, result.output
-
-
 def test_findings_come_with_place_reason_evidence_and_repair():
-    code, text = scan("train.py")
+    code, text = scan("train.py", *TWO)
     assert code == 1
     assert "train.py:9:18 H201 item-in-loop: `loss.item()` waits for the device every batch" in text
     assert "every batch: train.py:5 training loop (high confidence)" in text
@@ -61,22 +35,34 @@ def test_nothing_found_is_success(project):
     assert scan() == (0, "Nothing found in 1 file.\n")
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["--select", "X999"], ["--baseline", "no.json", "train.py"]])
-def test_what_is_asked_wrongly_is_exit_code_two(arguments):
-    assert scan(*arguments)[0] == 2
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["--select", "X999"], "no rule is called X999"),
+        (["--baseline", "no.json", "train.py"], "--baseline no.json --write-baseline"),
+        (["--unsafe"], "--unsafe goes with --fix or --diff"),
+        (["--fix", "--write-baseline"], "one after the other"),
+        (["--statistics", "--format", "sarif"], "as text or json"),
+    ],
+)
+def test_what_is_asked_wrongly_is_exit_code_two(arguments, why):
+    code, text = scan(*arguments)
+    assert code == 2
+    assert why in text
 
 
 def test_rules_are_chosen_by_code_beginning_and_name():
     assert "H101" not in scan("--select", "H2")[1]
     assert "H201" not in scan("--select", "throttled-cleanup")[1]
     assert "H201" not in scan("--ignore", "H201,D1")[1]
-    assert scan("--ignore", "item-in-loop", "--ignore", "H101")[0] == 0
+    assert scan(*TWO, "--ignore", "item-in-loop", "--ignore", "H101")[0] == 0
 
 
 def test_a_comment_silences_one_line(project):
     text = PROGRAM.replace("loss.item()", "loss.item()  # hotlap: ignore[H201]")
     (project / "train.py").write_text(text.replace("empty_cache()", "empty_cache()  # hotlap: ignore"))
-    assert scan()[0] == 0
+    assert scan(*TWO)[0] == 0
     (project / "train.py").write_text(PROGRAM.replace("loss.item()", "loss.item()  # hotlap: ignore[H101]"))
     assert "H201" in scan()[1]
 
@@ -85,7 +71,7 @@ def test_settings_of_the_project(project):
     (project / "pyproject.toml").write_text('[tool.hotlap]\nignore = ["H101"]\nexclude = ["old"]\n')
     (project / "old").mkdir()
     (project / "old" / "train.py").write_text(PROGRAM)
-    text = scan()[1]
+    text = scan(*TWO)[1]
     assert "H101" not in text
     assert "1 finding in 1 file" in text
     (project / "pyproject.toml").write_text("[tool.hotlap]\nselekt = []\n")
@@ -124,27 +110,6 @@ def test_fix_writes_the_file_and_diff_does_not(project):
     assert sorted(path.name for path in project.iterdir() if path.name != ".hotlap") == ["train.py"]
 
 
-def test_a_fix_keeps_encoding_and_line_ends(project):
-    text = "# -*- coding: latin-1 -*-\n# größe\n" + PROGRAM
-    (project / "train.py").write_bytes(text.replace("\n", "\r\n").encode("latin-1"))
-    assert scan("--fix")[0] == 0
-    data = (project / "train.py").read_bytes()
-    assert "größe".encode("latin-1") in data
-    assert data.count(b"\r\n") == data.count(b"\n")
-
-
-def test_a_write_that_fails_leaves_the_old_file(project, monkeypatch):
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(repairing.os, "fsync", full)
-    code, text = scan("--fix")
-    assert code == 2
-    assert "No space left on device; it is as it was" in text
-    assert (project / "train.py").read_text() == PROGRAM
-    assert [path.name for path in project.iterdir() if path.name.startswith(".train")] == []
-
-
 def test_a_fix_that_would_break_the_file_is_not_made(project, monkeypatch):
     from hotlap.source.place import Tree
 
@@ -153,47 +118,15 @@ def test_a_fix_that_would_break_the_file_is_not_made(project, monkeypatch):
     assert (project / "train.py").read_text() == PROGRAM
 
 
-def test_sarif_has_what_github_needs(project):
-    (project / "a b").mkdir()
-    (project / "train.py").rename(project / "a b" / "train.py")
-    report = json.loads(scan("--format", "sarif")[1])
-    assert report["version"] == "2.1.0"
-    assert report["$schema"].endswith("sarif-2.1.0.json")
-    (run,) = report["runs"]
-    rules = run["tool"]["driver"]["rules"]
-    assert run["tool"]["driver"]["name"] == "hotlap"
-    assert all(rule["shortDescription"]["text"] and rule["help"]["markdown"] for rule in rules)
-    for result in run["results"]:
-        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
-        assert result["message"]["text"]
-        assert result["level"] in ("warning", "note", "error")
-        (place,) = result["locations"]
-        assert place["physicalLocation"]["artifactLocation"]["uri"] == "a%20b/train.py"
-        region = place["physicalLocation"]["region"]
-        assert all(isinstance(value, int) and value >= 1 for value in region.values())
-        assert region["endColumn"] > region["startColumn"]
-        assert result["partialFingerprints"]
-    assert len(run["results"]) == 2
-
-
 def test_github_annotations_json_markdown_and_counts():
-    text = scan("--format", "github")[1]
+    text = scan("--format", "github", *TWO)[1]
     assert text.startswith("::warning file=train.py,line=9,endLine=9,col=18,endColumn=29,title=H201 item-in-loop::")
-    record = json.loads(scan("--format", "json")[1])
+    record = json.loads(scan("--format", "json", *TWO)[1])
     assert [one["code"] for one in record["findings"]] == ["H201", "H101"]
     assert record["findings"][0]["why"][0]["text"] == "training loop"
-    assert "| `train.py:9` | H201 item-in-loop:" in scan("--format", "markdown")[1]
+    assert "| `train.py:9` | H201 item-in-loop:" in scan("--format", "markdown", *TWO)[1]
     assert "     1  H201  item-in-loop\n" in scan("--statistics")[1]
-
-
-def test_an_unchanged_tree_is_not_scanned_again(project, monkeypatch):
-    first = scan()
-    monkeypatch.setattr(scanning, "scan", None)
-    assert scan() == first
-    monkeypatch.undo()
-    monkeypatch.chdir(project)
-    (project / "train.py").write_text(PROGRAM.replace("        torch.cuda.empty_cache()\n", ""))
-    assert "H101" not in scan()[1]
+    assert json.loads(scan("--statistics", "--format", "json", *TWO)[1])[0]["count"] == 1
 
 
 def test_one_file_is_judged_with_the_rest_of_its_project(project):
@@ -206,6 +139,20 @@ def test_one_file_is_judged_with_the_rest_of_its_project(project):
     assert "helper.py:2:11 H201" in text
     assert "train.py:6 training loop" in text
     assert "train.py:11" not in text
+
+
+def test_a_file_in_no_project_is_judged_with_what_is_beside_it(project):
+    (project / "parts").mkdir()
+    (project / "parts" / "__init__.py").write_text("")
+    (project / "parts" / "helper.py").write_text("def note(value):\n    return value.item()\n")
+    (project / "train.py").write_text(
+        "from parts.helper import note\n" + PROGRAM.replace("total += loss.item()", "note(loss)")
+    )
+    assert "helper.py:2:" in scan("parts/helper.py", "train.py", *TWO)[1]
+    assert "H201" not in scan("train.py", *TWO)[1]
+    (project / "note.py").write_text("def note(value):\n    return value.item()\n")
+    (project / "train.py").write_text("from note import note\n" + PROGRAM.replace("total += loss.item()", "note(loss)"))
+    assert "train.py:6 training loop" in scan("note.py", *TWO)[1]
 
 
 def test_only_uncertain_findings_need_pedantic(project):

@@ -36,7 +36,7 @@ def scanned(folder: Path, *more: str):
         ("strange.py", b"# -*- coding: nonsense -*-\nx = 1\n", "encoding"),
         ("generated.py", b"x = [\n" + b"    1,\n" * 800_000 + b"]\n", "taken for generated"),
         ("deep.py", b"x = " + b"(" * 3000 + b")" * 3000, "parenthes"),
-        ("book.ipynb", b'{"cells": []}', "nbconvert"),
+        ("book.ipynb", b'{"worksheets": []}', "notebook"),
     ],
 )
 def test_what_cannot_be_read_is_reported_once_and_the_rest_is_scanned(tmp_path, name, content, reason):

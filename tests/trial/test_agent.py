@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import count
 
 import pytest
 import torch
@@ -194,3 +195,79 @@ def test_it_goes_on_past_the_steps_until_the_metric_was_read(entered, tmp_path):
 
     assert len(told(tmp_path).ends) == 21
     assert len(told(tmp_path).readings) == 1
+
+
+class Clock:
+    """Stands in for torch.cuda: a device whose every step takes a millisecond, far behind a host that takes none."""
+
+    def __init__(self):
+        self.recorded, self.fractions, self.agent = [], [], None
+
+    def Event(self, enable_timing):
+        return Moment(self)
+
+    def current_stream(self, device):
+        return f"stream of {device}"
+
+    def is_current_stream_capturing(self):
+        return False
+
+    def get_device_properties(self, device):
+        return type("Properties", (), {"total_memory": 1000 << 20})
+
+    def set_per_process_memory_fraction(self, fraction, device):
+        self.fractions.append((fraction, device))
+
+
+class Moment:
+    def __init__(self, clock):
+        self.clock = clock
+
+    def record(self, stream):
+        self.step = len(self.clock.agent.ends) + 1
+        self.clock.recorded.append(stream)
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, other):
+        return float(other.step - self.step)
+
+
+@pytest.fixture
+def on_a_device(entered, monkeypatch):
+    def enter(**order):
+        agent, clock = entered(**order), Clock()
+        first, clock.agent, ticks = agent._first_step, agent, count()
+        monkeypatch.setattr(agent, "_now", lambda: 1e-4 * next(ticks))
+
+        def first_step(optimizer):
+            first(optimizer)
+            agent.on_cuda, agent._device = True, "cuda:1"
+            agent.torch = type("Torch", (), {"cuda": clock})
+            agent._limit_memory({"cuda:1"})
+
+        monkeypatch.setattr(agent, "_first_step", first_step)
+        monkeypatch.setattr(agent, "_write", lambda: None)
+        return agent, clock
+
+    return enter
+
+
+def test_on_a_device_short_steps_are_timed_by_its_own_clock_at_many_moments(on_a_device):
+    agent, clock = on_a_device(steps=480)
+    with pytest.raises(WindowComplete):
+        train(600)
+    marks = agent._marks()
+
+    assert 40 <= len(marks) <= 60, "enough for a dozen blocks, too few to slow the steps down"
+    assert marks[-1].steps == 480, "to the last step"
+    assert all(one.seconds == pytest.approx((one.steps - marks[0].steps) / 1000) for one in marks)
+    assert set(clock.recorded) == {"stream of cuda:1"}, "the one that trains, whichever is current"
+
+
+def test_a_limit_of_device_memory_is_torch_s_to_keep(on_a_device):
+    _, clock = on_a_device(steps=30, device_mb=250.0)
+    train(3)
+
+    assert clock.fractions == [(0.25, "cuda:1")]

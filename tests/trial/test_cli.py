@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +11,20 @@ from click.testing import CliRunner
 from observations import loader, machine, model, observation
 from tunes import COMMAND, begun, candidate, gains, go_on
 
-from hotlap import tuning
+from hotlap import store, tuning
 from hotlap.catalog import entries
 from hotlap.cli import tuning_line
 from hotlap.cli.run import _chosen
 from hotlap.cli.tune import tune
-from hotlap.errors import ResumeRefused, RunNotFound
+from hotlap.errors import HotlapError, ResumeRefused, RunNotFound
+from hotlap.judge.verdict import judge
 from hotlap.model.plan import Risk
-from hotlap.model.tuning import Tuning
+from hotlap.model.tuning import Asked, Tuning
 from hotlap.plan import saved
 from hotlap.plan.candidates import candidates
+from hotlap.trial import household
 from hotlap.trial.scripted import ScriptedRunner
-from hotlap.tuning.book import Doing
+from hotlap.tuning.book import Doing, Watcher
 
 
 class Stopped(Exception):
@@ -52,6 +55,8 @@ def test_what_the_words_mean(started):
     assert options.command == (*COMMAND, "--lr", "1")
     assert (options.budget_seconds, options.risk, options.steps) == (90.0, Risk.NUMERIC, 40)
     assert options.minimum == pytest.approx(1.05)
+    limits = started("--memory", "16G", "--device-memory", "500MB", *COMMAND)
+    assert (limits.memory_mb, limits.device_mb) == (16384.0, 500.0)
     assert started(*COMMAND).budget_seconds == 600.0
 
 
@@ -73,7 +78,9 @@ def test_the_three_kinds_of_metric(text, name, pattern, tag, started):
     ("words", "said"),
     [
         (["--budget", "soon", *COMMAND], "write 90s, 10m or 1h"),
-        (["--min-effect", "2", *COMMAND], "write 2%"),
+        (["--min-effect", "2", *COMMAND], "write 3%"),
+        (["--min-effect", "0%", *COMMAND], "write 2%"),
+        (["--memory", "lots", *COMMAND], "write 500M or 16G"),
         (["--metric", "acc: [0-9.]+", *COMMAND], "must be in a group"),
         (["--metric", "acc: ([0-9.+", *COMMAND], "not a pattern"),
         (["--higher-is-better", *COMMAND], "needs --metric"),
@@ -102,19 +109,91 @@ def test_a_tune_of_other_source_code_is_not_gone_on_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = begun(tmp_path / "kept")
     with pytest.raises(ResumeRefused, match=r"source code has changed.*start anew: hotlap tune python train.py"):
-        tuning.resume(run, tuning_line.TuningLine(quiet=True))
+        resume(run)
     monkeypatch.chdir(tmp_path / "kept")
     with pytest.raises(ResumeRefused, match=rf"go on there: cd {tmp_path}"):
-        tuning.resume(run, tuning_line.TuningLine(quiet=True))
+        resume(run)
+
+
+def resume(run, **given):
+    return tuning.resume(run, Watcher(), lambda *_: None, given=given)
+
+
+def of_this_source(run):
+    record = run.load("tuning", Tuning)
+    source = saved.source_hash(COMMAND)
+    run.save("tuning", replace(record, circumstances=replace(record.circumstances, source=source)))
+    return run
+
+
+def test_a_tune_is_not_gone_on_with_under_other_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = of_this_source(begun(tmp_path / "kept", candidate("resident-data")))
+    words = ["--resume", "--run-dir", str(tmp_path / "kept")]
+    other = CliRunner().invoke(tune, [*words, "--risk", "exact", *COMMAND])
+
+    assert isinstance(other.exception, ResumeRefused)
+    assert f"{run.id} was begun with another --risk; leave --risk out" in str(other.exception)
+    monkeypatch.setattr(tuning, "go_on", lambda run, *_: (_ for _ in ()).throw(Stopped(run.id)))
+    same = CliRunner().invoke(tune, [*words, "--risk", "rounding", "--steps", "40", *COMMAND])
+    assert same.exception.args == (run.id,)
+
+
+@pytest.mark.parametrize("other", [{"hardware": "64 cores"}, {"torch": "9.9"}])
+def test_a_tune_is_not_gone_on_with_on_another_machine_or_torch(other, tmp_path):
+    run, stopped = begun(tmp_path, candidate("resident-data")), ScriptedRunner(gains(resident_data=2.0))
+    measured = stopped.run
+    stopped.run = lambda spec: measured(spec) if spec.number < 8 else (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(HotlapError, match="interrupted"):
+        go_on(run, stopped, tmp_path)
+    before = run.load("tuning", Tuning)
+    with pytest.raises(ResumeRefused, match=r"measured with other \w+ .*start anew: hotlap tune python train.py"):
+        go_on(run, ScriptedRunner(gains(resident_data=2.0), **other), tmp_path)
+
+    assert run.load("tuning", Tuning) == before
+    assert go_on(run, ScriptedRunner(gains(resident_data=2.0)), tmp_path).tuning.finished
+
+
+def test_a_tune_that_is_under_way_is_not_gone_on_with_beside_itself(tmp_path):
+    run = begun(tmp_path)
+    household.remember(os.getppid(), run.folder)
+    with pytest.raises(ResumeRefused, match=f"under way in process {os.getppid()}; .*kill {os.getppid()}"):
+        go_on(run, ScriptedRunner(gains()), tmp_path)
+
+
+def test_a_tune_killed_while_observing_begins_again_as_it_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = tuning.TuneOptions(
+        command=COMMAND, budget_seconds=77.0, risk=Risk.EXACT, metric=None, steps=30, minimum=1.05, run_dir=tmp_path,
+        device_mb=512.0,
+    )  # fmt: skip
+
+    class Killed(BaseException):
+        pass
+
+    def profile(asked, on_stage):
+        asked.on_created(store.create(asked.command, asked.run_dir))
+        raise Killed
+
+    monkeypatch.setattr(tuning, "resolve", lambda command: command)
+    monkeypatch.setattr(tuning.pipeline, "profile", profile)
+    with pytest.raises(Killed):
+        tuning.tune(options, lambda *_: None, Watcher())
+    first = tuning.unfinished(None, tmp_path)
+    with pytest.raises(Killed):
+        tuning.resume(first, Watcher(), lambda *_: None, tmp_path)
+    again = tuning.unfinished(None, tmp_path)
+
+    assert again.id != first.id, "it is in a run of its own"
+    assert again.load("asked", Asked) == tuning.asked(options)
+    assert [one.parent.name for one in tmp_path.glob("runs/*/asked.json")] == [again.id]
 
 
 def test_run_picks_up_what_was_proven_by_itself(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("pass")
     run = begun(tmp_path / "kept", candidate("resident-data"))
-    record = run.load("tuning", Tuning)
-    source = saved.source_hash(COMMAND)
-    run.save("tuning", replace(record, circumstances=replace(record.circumstances, source=source)))
+    of_this_source(run)
     go_on(run, ScriptedRunner(gains(resident_data=2.0)), tmp_path / "kept")
     chosen = _chosen(COMMAND, (), (), None, tmp_path / "kept")
 
@@ -142,7 +221,15 @@ def test_a_verdict_is_one_line(tmp_path):
 
     assert lines[0].startswith("hotlap: the baseline against itself, ")
     assert lines[1].startswith("hotlap: kept: resident-data, 2.0")
-    assert lines[2].startswith("hotlap: kept: all of it, all that is kept against the baseline, 2.0")
+    assert lines[2].startswith("hotlap: kept: all that is kept against the baseline, 2.0")
+
+
+def test_a_verdict_gives_its_speed_once(tmp_path):
+    run = begun(tmp_path, candidate("resident-data"), candidate("gc-pauses"))
+    runner = ScriptedRunner(gains(resident_data=2.0, gc_pauses=1.0))
+    for one in go_on(run, runner, tmp_path, judging=judge).tuning.verdicts[1:]:
+        line = tuning_line.verdict_line(one)
+        assert line.count("×") - line.count("rounding") == 1, line
 
 
 # What is tried

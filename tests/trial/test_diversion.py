@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from hotlap.patch.ledger import Ledger
 from hotlap.trial.diversion import divert
+from hotlap.trial.foreign import Foreign, first_word, foreign
 from hotlap.trial.shadow import Shadow
 
 
@@ -223,3 +225,37 @@ def test_everything_is_put_back(tmp_path):
 
     assert not any(one is other for one, other in zip(before, during, strict=True))
     assert (open, os.open, os.stat, shutil.rmtree, torch.save) == before
+
+
+def test_programs_that_are_started_are_named_but_for_those_that_only_look(tmp_path):
+    import subprocess
+
+    ledger = Ledger()
+    Foreign(tmp_path, ledger).install()
+    try:
+        subprocess.run(["true"], check=True)
+        subprocess.run("LEVEL=1 /bin/sleep 0 && true", shell=True, check=True)
+        subprocess.run([sys.executable, "-c", ""], check=True)
+        os.system("touch " + str(tmp_path / "one") + "; true")
+        os.system("touch " + str(tmp_path / "two"))
+    finally:
+        ledger.close()
+
+    assert (tmp_path / "programs.txt").read_text().split() == ["sleep", "touch"]
+    assert "starts other programs (sleep, touch)" in foreign(tmp_path)
+    assert foreign(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["/usr/bin/rsync", "-a"], "rsync"),
+        ("cp a b", "cp"),
+        (["bash", "-c", "tar cf x y"], "tar"),
+        (b"cp", ""),
+        ("cp 'unclosed", ""),
+        ([], ""),
+    ],
+)
+def test_what_a_command_starts(command, name):
+    assert first_word(command) == name

@@ -88,6 +88,16 @@ PROCESS = Process(told=TOLD, exit_code=0, ended_by_us=None, last_words=(), probl
         ({"told": replace(TOLD, losses=(1.0, math.nan), done=True)}, Ended.NOT_A_NUMBER, "step 2"),
         ({"exit_code": -9}, Ended.OUT_OF_MEMORY, "killed by the system"),
         ({"exit_code": 1, "last_words": ["torch.OutOfMemoryError: CUDA out of memory."]}, Ended.OUT_OF_MEMORY, "CUDA"),
+        (
+            {"exit_code": 1, "last_words": ["RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"]},
+            Ended.OUT_OF_MEMORY,
+            "CUBLAS_STATUS_ALLOC_FAILED",
+        ),
+        (
+            {"exit_code": 1, "last_words": ["RuntimeError: data. DefaultCPUAllocator: not enough memory: you tried"]},
+            Ended.OUT_OF_MEMORY,
+            "DefaultCPUAllocator",
+        ),
         ({"exit_code": 1, "last_words": ["x", "MemoryError"]}, Ended.OUT_OF_MEMORY, "MemoryError"),
         ({"exit_code": 1, "last_words": ["ValueError: of mine", "bye"]}, Ended.CRASHED, "ValueError: of mine (exit co"),
         (

@@ -39,6 +39,18 @@ def test_torn_files_are_made_again(name: str, data_root: Path, tmp_path: Path) -
     assert workload.cache.checksums(workload.data.ensure("tiny", root=tmp_path)) == before
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engine_reaches_the_target_of_the_naive_script(name, data_root, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("HOTLAP_DATA", str(tmp_path))  # where it keeps what it has prepared
+    workload = load_workload(name)
+    folder = workload.data.ensure("tiny", root=data_root)
+    common = ["--size", "tiny", "--data", str(folder), "--out", str(tmp_path), "--device", "cpu"]
+    outcome = run_in_process(workload.fast.main, capsys, *common)
+    assert outcome.reached
+    assert len(outcome.losses) == workload.naive.defaults("tiny").epochs
+    assert outcome.losses[-1] < outcome.losses[0]
+
+
 @pytest.mark.parametrize("name", ["battery_fnn", "leak"])
 def test_data_py_prints_the_folder(name: str, tmp_path: Path) -> None:
     done = run_script(name, "data.py", "--size", "tiny", data_root=tmp_path)

@@ -26,6 +26,7 @@ class Workload:
     naive: ModuleType
     limit: ModuleType
     cache: ModuleType
+    fast: ModuleType
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def load_workload(name: str) -> Workload:
     """Import a workload as its scripts do, by plain names, and leave no such name behind: `data`, `naive`
     and `limit` exist once per workload."""
     with fresh_imports(name):
-        return Workload(*(importlib.import_module(part) for part in ("data", "naive", "limit", "cache")))
+        return Workload(*(importlib.import_module(part) for part in ("data", "naive", "limit", "cache", "fast")))
 
 
 @contextlib.contextmanager

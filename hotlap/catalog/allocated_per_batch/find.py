@@ -85,8 +85,7 @@ def _parameters(code: Code, call: ast.Call) -> set[str]:
     if function is None:
         return set()
     names = {one.arg for one in (*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs)}
-    stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return (names | stored) - {"self"}
+    return (names | code.stored(function)) - {"self"}
 
 
 def _moved(code: Code, call: ast.Call, changing: set[str]) -> ast.Call:

@@ -6,18 +6,21 @@ import ast
 import re
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability
+from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source import syncs
 from hotlap.source.accumulate import accumulated
 from hotlap.source.code import Code, last_name
+from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
+from hotlap.source.terms import SCHEDULER, UNKNOWN
 
-WORDS = (".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
+WORDS = ("sched", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True
 
 
 def find(code: Code) -> Iterator[Found]:
+    yield from _metrics(code)
     for call, tensor, confidence in syncs.explicit(code):
         if not code.hot(call) or syncs.in_test(code, call):
             continue
@@ -29,6 +32,22 @@ def find(code: Code) -> Iterator[Found]:
             yield Found(call, message, repair, applicability, confidence=confidence, hints=hints)
         else:
             yield Found(call, message, _repair(code, call), confidence=confidence)
+
+
+def _metrics(code: Code) -> Iterator[Found]:
+    """`scheduler.step(loss)`: a scheduler that takes a metric turns it into a number."""
+    known = differentiated(code)
+    for call in code.calls("step"):
+        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if receiver is None or len(call.args) != 1 or not is_tensor(code, call.args[0], known) or not code.hot(call):
+            continue
+        if code.kind(receiver) == SCHEDULER or (code.kind(receiver) == UNKNOWN and "sched" in last_name(receiver)):
+            yield Found(
+                call,
+                f"`{syncs.shown(call)}` reads the metric from the device {code.heat(call).frequency.value}",
+                "step it once an epoch, with what was added up on the device",
+                confidence=Confidence.MEDIUM,
+            )
 
 
 def _hints(code: Code, call: ast.Call, tensor: ast.expr) -> dict[str, str]:

@@ -55,7 +55,7 @@ def _confidence(code: Code, moved: ast.expr) -> Confidence | None:
 
 
 def _outer_name(code: Code, name: ast.Name) -> str:
-    """In a comprehension, the name that is gone over: `batch` of `[{k: v.to(device) for k, v in t.items()} for t in batch]`."""
+    """In a comprehension, the name that is gone over: `batch` of `[x.to(device) for x in batch]`, however deep."""
     found = name.id
     for outer in code.ancestors(name):
         if isinstance(outer, ast.stmt):

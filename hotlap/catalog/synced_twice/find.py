@@ -47,8 +47,22 @@ def _changed_between(code: Code, first: ast.Call, again: ast.Call) -> bool:
 
 def _reached_from(code: Code, first: ast.Call, again: ast.Call) -> bool:
     """Whoever gets to the second read has passed the first."""
+    if not _is_certain(code, first, again):
+        return False
     block = code.block(code.statement(first))
     return any(one in block for one in (code.statement(again), *code.ancestors(again)) if isinstance(one, ast.stmt))
+
+
+def _is_certain(code: Code, first: ast.Call, again: ast.Call) -> bool:
+    """The first read is in no part of an expression that may be passed over on the way to the second."""
+    later, inner = {again, *code.ancestors(again)}, first
+    for outer in _within(code, first):
+        skipped = isinstance(outer, ast.IfExp) and inner is not outer.test
+        skipped = skipped or (isinstance(outer, ast.BoolOp) and inner is not outer.values[0])
+        if (skipped or isinstance(outer, ast.Lambda)) and inner not in later:
+            return False
+        inner = outer  # type: ignore[assignment]
+    return True
 
 
 def _root(call: ast.Call) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.source.code import Code, last_name
+from hotlap.source.code import Code, is_constant, last_name
+from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
 from hotlap.source.terms import TENSOR
@@ -26,15 +27,23 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
+    known = differentiated(code)
     for test, what in _tests(code):
         for part in _parts(test):
-            if code.kind(part) == TENSOR and not _reads(part):
+            if (code.kind(part) == TENSOR or _compares(code, part, known)) and not _reads(part):
                 yield part, what
     for call in code.calls("bool", "isnan", "isfinite", "isinf", "equal", "allclose", "is_nonzero"):
         name = code.full_name(call.func)
         decides = name in ("bool", "torch.equal", "torch.allclose", "torch.is_nonzero") or name.startswith(_LIBRARY)
-        if decides and call.args and code.kind(call.args[0]) == TENSOR:
+        if decides and call.args and is_tensor(code, call.args[0], known):
             yield call, "the check"
+
+
+def _compares(code: Code, node: ast.expr, known: set[tuple[ast.AST | None, str]]) -> bool:
+    """`loss > 3`, where nothing but the backward pass says that the loss is a tensor."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        return False
+    return any(is_tensor(code, one, known) for one in (node.left, *node.comparators))
 
 
 def _tests(code: Code) -> Iterator[tuple[ast.expr, str]]:
@@ -62,5 +71,7 @@ def _parts(test: ast.expr) -> Iterator[ast.expr]:
 
 
 def _reads(node: ast.expr) -> bool:
-    """A method that gives no tensor, whatever the receiver."""
+    """A method that gives no tensor, whatever the receiver; a comparison with None, which looks at no value."""
+    if isinstance(node, ast.Compare) and any(is_constant(one, None) for one in (node.left, *node.comparators)):
+        return True
     return isinstance(node, ast.Call) and last_name(node.func) in ("is_floating_point", "is_contiguous", "is_complex")

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 from hotlap.source import logs
 from hotlap.source.code import Code
+from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
-from hotlap.source.terms import TENSOR
 
 WORDS = ("print(", "{", "%", "add_scalar", "log(", "set_postfix", "info(", "str(", "write(")
 ONLY_HOT = True
 
 
 def find(code: Code) -> Iterator[Found]:
+    known = differentiated(code)
     for node in _printed(code):
-        if code.kind(node) == TENSOR and code.hot(node) and not _on_failure(code, node):
+        if is_tensor(code, node, known) and code.hot(node) and not _on_failure(code, node):
             yield Found(
                 node,
                 f"`{shown(node)}` is turned into text, which waits for the device {code.heat(node).frequency.value}",
@@ -45,6 +46,8 @@ def _values(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _is_text(node: ast.expr | None) -> bool:
+    if isinstance(node, ast.BinOp):  # '%11s' * 2 + '%11.4g' * 5
+        return _is_text(node.left) or _is_text(node.right)
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 

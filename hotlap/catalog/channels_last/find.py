@@ -1,0 +1,26 @@
+"""Convolutions on channels-first memory. One finding a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.source import features, programs
+from hotlap.source.code import Code
+from hotlap.source.rule import Found
+
+WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
+
+
+def find(code: Code) -> Iterator[Found]:
+    where = programs.advised(code)
+    if where is None or where.lacks(features.CONVOLUTION_2D, features.NETWORK):
+        return
+    if where.lacks(features.CONVOLUTION_2D) and features.CONVOLUTION_1D in where.uses:
+        return  # a network of that name, for signals
+    if where.lacks(features.CHANNELS_LAST, features.PATCHES, features.RECURRENT):
+        yield Found(
+            where.node,
+            "convolutions run on channels-first memory, which their fast kernels convert",
+            "model.to(memory_format=torch.channels_last), and the batches alike; it pays most in half precision",
+            heat=where.heat,
+        )

@@ -1,0 +1,207 @@
+"""Weights written to disk, or copied whole, every epoch or batch while the device waits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence, Frequency
+from hotlap.source import loaders
+from hotlap.source.code import Code, Definition, keyword, last_name
+from hotlap.source.heat import Side
+from hotlap.source.programs import is_test
+from hotlap.source.rule import Found
+from hotlap.source.syncs import shown
+from hotlap.source.terms import ACCELERATOR, MODULE
+
+WORDS = ("torch.save", "save(", "deepcopy", "state_dict", "save_pretrained", "save_checkpoint", "save_state")
+_OFTEN = (Frequency.EPOCH, Frequency.BATCH, Frequency.SAMPLE)
+_BETTER_TIMES = "each time the result improves"
+_BETTER = ("best", "improv", "better")
+
+
+def find(code: Code) -> Iterator[Found]:
+    if is_test(code.path) or not code.trains():
+        return
+    for call in _writes(code):
+        if _is_often(code, call):
+            sure = code.heat(call).maybes < 2 and not _when_improved(code, call)
+            yield Found(
+                call,
+                f"`{shown(call, 40)}` writes a checkpoint {code.heat(call).frequency.value}, and training waits for it",
+                "write every few epochs, or from a thread after one copy to the host",
+                confidence=Confidence.MEDIUM if sure else Confidence.LOW,
+            )
+    for node, whole in _copies(code):
+        if _is_often(code, node):
+            improved, often = _when_improved(code, node), code.heat(node).frequency.value
+            yield Found(
+                node,
+                f"`{shown(node, 40)}` makes a second set of weights {_BETTER_TIMES if improved else often}",
+                "copy into tensors that are kept: best[name].copy_(tensor)",
+                confidence=Confidence.MEDIUM if improved or not whole else Confidence.LOW,
+            )
+
+
+def _writes(code: Code) -> Iterator[ast.Call]:
+    for call in code.calls("save"):
+        known = isinstance(call.func, ast.Attribute) and _kind(code, call) == ACCELERATOR
+        if (known or code.full_name(call.func) == "torch.save") and call.args and _holds_weights(code, call):
+            yield call
+    for call in code.calls("save_pretrained", "save_state", "save_checkpoint"):
+        if isinstance(call.func, ast.Attribute) and not code.project.targets(code.term(call.func), code.path):
+            kind = _kind(code, call)
+            if kind in (MODULE, ACCELERATOR) or _is_trainer(call):
+                yield call
+
+
+def _holds_weights(code: Code, call: ast.Call) -> bool:
+    """A model, a state dict or something with one in it; not what is written to memory."""
+    scope = code.function(call)
+    if scope is not None and "BytesIO" in ast.unparse(scope):
+        return False
+    return _has_weights(code, call.args[0], call)
+
+
+def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> bool:
+    if "state_dict" in ast.unparse(given) or code.kind(given) == MODULE or _names_model(given):
+        return True
+    if not isinstance(given, ast.Name) or deep > 2:
+        return isinstance(given, ast.Call) and deep < 2 and _returns_weights(code, given)
+    function = code.function(call)
+    made = [one for one in loaders.assigned(code, given.id) if code.function(one) is function]
+    if made:
+        return any(_has_weights(code, one, call, deep + 1) for one in made)
+    if function is None or given.id not in [one.arg for one in function.args.args]:
+        return False
+    names = [one.arg for one in function.args.args]
+    number = names.index(given.id) - (1 if names[0] == "self" and given.id != "self" else 0)
+    handed = [one.args[number] for one in code.calls(function.name) if len(one.args) > number]
+    handed += [one for caller in code.calls(function.name) if (one := keyword(caller, given.id)) is not None]
+    return any(_has_weights(code, one, code.parents[one], deep + 1) for one in handed)  # type: ignore[arg-type]
+
+
+def _names_model(given: ast.expr) -> bool:
+    """A dictionary with an entry for the model or the optimizer."""
+    keys = [one.value for one in given.keys if isinstance(one, ast.Constant)] if isinstance(given, ast.Dict) else []
+    return any(key in ("model", "net", "optimizer", "weights", "params", "generator") for key in keys)
+
+
+def _returns_weights(code: Code, given: ast.Call) -> bool:
+    """A function of this file that puts a state dict together."""
+    return any(
+        isinstance(one, Definition) and one.name == last_name(given.func) and "state_dict" in ast.unparse(one)
+        for one in code.nodes(ast.FunctionDef)
+    )
+
+
+def _kind(code: Code, call: ast.Call) -> str:
+    assert isinstance(call.func, ast.Attribute)
+    return code.kind(call.func.value)
+
+
+def _is_trainer(call: ast.Call) -> bool:
+    """`self.trainer.save_checkpoint(…)`: Lightning's."""
+    assert isinstance(call.func, ast.Attribute)
+    return call.func.attr == "save_checkpoint" and last_name(call.func.value) == "trainer"
+
+
+def _copies(code: Code) -> Iterator[tuple[ast.expr, bool]]:
+    """Copies of a state dict, and of a whole model."""
+    for call in code.calls("deepcopy"):
+        if code.full_name(call.func) == "copy.deepcopy" and len(call.args) == 1:
+            given = call.args[0]
+            if _is_state(given) and not _is_worked_with(code, call):
+                yield call, False
+            elif code.kind(given) == MODULE and _is_put_aside(code, call):
+                yield call, True
+    for node in code.nodes(ast.DictComp):
+        assert isinstance(node, ast.DictComp)
+        over = node.generators[0].iter
+        named = isinstance(over, ast.Call) and last_name(over.func) == "items" and isinstance(over.func, ast.Attribute)
+        if named and _is_state(over.func.value) and _is_copied(node.value):  # type: ignore[attr-defined]
+            yield node, False
+
+
+def _is_put_aside(code: Code, call: ast.Call) -> bool:
+    """`best = copy.deepcopy(model)`, when something has improved; other copies are there to be worked with."""
+    statement = code.statement(call)
+    if not isinstance(statement, ast.Assign) or statement.value is not call:
+        return False
+    same = ast.unparse(statement.targets[0]) == ast.unparse(call.args[0])
+    return not same and any(_compares(code, test) for test in _tests(code, call))
+
+
+def _is_worked_with(code: Code, call: ast.Call) -> bool:
+    """Weights of before, which an algorithm needs: they are indexed or iterated over in the same function."""
+    statement = code.statement(call)
+    scope = code.function(call)
+    if not isinstance(statement, ast.Assign) or scope is None or not isinstance(statement.targets[0], ast.Name):
+        return False
+    name = statement.targets[0].id
+    return any(
+        isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == name
+        for node in ast.walk(scope)
+    )
+
+
+def _is_state(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) == "state_dict"
+
+
+def _is_copied(node: ast.expr) -> bool:
+    return any(
+        isinstance(one, ast.Call) and last_name(one.func) in ("clone", "cpu", "deepcopy") for one in ast.walk(node)
+    )
+
+
+def _is_often(code: Code, node: ast.AST) -> bool:
+    heat = code.heat(node)
+    return heat.frequency in _OFTEN and heat.side is not Side.LOAD and (heat.hot or not heat.rarely)
+
+
+def _when_improved(code: Code, node: ast.AST) -> bool:
+    """Behind a comparison that says the result is better than before, here or where its function is called."""
+    if any(_compares(code, test) for test in _tests(code, node)):
+        return True
+    function = code.function(node)
+    if function is None or any(code.loops(node)):
+        return False
+    calls = [one for one in code.calls(function.name) if _is_often(code, one)]
+    if not calls:
+        return bool(code.heat(node).maybes)
+    return all(any(_compares(code, test) for test in _tests(code, one)) for one in calls)
+
+
+def _tests(code: Code, node: ast.AST) -> Iterator[ast.expr]:
+    for outer in code.ancestors(node):
+        if isinstance(outer, Definition):
+            return
+        if isinstance(outer, ast.If):
+            yield outer.test
+
+
+def _compares(code: Code, test: ast.expr) -> bool:
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE):
+            return True
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if any(word in name.lower() for word in _BETTER):
+            return True
+        if isinstance(node, ast.Name) and _raised_when_better(code, node):
+            return True
+    return False
+
+
+def _raised_when_better(code: Code, flag: ast.Name) -> bool:
+    """`save = False; if accuracy > best: save = True`."""
+    made = [one for one in loaders.assigned(code, flag.id) if code.function(one) is code.function(flag)]
+    plain = [one for one in made if isinstance(one, ast.Constant) and one.value is True]
+    if any(isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Lt | ast.Gt) for one in made):
+        return True
+    return any(
+        isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+        for one in plain
+        for test in _tests(code, one)
+        for part in ast.walk(test)
+    )

@@ -1,0 +1,24 @@
+"""Models that run operation by operation. One finding a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.source import features, programs
+from hotlap.source.code import Code
+from hotlap.source.rule import Found
+
+WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
+
+
+def find(code: Code) -> Iterator[Found]:
+    where = programs.advised(code)
+    if where is None or not where.lacks(features.COMPILE, features.RECURRENT, features.GRAPH_NETWORK):
+        return
+    if features.COMMAND_LINE not in where.uses:
+        yield Found(
+            where.node,
+            "the model runs operation by operation: nothing in the program compiles it",
+            "model = torch.compile(model), and measure: hotlap tune does",
+            heat=where.heat,
+        )

@@ -1,0 +1,34 @@
+"""Convolutions by rule of thumb. One finding a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.source import features, programs
+from hotlap.source.code import Code
+from hotlap.source.rule import Found
+
+WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
+
+_CONVOLUTIONS = (features.CONVOLUTION, features.CONVOLUTION_1D, features.CONVOLUTION_2D, features.NETWORK)
+
+_SETTLED = (
+    features.AUTOTUNER,
+    features.RECURRENT,
+    features.CHANGING_SHAPES,
+    features.PATCHES,
+    features.COMMAND_LINE,
+)
+
+
+def find(code: Code) -> Iterator[Found]:
+    where = programs.advised(code)
+    if where is None or where.lacks(*_CONVOLUTIONS):
+        return
+    if where.lacks(*_SETTLED):
+        yield Found(
+            where.node,
+            "cuDNN chooses the algorithms of convolutions by rule of thumb",
+            "where the inputs have one size: torch.backends.cudnn.benchmark = True",
+            heat=where.heat,
+        )

@@ -1,0 +1,148 @@
+"""Switches for finding errors, and profilers, that a whole training runs under."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.source.code import Code, Repeated, is_constant, keyword
+from hotlap.source.heat import Heat, Side
+from hotlap.source.hotness import LoopKind
+from hotlap.source.positions import position_of
+from hotlap.source.programs import is_test
+from hotlap.source.rule import Found
+
+WORDS = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "profile", "emit_nvtx", "gradcheck")
+_VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": (("1",), "the host waits after every kernel"),
+    "TORCH_DISTRIBUTED_DEBUG": (("DETAIL",), "every collective is checked by another one"),
+}
+_PROFILERS = frozenset(
+    "torch.profiler.profile torch.autograd.profiler.profile torch.autograd.profiler.emit_nvtx cProfile.Profile "
+    "torch.profiler.profiler.profile".split()
+)
+_CHECKS = frozenset(("torch.autograd.gradcheck", "torch.autograd.gradgradcheck"))
+
+
+def find(code: Code) -> Iterator[Found]:
+    if is_test(code.path):
+        return
+    yield from _variables(code)
+    yield from _profilers(code)
+    for call in code.calls("gradcheck", "gradgradcheck"):
+        if code.full_name(call.func) in _CHECKS and code.hot(call):
+            yield Found(call, "every derivative is computed a second time by differences", "check once, in a test")
+    for call in code.calls("Trainer"):
+        given = keyword(call, "profiler")
+        if isinstance(given, ast.Constant) and given.value in ("pytorch", "advanced"):
+            yield _found(code, call, "the profiler records the whole training", "drop profiler= when you have measured")
+
+
+def _variables(code: Code) -> Iterator[Found]:
+    if "torch" not in code.text:
+        return
+    for node, name, value in _settings(code):
+        values, cost = _VARIABLES.get(name, ((), ""))
+        if value not in values:
+            continue
+        statement = code.statement(node)
+        alone = statement is node or (isinstance(statement, ast.Expr) and statement.value is node)
+        yield _found(
+            code,
+            statement if alone else node,
+            f"{name}={value}: {cost}",
+            "leave it out; set it in the shell when you look for an error",
+            {"statement": position_of(statement, code.lines)} if alone else {},
+        )
+
+
+def _settings(code: Code) -> Iterator[tuple[ast.AST, str, str]]:
+    for node in code.nodes(ast.Assign):
+        assert isinstance(node, ast.Assign)
+        target = node.targets[0]
+        if (
+            isinstance(target, ast.Subscript)
+            and code.full_name(target.value) == "os.environ"
+            and len(node.targets) == 1
+        ):
+            yield node, _text(target.slice), _text(node.value)
+    for call in code.calls("setdefault", "putenv"):
+        if code.full_name(call.func) in ("os.environ.setdefault", "os.putenv") and len(call.args) == 2:
+            yield call, _text(call.args[0]), _text(call.args[1])
+    for call in code.calls("update"):
+        if code.full_name(call.func) == "os.environ.update" and call.args and isinstance(call.args[0], ast.Dict):
+            given = call.args[0]
+            for key, value in zip(given.keys, given.values, strict=True):
+                if key is not None and _text(key) in _VARIABLES:
+                    yield value, _text(key), _text(value)
+
+
+def _text(node: ast.expr) -> str:
+    """Of `"1"`, and of `str(1)`."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func) == "str":
+        node = node.args[0]
+    return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _profilers(code: Code) -> Iterator[Found]:
+    for node in code.nodes(ast.With):
+        assert isinstance(node, ast.With)
+        for item in node.items:
+            call = item.context_expr
+            if isinstance(call, ast.Call) and code.full_name(call.func) in _PROFILERS and _is_whole(code, node, call):
+                yield _found(
+                    code,
+                    call,
+                    "the profiler records a whole epoch or training",
+                    "record a few steps: schedule=torch.profiler.schedule(wait=10, warmup=5, active=10, repeat=1)",
+                )
+
+
+def _is_whole(code: Code, block: ast.With, call: ast.Call) -> bool:
+    """Without a schedule, around a loop over epochs or batches that goes to its end, or around what runs one."""
+    if keyword(call, "schedule") is not None or is_constant(keyword(call, "enabled"), False):
+        return False
+    if keyword(call, "enabled") is not None or (call.args and not is_constant(call.args[0], True)):
+        return False
+    kinds = {one: code.loop_kind(one) for one in ast.walk(block) if isinstance(one, Repeated)}
+    trained = [one for one, kind in kinds.items() if kind in (LoopKind.EPOCH, LoopKind.BATCH)]
+    return bool(trained) and not any(_ends_early(one, kinds[one]) for one in trained)
+
+
+def _ends_early(loop: Repeated, kind: LoopKind) -> bool:
+    """A `break`, or a loop over some of the batches only."""
+    if any(isinstance(node, ast.Break) for node in ast.walk(loop)):
+        return True
+    over = loop.test if isinstance(loop, ast.While) else loop.iter
+    few = any(
+        isinstance(one, ast.Constant) and isinstance(one.value, int) and one.value <= 100 for one in ast.walk(over)
+    )
+    return kind is LoopKind.BATCH and (few or "islice" in ast.unparse(over))
+
+
+def _found(code: Code, node: ast.AST, message: str, repair: str, hints: dict[str, str] | None = None) -> Found:
+    here = code.heat(node)
+    certain = here.confidence is not Confidence.LOW and here.frequency is not Frequency.NEVER
+    confidence = Confidence.HIGH if certain and not _behind_switch(code, node) else Confidence.LOW
+    heat = Heat(Frequency.BATCH, confidence, Side.TRAIN, (Step(code.path, _line(node), "left on from here"),))
+    return Found(
+        node, message, repair, Applicability.SAFE if hints else Applicability.DISPLAY_ONLY, heat, hints=hints or {}
+    )
+
+
+def _line(node: ast.AST) -> int:
+    return int(getattr(node, "lineno", 1))
+
+
+def _behind_switch(code: Code, node: ast.AST) -> bool:
+    """An option asks for it, or a function whose purpose are reproducible runs."""
+    scope = code.function(node)
+    if scope is not None and "deterministic" in ast.unparse(scope):
+        return True
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if isinstance(outer, ast.If | ast.IfExp) and "__name__" not in ast.unparse(outer.test):
+            return not isinstance(outer.test, ast.Constant)
+    return False

@@ -1,0 +1,11 @@
+"""The file is mapped into memory instead of being read whole."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.source.place import Place
+
+
+def fix(place: Place) -> None:
+    place.set_argument(place.node(cst.Call), "mmap_mode", '"r"')

@@ -1,0 +1,75 @@
+"""Python loops over the elements of a tensor."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence
+from hotlap.source.code import Code, last_name
+from hotlap.source.elements import (
+    ElementLoop,
+    counts,
+    element_loops,
+    is_scalar_work,
+    is_sequential,
+    is_worked_on,
+    reads_elements,
+)
+from hotlap.source.rule import Found
+from hotlap.source.samples import only_shows, per_sample
+from hotlap.source.syncs import shown
+from hotlap.source.terms import NUMPY, TENSOR
+
+WORDS = ("for ",)
+ONLY_HOT = True
+
+
+def find(code: Code) -> Iterator[Found]:
+    for found in element_loops(code):
+        heat = code.heat(found.loop.body[0])
+        if (
+            not heat.hot
+            or found.fixed
+            or counts(found)
+            or is_sequential(found)
+            or only_shows(found.loop.body)
+            or _is_asked(code, found)
+        ):
+            continue
+        scalar = is_scalar_work(code, found)
+        if not scalar and (
+            is_worked_on(code, found) or not reads_elements(found, single=True) or not _on_device(code, found)
+        ):
+            continue
+        yield Found(
+            found.loop.iter,
+            f"the loop over `{shown(found.arrays[0], 40)}` goes through a tensor element by element in Python",
+            "work on the whole tensor: comparisons, torch.where, masks and sums run at once",
+            heat=code.heat(found.loop),
+            confidence=_confidence(code, found, scalar),
+        )
+
+
+def _confidence(code: Code, found: ElementLoop, scalar: bool) -> Confidence | None:
+    """Elements of an array cost a tenth of a tensor's: worth a word where it is done for every sample."""
+    if all(code.kind(one) == NUMPY for one in found.arrays):
+        return Confidence.MEDIUM if per_sample(code, found.loop) else Confidence.LOW
+    return None if scalar else Confidence.MEDIUM
+
+
+def _is_asked(code: Code, found: ElementLoop) -> bool:
+    """Under `if isinstance(x, tuple)`: it is a tuple there."""
+    names = {ast.unparse(one) for one in found.arrays}
+    return any(
+        isinstance(one, ast.If)
+        and any(
+            isinstance(part, ast.Call) and last_name(part.func) == "isinstance" and ast.unparse(part.args[0]) in names
+            for part in ast.walk(one.test)
+        )
+        for one in code.ancestors(found.loop)
+    )
+
+
+def _on_device(code: Code, found: ElementLoop) -> bool:
+    return all(code.kind(one) == TENSOR for one in found.arrays)

@@ -1,0 +1,185 @@
+"""Frames copied for nothing: a copy of what is new already, one that nobody changes, one per column, one per row."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence
+from hotlap.source.classes import Reference
+from hotlap.source.code import Code, Definition, keyword, last_name
+from hotlap.source.frames import is_frame, is_grouped
+from hotlap.source.heat import Heat
+from hotlap.source.rule import Found
+from hotlap.source.samples import dotted, mentions, prepares
+from hotlap.source.syncs import shown
+
+WORDS = (".copy()", ".copy(deep", ".append(", "concat(")
+_NEW = frozenset(
+    "drop reset_index fillna merge join rename assign set_index pivot_table "
+    "pivot melt astype replace explode reindex interpolate".split()
+)
+_IN_PLACE = frozenset(
+    "drop fillna dropna rename sort_values reset_index set_index replace drop_duplicates insert pop update sort_index "
+    "interpolate ffill bfill clip mask where eval".split()
+)
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.calls("copy"):
+        if isinstance(call.func, ast.Attribute) and _is_frame_copy(code, call, call.func) and prepares(code, call):
+            yield from _copied(code, call, call.func)
+    yield from _grown(code)
+
+
+def _is_frame_copy(code: Code, call: ast.Call, function: ast.Attribute) -> bool:
+    shallow = keyword(call, "deep")
+    return is_frame(code, function.value) and not call.args and shallow is None
+
+
+def _found(code: Code, node: ast.expr, message: str, repair: str, confidence: Confidence, safe: bool = False) -> Found:
+    heat = code.heat(node)
+    return Found(
+        node, message, repair, Applicability.SAFE if safe else Applicability.DISPLAY_ONLY,
+        heat=Heat(heat.frequency, Confidence.HIGH, heat.side, heat.why), confidence=confidence,
+    )  # fmt: skip
+
+
+def _copied(code: Code, call: ast.Call, function: ast.Attribute) -> Iterator[Found]:
+    if _is_new(code, function.value):
+        yield _found(
+            code,
+            call,
+            f"`{shown(call)}` copies a frame that is new already",
+            "leave out .copy()",
+            Confidence.HIGH,
+            True,
+        )
+        return
+    name = _name_of(code, call)
+    scope = code.function(call)
+    if not name or scope is None:
+        return
+    if _is_only_read(code, scope, call, name):
+        yield _found(
+            code, call, f"`{shown(call)}` is never changed afterwards", f"use `{dotted(function.value)}` itself",
+            Confidence.MEDIUM,
+        )  # fmt: skip
+    elif isinstance(function.value, ast.Name) and _is_replaced_everywhere(code, scope, function.value.id, name):
+        yield _found(
+            code, call, f"`{scope.name}` copies the whole frame, and every caller throws the old one away",
+            "add the columns to the frame itself, all of them at once with frame.assign(…)", Confidence.MEDIUM,
+        )  # fmt: skip
+
+
+def _is_new(code: Code, node: ast.expr) -> bool:
+    """What a method or a reader of pandas has just made, held by nobody else."""
+    if not isinstance(node, ast.Call) or is_grouped(node):
+        return False
+    if code.full_name(node.func).startswith(("pandas.read_", "pandas.concat", "pandas.merge", "pandas.DataFrame")):
+        return not code.full_name(node.func).endswith("DataFrame") and keyword(node, "copy") is None
+    method = isinstance(node.func, ast.Attribute) and node.func.attr in _NEW
+    return method and keyword(node, "inplace") is None and keyword(node, "copy") is None
+
+
+def _name_of(code: Code, call: ast.Call) -> str:
+    parent = code.parent(call)
+    one = isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)
+    return parent.targets[0].id if one else ""  # type: ignore[union-attr]
+
+
+def _is_only_read(code: Code, scope: Definition, call: ast.Call, name: str) -> bool:
+    """The copy never leaves the function, and neither it nor the frame it was made of is changed there."""
+    assert isinstance(call.func, ast.Attribute)
+    original = dotted(call.func.value)
+    if not original or original == name:
+        return False
+    uses = 0
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Name | ast.Attribute) and dotted(node) in (name, original):
+            uses += dotted(node) == name
+            if not _reads(code, node, call):
+                return False
+    return uses > 1
+
+
+def _reads(code: Code, node: ast.Name | ast.Attribute, call: ast.Call) -> bool:
+    parent = code.parent(node)
+    if isinstance(node.ctx, ast.Store | ast.Del):
+        return isinstance(parent, ast.Assign) and parent.value is call
+    if isinstance(parent, ast.Subscript):
+        return isinstance(parent.ctx, ast.Load) and not _leads_to_store(code, parent)
+    if isinstance(parent, ast.Attribute):
+        changed = parent.attr in _IN_PLACE and _is_in_place(code, parent)
+        return isinstance(parent.ctx, ast.Load) and not changed and not _leads_to_store(code, parent)
+    if isinstance(parent, ast.Call):
+        return last_name(parent.func) in ("len", "print", "list", "sum", "max", "min")
+    return isinstance(parent, ast.Compare | ast.BinOp)
+
+
+def _is_in_place(code: Code, attribute: ast.Attribute) -> bool:
+    call = code.parent(attribute)
+    return (
+        not isinstance(call, ast.Call)
+        or keyword(call, "inplace") is not None
+        or attribute.attr in ("insert", "pop", "update")
+    )
+
+
+def _leads_to_store(code: Code, node: ast.AST) -> bool:
+    """`frame.loc[…] = …`, `frame["x"].values[0] = …`."""
+    here: ast.AST | None = node
+    while isinstance(here, ast.Attribute | ast.Subscript):
+        if isinstance(here.ctx, ast.Store | ast.Del):
+            return True
+        here = code.parent(here)
+    return False
+
+
+def _is_replaced_everywhere(code: Code, scope: Definition, original: str, name: str) -> bool:
+    """`frame = add_column(frame, …)`, at every call and more than once."""
+    function = code._reader_function(scope.body[0])
+    returned = any(
+        isinstance(one, ast.Return) and one.value is not None and dotted(one.value) == name for one in ast.walk(scope)
+    )
+    if function is None or not returned or original not in function.parameters:
+        return False
+    calls = [one for one in code.calls(scope.name) if code.project.targets(code.term(one.func), code.path)]
+    callers = code.hotness.callers.get(Reference(code.path, function.name), [])
+    return len(calls) > 1 and len(callers) == len(calls) and all(_replaces(code, one) for one in calls)
+
+
+def _replaces(code: Code, call: ast.Call) -> bool:
+    """What goes in is what comes out, or is not used again."""
+    if not call.args or not isinstance(call.args[0], ast.Name):
+        return bool(call.args) and isinstance(call.args[0], ast.Call)
+    parent = code.parent(call)
+    if isinstance(parent, ast.Return):
+        return True
+    return isinstance(parent, ast.Assign) and dotted(parent.targets[0]) == call.args[0].id
+
+
+# frame = pd.concat([frame, row]) in a loop
+
+
+def _grown(code: Code) -> Iterator[Found]:
+    for call in code.calls("concat", "append"):
+        parent = code.parent(call)
+        loop = next(code.loops(call), None)
+        if loop is None or not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+            continue
+        name = dotted(parent.targets[0])
+        if not name or not _adds_to(code, call, name) or not prepares(code, call):
+            continue
+        yield _found(
+            code, call, f"`{shown(call)}` copies all rows so far in every turn of the loop",
+            "gather the parts in a list and concatenate once, after the loop", Confidence.HIGH,
+        )  # fmt: skip
+
+
+def _adds_to(code: Code, call: ast.Call, name: str) -> bool:
+    if code.full_name(call.func) == "pandas.concat":
+        given = call.args[0] if call.args else keyword(call, "objs")
+        return isinstance(given, ast.List | ast.Tuple) and any(dotted(one) == name for one in given.elts)
+    appended = isinstance(call.func, ast.Attribute) and call.func.attr == "append" and dotted(call.func.value) == name
+    return appended and is_frame(code, call.func.value) and not mentions(call.func, set())  # type: ignore[attr-defined]

@@ -1,0 +1,111 @@
+"""Rows of a frame looked up one at a time where batches are made."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence
+from hotlap.source.code import Code, last_name
+from hotlap.source.frames import has_pandas
+from hotlap.source.rule import Found
+from hotlap.source.samples import is_kept
+from hotlap.source.syncs import shown
+from hotlap.source.terms import FRAME, NUMPY, UNKNOWN
+
+WORDS = ("frame", "df[", ".iloc", ".loc", ".at[", ".iat[", "pandas", "pd.", "DataFrame", "Series")
+ONLY_HOT = True
+_REPAIR = "take the columns out once, in __init__: frame[name].to_numpy(), and index the array"
+
+
+def find(code: Code) -> Iterator[Found]:
+    seen: set[int] = set()
+    for node in code.nodes(ast.Subscript):
+        assert isinstance(node, ast.Subscript)
+        if node.lineno in seen or not isinstance(node.ctx, ast.Load) or not code.heat(node).hot:
+            continue
+        what, confidence = _looked_up(code, node)
+        if not what or is_kept(code, node):
+            continue
+        seen.add(node.lineno)
+        often = code.heat(node).frequency.value
+        yield Found(node, f"`{shown(node)}` {what} {often}", _REPAIR, confidence=confidence)
+
+
+def _looked_up(code: Code, node: ast.Subscript) -> tuple[str, Confidence | None]:
+    base = node.value
+    if isinstance(base, ast.Attribute) and base.attr in ("iloc", "loc", "at", "iat"):
+        return _by_indexer(code, node, base)
+    whole = _array_of(base)
+    if whole is not None:
+        if code.kind(whole) != FRAME:
+            return "", None
+        if isinstance(whole, ast.Subscript):
+            return "takes a column out of the frame", Confidence.MEDIUM
+        return "makes an array of the whole frame", None
+    if _is_named_frame(code, base) and isinstance(node.slice, ast.Name) and code.kind(node.slice) != "text":
+        return "looks up one element of a column", Confidence.MEDIUM
+    if code.kind(base) != FRAME:
+        return "", None
+    if isinstance(node.slice, ast.Compare | ast.BinOp) and _is_mask(node.slice):
+        return "searches the whole frame", None
+    return ("looks up one element of a column", Confidence.MEDIUM) if _is_element(code, node) else ("", None)
+
+
+def _array_of(node: ast.expr) -> ast.expr | None:
+    """The frame of `frame.values` and `frame.to_numpy()`."""
+    if isinstance(node, ast.Attribute) and node.attr == "values":
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "to_numpy":
+        return node.func.value
+    return None
+
+
+def _is_named_frame(code: Code, node: ast.expr) -> bool:
+    """`self.frame["label"]` of something unknown: the shape of it, and what it is called, together say what it is."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant) or code.kind(node) != UNKNOWN:
+        return False
+    words = last_name(node.value).lower().split("_")
+    return isinstance(node.slice.value, str) and any(word in ("df", "dataframe", "frame") for word in words)
+
+
+def _by_indexer(code: Code, node: ast.Subscript, base: ast.Attribute) -> tuple[str, Confidence | None]:
+    kind = code.kind(base.value)
+    if kind not in (FRAME, UNKNOWN) or _is_constant(node.slice):
+        return "", None
+    if kind == UNKNOWN and base.attr != "iloc" and (base.attr != "loc" or not has_pandas(code)):
+        return "", None  # distributions have a `loc` of their own, arrays of jax an `at`
+    if isinstance(node.slice, ast.Slice):
+        return "cuts rows out of a frame", Confidence.MEDIUM
+    return "looks up a row of a frame", None if kind == FRAME or base.attr == "iloc" else Confidence.MEDIUM
+
+
+def _is_constant(node: ast.expr) -> bool:
+    """`frame.iloc[0]`, or `frame.loc[:, "name"]`: a column, not a row."""
+    if isinstance(node, ast.Tuple):
+        first = node.elts[0] if node.elts else node
+        if isinstance(first, ast.Constant):
+            return first.value is Ellipsis
+        return isinstance(first, ast.Slice) and first.lower is None and first.upper is None
+    return isinstance(node, ast.Constant)
+
+
+def _is_mask(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.BitAnd | ast.BitOr) and _is_mask(node.left)
+    return isinstance(node, ast.Compare)
+
+
+def _is_element(code: Code, node: ast.Subscript) -> bool:
+    """`frame["label"][index]` or `self.labels[index]` where that is a column."""
+    if isinstance(node.slice, ast.Constant | ast.List | ast.Slice | ast.Tuple) or code.kind(node.slice) in (
+        FRAME,
+        NUMPY,
+    ):
+        return False
+    column = isinstance(code.parent(node), ast.Attribute)  # frame[name].max()
+    return not column and code.kind(node.slice) != "text" and _varies(node.slice)
+
+
+def _varies(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.BinOp | ast.Subscript | ast.Call | ast.Attribute)

@@ -1,0 +1,238 @@
+"""The same file read again: in every epoch or trial, or twice at the start."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+
+from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.source.classes import Reference
+from hotlap.source.code import Code, Definition, Repeated, last_name
+from hotlap.source.heat import Heat, Side
+from hotlap.source.hotness import LoopKind
+from hotlap.source.invariant import set_by
+from hotlap.source.reads import ARRAY, MODELS, TABLE, WORDS, read_of, reading_functions
+from hotlap.source.rule import Found
+from hotlap.source.samples import dependents, in_tests, is_kept, loops, mentions, per_sample
+from hotlap.source.syncs import shown
+
+__all__ = ["WORDS", "find"]
+_WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())
+_STUDIES = frozenset(("optimize", "agent", "run", "Tuner", "with_parameters", "with_resources"))
+
+
+def find(code: Code) -> Iterator[Found]:
+    if in_tests(code.path) or not code.trains():
+        return
+    reads = [call for call in code.all_calls() if _is_read(code, call)]
+    repeated = set()
+    for call in reads:
+        for found in _in_loop(code, call):
+            repeated.add(call)
+            yield found
+    yield from _twice(code, [call for call in reads if call not in repeated])
+
+
+def _is_read(code: Code, call: ast.Call) -> bool:
+    """Reads data: by a library, or by a function or class of the project that does so whatever it is given."""
+    sort = read_of(code, call)
+    if sort is not None:
+        return sort in (TABLE, ARRAY) and not _is_weights(code, call)
+    if not call.args and not call.keywords:
+        return False
+    targets = code.project.targets(code.term(call.func), code.path) if code.term(call.func) else []
+    if len(targets) != 1 or not reading_functions(code.project, targets[0]) or _keeps(code, targets[0]):
+        return False
+    return not _is_weights(code, call)  # last: it reads the whole statement
+
+
+def _is_weights(code: Code, call: ast.Call) -> bool:
+    """A checkpoint, which changes while training goes on."""
+    if code.full_name(call.func).startswith(("pandas.", "numpy.")):
+        return False
+    statement = code.statement(call)
+    texts = " ".join(code.lines[statement.lineno - 1 : (statement.end_lineno or statement.lineno)]).lower()
+    return any(
+        word in texts for word in ("state", "ckpt", "checkpoint", "model", "weight", "resume", "pretrain", "best")
+    )
+
+
+def _keeps(code: Code, target: Reference) -> bool:
+    function = code.project.function(target)
+    return any(name.rsplit(".", 1)[-1] in ("cache", "lru_cache", "cached") for name, _ in function.decorators)
+
+
+# In a loop
+
+
+def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
+    if per_sample(code, call) or is_kept(code, call) or _writes_between(code, call):
+        return
+    heat = code.heat(call)
+    loop = next((one for one in loops(code, call) if _repeats_training(code, one)), None)
+    if loop is not None and _is_same(call, _changing(code, call)):
+        frequency = heat.frequency if heat.hot else Frequency.EPOCH
+        why = heat.why or (Step(code.path, loop.lineno, "loop around a training"),)
+        if heat.frequency not in (Frequency.RARE, Frequency.NEVER):
+            yield _again(call, Heat(frequency, Confidence.HIGH, heat.side, why))
+        return
+    function = code.function(call)
+    if function is None or next(loops(code, call), None) is not None or _depends(call, function):
+        return
+    if code.full_name(call.func) in MODELS:
+        return
+    if heat.frequency is Frequency.EPOCH or (heat.hot and heat.side is not Side.LOAD):
+        yield _again(call, heat._replace(confidence=Confidence.MEDIUM))
+    elif _is_trial(code, function):
+        why = (Step(code.path, function.lineno, f"{function.name} is run for every trial"),)
+        yield _again(call, Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, why))
+
+
+def _again(call: ast.Call, heat: Heat) -> Found:
+    often = "in every trial" if heat.why and heat.why[-1].text.endswith("every trial") else heat.frequency.value
+    return Found(call, f"`{shown(call)}` reads the same data {often}", "read it once, before the loop", heat=heat)
+
+
+def _repeats_training(code: Code, loop: Repeated) -> bool:
+    """Over epochs, trials, folds or batches."""
+    return code.loop_kind(loop) in (LoopKind.EPOCH, LoopKind.BATCH, LoopKind.BATCH_LIKELY)
+
+
+def _changing(code: Code, call: ast.Call) -> set[str]:
+    """Everything that the loops around it set, and what depends on that."""
+    names: set[str] = set()
+    for loop in loops(code, call):
+        names |= set_by(loop)
+    function = code.function(call)
+    return dependents(function, names) if function is not None else names
+
+
+def _is_same(call: ast.Call, changing: set[str]) -> bool:
+    parts = (*call.args, *(word.value for word in call.keywords))
+    texts = {ast.unparse(one) for part in parts for one in ast.walk(part) if isinstance(one, ast.Attribute)}
+    return bool(parts) and not any(mentions(part, changing) for part in parts) and not texts & changing
+
+
+def _depends(call: ast.Call, function: Definition) -> bool:
+    names = dependents(function)
+    return any(mentions(part, names) for part in (*call.args, *(word.value for word in call.keywords)))
+
+
+def _is_trial(code: Code, function: Definition) -> bool:
+    """Handed to a search over hyper-parameters: `study.optimize(objective)`; or called by what is."""
+    return function.name in _trials(code)
+
+
+@lru_cache(maxsize=2)
+def _trials(code: Code) -> frozenset[str]:
+    """Names of the functions that a search runs, and of those they call."""
+    if not any(True for _ in code.calls(*_STUDIES)):
+        return frozenset()
+    names = {one.id for one in code.nodes(ast.Name) if isinstance(one, ast.Name) and _is_handed_to_study(code, one)}
+    for _ in range(4):
+        for function in code.nodes(ast.FunctionDef):
+            if isinstance(function, ast.FunctionDef) and function.name in names:
+                names |= {last_name(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
+    return frozenset(names)
+
+
+def _is_handed_to_study(code: Code, node: ast.AST) -> bool:
+    inner: ast.AST = node
+    for one in code.ancestors(node):
+        if isinstance(one, ast.stmt):
+            return False
+        if isinstance(one, ast.Call) and one.func is not inner and last_name(one.func) in _STUDIES:
+            name = code.full_name(one.func)
+            return last_name(one.func) in ("optimize", "Tuner", "agent") or name.startswith(("ray.", "wandb."))
+        if isinstance(one, ast.Call) and one.func is inner and not isinstance(code.parent(one), ast.Lambda):
+            return False  # called, not handed on
+        inner = one
+    return False
+
+
+def _writes_between(code: Code, call: ast.Call) -> bool:
+    """The same path is written to somewhere in the file: what is read may be new each time."""
+    paths = {ast.unparse(one) for part in call.args[:1] for one in (part, *_bases(part))}
+    return any(
+        any(ast.unparse(part) in paths for part in node.args)
+        for node in (*code.calls(*_WRITES), *code.calls("open"))
+        if last_name(node.func) != "open" or _opens_to_write(node)
+    )
+
+
+def _bases(node: ast.expr) -> Iterator[ast.expr]:
+    """`self.path` of `self.path.read_bytes()`."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+        yield node
+
+
+def _opens_to_write(call: ast.Call) -> bool:
+    mode = call.args[1] if len(call.args) > 1 else None
+    return isinstance(mode, ast.Constant) and bool(set(str(mode.value)) & set("wax"))
+
+
+# Twice
+
+
+def _twice(code: Code, reads: list[ast.Call]) -> Iterator[Found]:
+    groups: dict[tuple[object, str], list[ast.Call]] = defaultdict(list)
+    for call in reads:
+        if next(loops(code, call), None) is None and not isinstance(code.parent(call), ast.Subscript):
+            groups[code.function(call), ast.unparse(call)].append(call)
+    for same in groups.values():
+        for number, call in enumerate(same[1:], 1):
+            first = next((one for one in same[:number] if _both_run(code, one, call)), None)
+            if first is None or _changed_between(code, first, call):
+                continue
+            where = Step(code.path, first.lineno, "read here before")
+            heat = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN, (where,))
+            message = f"`{shown(call)}` reads again what line {first.lineno} has read"
+            yield Found(call, message, "read it once and use it for both", heat=heat, confidence=Confidence.MEDIUM)
+            break
+
+
+def _both_run(code: Code, one: ast.Call, other: ast.Call) -> bool:
+    """Not two branches of one condition, and neither in a branch that the other is not in."""
+    return _branches(code, one) == _branches(code, other) and code.heat(other).frequency is not Frequency.NEVER
+
+
+def _branches(code: Code, call: ast.Call) -> list[tuple[ast.AST, str]]:
+    found: list[tuple[ast.AST, str]] = []
+    here: ast.AST = call
+    for parent in code.ancestors(call):
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            break
+        if isinstance(parent, ast.If | ast.IfExp | ast.Try | ast.ExceptHandler | ast.Match):
+            found.append((parent, _side(parent, here)))
+        here = parent
+    return found
+
+
+def _side(parent: ast.AST, child: ast.AST) -> str:
+    for field in ("body", "orelse", "handlers", "finalbody"):
+        value = getattr(parent, field, None)
+        if value is child or (isinstance(value, list) and child in value):
+            return field
+    return ""
+
+
+def _changed_between(code: Code, first: ast.Call, second: ast.Call) -> bool:
+    """A name in the arguments is set anew, the file is written, or a function returns, in between."""
+    names = {node.id for node in ast.walk(second) if isinstance(node, ast.Name)}
+    paths = {ast.unparse(one) for one in second.args[:1]}
+    scope = code.function(first) or code.tree
+    for node in ast.walk(scope):
+        line = getattr(node, "lineno", 0)
+        if not first.lineno < line < second.lineno:
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:
+            return True
+        if isinstance(node, ast.Call) and last_name(node.func) in ("chdir", "download"):
+            return True
+        writes = isinstance(node, ast.Call) and last_name(node.func) in _WRITES
+        if writes and any(ast.unparse(part) in paths for part in node.args):  # type: ignore[attr-defined]
+            return True
+    return False

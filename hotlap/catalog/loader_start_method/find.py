@@ -1,0 +1,142 @@
+"""CUDA in processes that are forks of one: in what loads samples, and in what multiprocessing runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence
+from hotlap.source import features, loaders
+from hotlap.source.code import Code, keyword
+from hotlap.source.heat import Side
+from hotlap.source.programs import is_test
+from hotlap.source.rule import Found
+from hotlap.source.syncs import shown
+from hotlap.source.torch_names import CREATION
+from hotlap.source.transfers import is_device, transfers
+
+WORDS = ("cuda", ".to(", "device=")
+_STARTING = ("multiprocessing.", "torch.multiprocessing.", "concurrent.futures.", "multiprocess.")
+_CUDA = re.compile(r"\bcuda\b|\.to\((?:self\.)?device")
+_HARMLESS = re.compile(r"is_available|device_count|manual_seed|get_device_name|is_initialized")
+
+
+def find(code: Code) -> Iterator[Found]:
+    if is_test(code.path) or code.project_uses(features.OTHER_START):
+        return
+    yield from _in_workers(code)
+    yield from _in_processes(code)
+
+
+# Workers of a loader
+
+
+def _in_workers(code: Code) -> Iterator[Found]:
+    seen: set[ast.AST | None] = set()
+    workers = _workers(code)
+    for node, certain in sorted((*_placed(code), *_kept(code)), key=lambda one: one[0].lineno):
+        heat = code.heat(node)
+        function = code.function(node)
+        if heat.side is not Side.LOAD or not heat.hot or function in seen or workers is None:
+            continue
+        seen.add(function)
+        yield Found(
+            node,
+            f"`{shown(node, 40)}` uses the device in a worker of the loader, which is a fork: CUDA fails there",
+            "load on the host, and move whole batches in the training loop; then workers can be forks",
+            confidence=min((workers, certain), key=lambda one: one.rank),
+        )
+
+
+def _kept(code: Code) -> Iterator[tuple[ast.expr, Confidence]]:
+    """`self.data` in `__getitem__`, where the constructor has put it on a device."""
+    for owner in code.nodes(ast.ClassDef):
+        assert isinstance(owner, ast.ClassDef)
+        methods = {one.name: one for one in owner.body if isinstance(one, ast.FunctionDef)}
+        if "__init__" not in methods or "__getitem__" not in methods:
+            continue
+        kept = {
+            ast.unparse(statement.targets[0]): certain
+            for call, certain in _placed(code)
+            if code.function(call) is methods["__init__"]
+            and isinstance(statement := code.statement(call), ast.Assign)
+            and statement.value is call
+        }
+        for node in ast.walk(methods["__getitem__"]):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in kept:
+                yield node, kept[ast.unparse(node)]
+
+
+def _workers(code: Code) -> Confidence | None:
+    """How sure it is that worker processes load; None where they do not."""
+    every = list(loaders.loaders(code))
+    kinds = {one.workers() for one in every if "multiprocessing_context" not in one.settings}
+    if "some" in kinds:
+        return Confidence.HIGH
+    if "unknown" in kinds:
+        return Confidence.MEDIUM
+    if every:
+        return None
+    return Confidence.MEDIUM if code.project_uses(features.WORKERS) else None
+
+
+def _placed(code: Code) -> Iterator[tuple[ast.Call, Confidence]]:
+    """Calls that put something on a device, and how sure it is that it is a GPU."""
+    for call, _, device in transfers(code):
+        if not _is_parameter(code, device):
+            yield call, _certainty(device)
+    for call in code.calls(*CREATION):
+        device = keyword(call, "device")
+        known = code.full_name(call.func).startswith("torch.") and not _is_parameter(code, device)
+        if device is not None and known and is_device(code, device):
+            yield call, _certainty(device)
+
+
+def _is_parameter(code: Code, device: ast.expr | None) -> bool:
+    """Who calls the function says which device, and may say none."""
+    function = code.function(device) if isinstance(device, ast.Name) else None
+    if function is None or not isinstance(device, ast.Name):
+        return False
+    return any(one.arg == device.id for one in (*function.args.args, *function.args.kwonlyargs))
+
+
+def _certainty(device: ast.expr | None) -> Confidence:
+    return Confidence.HIGH if device is None or "cuda" in ast.unparse(device) else Confidence.MEDIUM
+
+
+# Processes of one's own
+
+
+def _in_processes(code: Code) -> Iterator[Found]:
+    for call in code.calls("Process", "Pool", "ProcessPoolExecutor"):
+        if not code.full_name(call.func).startswith(_STARTING) or keyword(call, "mp_context") is not None:
+            continue
+        if _uses_cuda(code, call) and _has_begun(code, call):
+            yield Found(
+                call,
+                f"`{shown(call, 40)}` forks a process that has CUDA in use; in the fork CUDA fails",
+                'start it anew: torch.multiprocessing.get_context("spawn")',
+                confidence=Confidence.MEDIUM,
+            )
+
+
+def _uses_cuda(code: Code, call: ast.Call) -> bool:
+    """What the process runs speaks of CUDA."""
+    given = keyword(call, "target") or keyword(call, "initializer")
+    if given is None or not isinstance(given, ast.Name | ast.Attribute):
+        return False
+    name = given.attr if isinstance(given, ast.Attribute) else given.id
+    return any(
+        isinstance(one, ast.FunctionDef) and one.name == name and _CUDA.search(_HARMLESS.sub("", ast.unparse(one)))
+        for one in code.nodes(ast.FunctionDef)
+    )
+
+
+def _has_begun(code: Code, call: ast.Call) -> bool:
+    """Something was put on the device before, in the same function or where the file begins."""
+    here = code.function(call)
+    return any(
+        one.lineno < call.lineno and code.function(one) in (here, None) and certain is Confidence.HIGH
+        for one, certain in _placed(code)
+    )

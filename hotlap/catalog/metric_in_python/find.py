@@ -1,0 +1,147 @@
+"""Metrics computed by Python or by sklearn for every batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence
+from hotlap.source.code import Code, last_name
+from hotlap.source.elements import ElementLoop, counts, element_loops, is_sequential, reads_elements
+from hotlap.source.heat import Side
+from hotlap.source.rule import Found
+from hotlap.source.samples import only_shows
+from hotlap.source.syncs import shown
+from hotlap.source.terms import MODULE, TEXT
+
+WORDS = ("for ", "sklearn")
+ONLY_HOT = True
+_LIBRARIES = ("sklearn.metrics.", "seqeval.metrics.", "skimage.metrics.")
+_OTHER = ("check_", "make_", "get_")  # these compute nothing
+
+
+def find(code: Code) -> Iterator[Found]:
+    yield from _by_library(code)
+    counted = list(_by_counting(code))
+    yield from counted
+    known = {one.node for one in counted}
+    yield from (one for one in _by_comparing(code) if one.node not in known)
+
+
+def _by_library(code: Code) -> Iterator[Found]:
+    for call in code.all_calls():
+        name = code.full_name(call.func)
+        if not name.startswith(_LIBRARIES) or last_name(call.func).startswith(_OTHER):
+            continue
+        if _is_hot(code, call) and not _is_nested(code, call):
+            yield Found(
+                call,
+                f"`{shown(call)}` copies every batch to the host to compute a metric there",
+                "count on the device (torchmetrics, or sums of comparisons), or gather and compute once after the loop",
+            )
+
+
+def _is_hot(code: Code, node: ast.AST) -> bool:
+    heat = code.heat(node)
+    return heat.hot and heat.side is not Side.LOAD
+
+
+def _is_nested(code: Code, call: ast.Call) -> bool:
+    parent = code.parent(call)
+    return isinstance(parent, ast.Call) and code.full_name(parent.func).startswith(_LIBRARIES)
+
+
+def _by_counting(code: Code) -> Iterator[Found]:
+    for found in element_loops(code):
+        if not _is_hot(code, found.loop.body[0]) or only_shows(found.loop.body):
+            continue
+        names = counts(found)
+        if is_sequential(found):
+            continue
+        if names or _scores_rows(code, found):
+            yield Found(
+                found.loop.iter,
+                f"`{names[0]}` is counted element by element in Python"
+                if names
+                else f"the rows of `{shown(found.arrays[0], 40)}` are scored one by one in Python",
+                "count on the whole tensor: (predicted == target).sum(), torch.bincount for a confusion matrix",
+                heat=code.heat(found.loop),
+                confidence=None if names else Confidence.MEDIUM,
+            )
+
+
+def _by_comparing(code: Code) -> Iterator[Found]:
+    """`if guessed[i] == wanted[i]: hits += 1`, whatever they are: it is done for every batch."""
+    for loop in code.nodes(ast.For):
+        assert isinstance(loop, ast.For)
+        if not _is_hot(code, loop.body[0]) or only_shows(loop.body):
+            continue
+        name = next(_hits(code, loop), "")
+        if name:
+            yield Found(
+                loop.iter,
+                f"`{name}` is counted element by element in Python",
+                "count on the whole tensor: (predicted == target).sum(), torch.bincount for a confusion matrix",
+                heat=code.heat(loop),
+                confidence=Confidence.MEDIUM,
+            )
+
+
+def _hits(code: Code, loop: ast.For) -> Iterator[str]:
+    sources = _sources(loop)
+    for node in (one for statement in loop.body for one in ast.walk(statement)):
+        if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+            continue
+        if not isinstance(node.test.ops[0], ast.Eq | ast.NotEq):
+            continue
+        sides = [_source(one, sources) for one in (node.test.left, node.test.comparators[0])]
+        if "" in sides or sides[0] == sides[1] or any(code.kind(one) == TEXT for one in ast.walk(node.test)):
+            continue
+        for one in node.body:
+            if isinstance(one, ast.AugAssign) and isinstance(one.value, ast.Constant) and one.value.value == 1:
+                yield ast.unparse(one.target)
+
+
+def _sources(loop: ast.For) -> dict[str, str]:
+    """Of which sequence each name of the body is an element: by zip, or by a number."""
+    found: dict[str, str] = {}
+    if not isinstance(loop.iter, ast.Call):
+        return found
+    if last_name(loop.iter.func) == "zip" and isinstance(loop.target, ast.Tuple):
+        for target, given in zip(loop.target.elts, loop.iter.args, strict=False):
+            if isinstance(target, ast.Name):
+                found[target.id] = ast.unparse(given)
+    elif last_name(loop.iter.func) == "range" and isinstance(loop.target, ast.Name):
+        found[loop.target.id] = ""
+        for statement in loop.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                found[statement.targets[0].id] = _source(statement.value, found)
+    return found
+
+
+def _source(node: ast.expr, sources: dict[str, str]) -> str:
+    """The sequence that an expression is an element of."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Name) and one.slice.id in sources:
+            return ast.unparse(one.value)
+        if isinstance(one, ast.Name) and sources.get(one.id):
+            return sources[one.id]
+    return ""
+
+
+def _scores_rows(code: Code, found: ElementLoop) -> bool:
+    """Rows are turned into Python numbers, given to a function of the program, and what it says is gathered."""
+    if code.heat(found.loop.body[0]).side is not Side.EVALUATE or not reads_elements(found):
+        return False
+    nodes = [one for statement in found.loop.body for one in ast.walk(statement)]
+    calls = [one for one in nodes if isinstance(one, ast.Call)]
+    if any(code.callee_kind(one) == MODULE for one in calls):
+        return False
+    gathered = [one.args[0] for one in calls if last_name(one.func) == "append" and one.args]
+    gathered += [one.value for one in nodes if isinstance(one, ast.AugAssign)]
+    return any(isinstance(one, ast.Call) and _is_own(code, one) for one in gathered)
+
+
+def _is_own(code: Code, call: ast.Call) -> bool:
+    term = code.term(call.func)
+    return isinstance(term, tuple) and term[0] == "function"

@@ -1,0 +1,65 @@
+"""Runs the nn.LSTM and nn.GRU layers of each root by hotlap.engine.nn, where that is faster than cuDNN.
+
+The layers stay as they are: class, parameters and state_dict are torch's, and nothing of ours is in what is saved. Only
+calls of their forward pass through here. Which way a shape is run is measured once, before a CUDA graph is captured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotlap.catalog.identity import ByIdentity
+from hotlap.catalog.site import Original, Site
+
+
+def apply(site: Site) -> None:
+    swapped = Swapped(site)
+    site.when_root(swapped.known)
+
+
+class Swapped:
+    """The layers whose calls are ours."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._layers: ByIdentity[bool] = ByIdentity()
+        self._replaced = False
+
+    def known(self, root: Any) -> None:
+        nn, site = self._site.torch.nn, self._site
+        layers = [one for one in root.modules() if isinstance(one, nn.LSTM | nn.GRU)]
+        taken = [one for one in layers if type(one) in (nn.LSTM, nn.GRU) and on_gpu(one) and not one.proj_size]
+        if not taken:
+            site.no_effect(why_none(layers))
+            return
+        for one in taken:
+            self._layers.put(one, True)
+        if not self._replaced:
+            self._replaced = True
+            site.ledger.later(self._layers.clear)
+            for kind in (nn.LSTM, nn.GRU):
+                site.replace(kind, "forward", self._called)
+        site.applied(f"{len(taken)} of {len(layers)} recurrent layers, by whichever way is fastest for their shape")
+
+    def _called(self, original: Original, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if layer not in self._layers:
+            return original(*args, **kwargs)
+        from hotlap.engine.nn.modules import forward
+
+        return _as_torch_calls_it(forward, layer, original, *args, **kwargs)
+
+
+def _as_torch_calls_it(forward: Any, layer: Any, original: Original, input: Any, hx: Any = None) -> Any:  # noqa: A002
+    return forward(layer, original, input, hx)
+
+
+def on_gpu(layer: Any) -> bool:
+    return all(getattr(weight, "is_cuda", False) for weight in layer._flat_weights)
+
+
+def why_none(layers: list[Any]) -> str:
+    if not layers:
+        return "the model has no LSTM and no GRU"
+    if not any(map(on_gpu, layers)):
+        return "its recurrent layers are not on a GPU"
+    return "its recurrent layers have projections or a forward of their own"

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from hotlap.catalog.shares import kernels, layers, passes
+from hotlap.model.observation import Observation
+from hotlap.model.plan import Expectation
+
+
+def detect(seen: Observation) -> Expectation | None:
+    """At most the time of the recurrent layers, which is at most that of both passes."""
+    found = layers(seen, "LSTM", "GRU")
+    if not seen.on_cuda or not found:
+        return None
+    share = kernels(seen, "recurrent") or passes(seen)
+    if share <= 0:
+        return None
+    return Expectation(most=share, why=f"{found} recurrent layers take up to {share:.0%} of the step")

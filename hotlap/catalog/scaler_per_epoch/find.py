@@ -1,0 +1,77 @@
+"""A GradScaler that starts over every epoch, or every batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Frequency
+from hotlap.source.code import Code, Repeated, is_constant, keyword
+from hotlap.source.heat import Side
+from hotlap.source.hotness import LoopKind
+from hotlap.source.invariant import is_invariant, set_by
+from hotlap.source.positions import position_of
+from hotlap.source.rule import Found
+from hotlap.source.terms import OPTIMIZER, SCALER
+
+WORDS = ("GradScaler",)
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.calls("GradScaler"):
+        if code.kind(call) != SCALER or is_constant(keyword(call, "enabled"), False):
+            continue
+        heat = code.heat(call)
+        if heat.frequency not in (Frequency.EPOCH, Frequency.BATCH) or heat.side is Side.LOAD:
+            continue
+        if _in_constructor(code, call) or _is_whole_training(code, call):
+            continue
+        hints = _hoisting(code, call)
+        yield Found(
+            call,
+            f"the scaler is made anew {heat.frequency.value}, and forgets the scale it has learned",
+            "make it once, before the training",
+            Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
+            hints=hints,
+        )
+
+
+def _in_constructor(code: Code, call: ast.Call) -> bool:
+    function = code.function(call)
+    return function is not None and function.name in ("__init__", "__post_init__", "setup")
+
+
+def _is_whole_training(code: Code, call: ast.Call) -> bool:
+    """The loop or function around it makes an optimizer as well, or goes over epochs itself: folds, seeds, trials."""
+    loop = next(code.loops(call), None)
+    scope: ast.AST | None = loop or code.function(call)
+    if scope is None:
+        return True
+    if any(isinstance(node, ast.Call) and code.kind(node) == OPTIMIZER for node in ast.walk(scope)):
+        return True
+    return _holds_epochs(code, scope)
+
+
+def _holds_epochs(code: Code, scope: ast.AST) -> bool:
+    inner = [node for node in ast.walk(scope) if isinstance(node, Repeated) and node is not scope]
+    return any(code.loop_kind(one) is LoopKind.EPOCH for one in inner)
+
+
+def _hoisting(code: Code, call: ast.Call) -> dict[str, str]:
+    """Where the statement can go: before the outermost loop around it that trains."""
+    statement = code.statement(call)
+    loops = [one for one in code.loops(call) if code.loop_kind(one) in (LoopKind.EPOCH, LoopKind.BATCH)]
+    if not loops or not isinstance(statement, ast.Assign) or statement.value is not call:
+        return {}
+    outermost = loops[-1]
+    if len(statement.targets) != 1 or statement not in loops[0].body or not _can_precede(code, outermost):
+        return {}
+    changing = set().union(*(set_by(one) for one in loops))
+    if not all(is_invariant(one, changing) for one in (*call.args, *(word.value for word in call.keywords))):
+        return {}
+    return {"loop": position_of(outermost, code.lines)}
+
+
+def _can_precede(code: Code, loop: Repeated) -> bool:
+    kinds = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.With, ast.If, ast.While)
+    return isinstance(code.parent(loop), kinds)

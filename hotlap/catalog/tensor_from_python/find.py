@@ -1,0 +1,171 @@
+"""Tensors and arrays built from Python numbers, one character or item at a time, for every sample or row."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence, Frequency
+from hotlap.source.classes import Reference
+from hotlap.source.code import Code, last_name
+from hotlap.source.heat import Heat
+from hotlap.source.rule import Found
+from hotlap.source.samples import is_kept, per_sample, prepares
+from hotlap.source.syncs import shown
+from hotlap.source.terms import TEXT, UNKNOWN
+
+WORDS = ("torch.", "np.", "numpy")
+_MAKERS = frozenset(
+    [
+        f"torch.{name}"
+        for name in "tensor as_tensor FloatTensor LongTensor Tensor IntTensor BoolTensor ByteTensor".split()
+    ]
+    + [f"numpy.{name}" for name in "array asarray fromiter".split()]
+)
+_NUMBERS = frozenset(("int", "float", "ord", "bool"))
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.all_calls():
+        name = code.full_name(call.func)
+        if not call.args or name not in (*_MAKERS, "torch.stack", "torch.cat"):
+            continue
+        what = _by_items(code, call.args[0]) if name in _MAKERS else _by_tensors(code, call)
+        if not what or is_kept(code, call):
+            continue
+        heat = _repeated(code, call)
+        if heat is not None:
+            yield Found(
+                call,
+                f"`{shown(call)}` makes a Python number of every {what}",
+                "encode all rows at once: np.frombuffer(text.encode(), np.uint8) - 48 for digits, a table of codes, or "
+                "np.isin; and keep the result",
+                heat=heat,
+            )
+
+
+def _by_items(code: Code, node: ast.expr) -> str:
+    """What is taken one by one: "character", "entry"; "" where it is nothing of the sort."""
+    if isinstance(node, ast.ListComp | ast.GeneratorExp) and len(node.generators) == 1:
+        return _comprehended(code, node.elt, node.generators[0])
+    if isinstance(node, ast.Call) and last_name(node.func) == "list" and len(node.args) == 1:
+        inner = node.args[0]
+        if isinstance(inner, ast.Call) and last_name(inner.func) == "map" and len(inner.args) == 2:
+            return "character" if last_name(inner.args[0]) in _NUMBERS and _may_be_text(code, inner.args[1]) else ""
+        return "character" if code.kind(inner) == TEXT else ""
+    return "entry" if isinstance(node, ast.Name) and _is_one_hot(code, node) else ""
+
+
+def _is_one_hot(code: Code, node: ast.Name) -> bool:
+    """`row = [0] * classes; row[label] = 1`."""
+    function = code.function(node)
+    if function is None:
+        return False
+    zeros = any(_is_zeros(value) for value in _values(function, node.id))
+    return zeros and any(
+        isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Subscript)
+        and last_name(one.targets[0].value) == node.id
+        and isinstance(one.value, ast.Constant)
+        for one in ast.walk(function)
+    )
+
+
+def _values(function: ast.AST, name: str) -> Iterator[ast.expr]:
+    for one in ast.walk(function):
+        if isinstance(one, ast.Assign) and any(isinstance(part, ast.Name) and part.id == name for part in one.targets):
+            yield one.value
+
+
+def _is_zeros(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        value = value.left if isinstance(value.left, ast.List) else value.right
+        return isinstance(value, ast.List) and len(value.elts) == 1 and isinstance(value.elts[0], ast.Constant)
+    return isinstance(value, ast.ListComp) and isinstance(value.elt, ast.Constant)
+
+
+def _by_tensors(code: Code, call: ast.Call) -> str:
+    """`torch.stack([torch.tensor(value) for value in row])`, for every sample: a tensor per number."""
+    node = call.args[0]
+    if not isinstance(node, ast.ListComp) or code.heat(call).frequency.rank < Frequency.SAMPLE.rank:
+        return ""
+    made, source = node.elt, node.generators[0]
+    single = isinstance(made, ast.Call) and code.full_name(made.func) in _MAKERS and len(made.args) == 1
+    same = single and ast.unparse(made.args[0]) == ast.unparse(source.target)  # type: ignore[attr-defined]
+    return "entry" if same else ""
+
+
+def _comprehended(code: Code, element: ast.expr, source: ast.comprehension) -> str:
+    if not isinstance(source.target, ast.Name):
+        return ""
+    name = source.target.id
+    if _is_membership(element, name):
+        return "entry"
+    if isinstance(element, ast.Call) and last_name(element.func) in _NUMBERS and len(element.args) == 1:
+        direct = isinstance(element.args[0], ast.Name) and element.args[0].id == name
+        sure = last_name(element.func) != "float" or code.kind(source.iter) == TEXT
+        return "character" if direct and sure and _may_be_text(code, source.iter) else ""
+    if isinstance(element, ast.Subscript) and isinstance(element.slice, ast.Name) and element.slice.id == name:
+        return "character" if code.kind(source.iter) == TEXT else ""
+    return ""
+
+
+def _may_be_text(code: Code, node: ast.expr) -> bool:
+    """A text, or in the data path a row of what may be one; not numbers, files, or a split line."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) in ("strip", "lower", "zfill", "format", "bin") or code.kind(node) == TEXT
+    kind = code.kind(node)
+    if kind != UNKNOWN:
+        return kind == TEXT
+    in_model = code.heat(node).hot and not per_sample(code, node)
+    return isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not in_model
+
+
+def _is_membership(element: ast.expr, name: str) -> bool:
+    """`1.0 if gram in grams else 0.0`, `int(gram in grams)`, `gram in grams`."""
+    if isinstance(element, ast.Call) and last_name(element.func) in _NUMBERS and len(element.args) == 1:
+        element = element.args[0]
+    test = element.test if isinstance(element, ast.IfExp) else element
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.NotIn):
+        return False
+    plain = not isinstance(element, ast.IfExp) or all(
+        isinstance(one, ast.Constant) for one in (element.body, element.orelse)
+    )
+    return plain and isinstance(test.left, ast.Name) and test.left.id == name
+
+
+def _repeated(code: Code, call: ast.Call) -> Heat | None:
+    """How often, where it is more than once: in the hot part, in a loop, or in a function called for every row."""
+    heat = code.heat(call)
+    if heat.hot:
+        return heat
+    if heat.frequency is Frequency.NEVER or not prepares(code, call) or not _is_looped(code, call):
+        return None
+    return Heat(heat.frequency, Confidence.MEDIUM, heat.side, heat.why)
+
+
+def _is_looped(code: Code, call: ast.Call) -> bool:
+    if _in_own_loop(code, call):
+        return True
+    function = code._reader_function(call)
+    if function is None or not function.name:
+        return False
+    for caller, one in code.hotness.callers.get(Reference(code.path, function.name), []):
+        if any(frame >= 0 for frame in one.stack) or (
+            isinstance(one.callee, tuple) and one.callee[-1] in ("apply", "map")
+        ):
+            return True
+        if isinstance(one.callee, str):
+            return True  # a method of a frame that runs its argument
+        if "<lambda" in caller.name:
+            return True
+    return False
+
+
+def _in_own_loop(code: Code, call: ast.Call) -> bool:
+    for one in code.ancestors(call):
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if isinstance(one, ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.Lambda):
+            return True
+    return False

@@ -1,0 +1,23 @@
+"""Matrix products in full float32 on a GPU. One finding a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotlap.source import features, programs
+from hotlap.source.code import Code
+from hotlap.source.rule import Found
+
+WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
+
+
+def find(code: Code) -> Iterator[Found]:
+    where = programs.advised(code)
+    if where is None or not where.lacks(features.TF32, features.COMMAND_LINE):
+        return
+    yield Found(
+        where.node,
+        "matrix products of float32 run without TF32: nothing in the program chooses a precision for them",
+        'once, before training: torch.set_float32_matmul_precision("high")',
+        heat=where.heat,
+    )

@@ -1,0 +1,115 @@
+"""Thread counts set in the environment when those who read it are loaded already."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.source.code import Code, keyword, last_name
+from hotlap.source.heat import Heat, Side
+from hotlap.source.positions import position_of
+from hotlap.source.programs import is_test
+from hotlap.source.rule import Found
+
+WORDS = ("_NUM_THREADS", "_MAXIMUM_THREADS")
+_VARIABLES = frozenset(
+    "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS NUMEXPR_MAX_THREADS BLIS_NUM_THREADS "
+    "VECLIB_MAXIMUM_THREADS".split()
+)
+_READERS = frozenset(("torch", "numpy", "scipy", "pandas", "sklearn", "torchvision", "lightning", "pytorch_lightning"))
+_NUMEXPR = frozenset(("pandas", "numexpr"))
+_FORKS = ("Process(", ".spawn(", "multiprocessing.Pool", "mp.Pool", "ProcessPool", "ray.init")
+_RUNS = ("subprocess.", "os.system", "os.exec", "os.spawn")
+
+
+def find(code: Code) -> Iterator[Found]:
+    if is_test(code.path) or any(word in code.text for word in _FORKS):
+        return
+    for node, variable, value in _settings(code):
+        loaded = _loaded(code, variable) if variable in _VARIABLES and not _is_inherited(code, node) else None
+        if loaded is not None and _is_later(code, node, loaded) and code.heat(node).frequency is not Frequency.NEVER:
+            yield _found(code, node, variable, value, loaded)
+
+
+def _is_inherited(code: Code, node: ast.stmt) -> bool:
+    """The same function runs another program, which gets the variable."""
+    here = code.function(node)
+    return any(code.full_name(one.func).startswith(_RUNS) for one in code.all_calls() if code.function(one) is here)
+
+
+def _loaded(code: Code, variable: object) -> ast.stmt | None:
+    """The first import, outside of functions, of something that reads the variable as it is loaded."""
+    readers = _NUMEXPR if str(variable).startswith("NUMEXPR") else _READERS
+    for statement in code.tree.body:
+        if isinstance(statement, ast.Import):
+            names = [one.name for one in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            names = [statement.module or ""]
+        else:
+            continue
+        if any(name.split(".")[0] in readers for name in names):
+            return statement
+    return None
+
+
+def _settings(code: Code) -> Iterator[tuple[ast.stmt, object, ast.expr]]:
+    for node in code.nodes(ast.Assign):
+        assert isinstance(node, ast.Assign)
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript) and _is_environment(code, target.value):
+            yield node, getattr(target.slice, "value", None), node.value
+    for call in code.calls("setdefault", "putenv"):
+        known = code.full_name(call.func) in ("os.environ.setdefault", "os.putenv")
+        if known and len(call.args) == 2 and isinstance(code.parent(call), ast.Expr):
+            yield code.statement(call), getattr(call.args[0], "value", None), call.args[1]
+
+
+def _is_environment(code: Code, node: ast.expr) -> bool:
+    return code.full_name(node) == "os.environ"
+
+
+def _is_later(code: Code, node: ast.stmt, loaded: ast.stmt) -> bool:
+    """Functions run when the imports of their file are over."""
+    return code.function(node) is not None or node.lineno > loaded.lineno
+
+
+def _found(code: Code, node: ast.stmt, variable: object, value: ast.expr, loaded: ast.stmt) -> Found:
+    count = _count(value)
+    fixable = bool(count) and variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") and _has_torch(code)
+    fixable = fixable and isinstance(node, ast.Assign) and len(node.targets) == 1
+    return Found(
+        node,
+        f"{variable} is set after line {loaded.lineno} has loaded what reads it: for this process it does nothing",
+        f"torch.set_num_threads({count})" if fixable else "set it before the first import, or in the shell",
+        Applicability.UNSAFE if fixable else Applicability.DISPLAY_ONLY,
+        Heat(Frequency.ONCE, _confidence(variable), Side.TRAIN, (Step(code.path, loaded.lineno, "loaded here"),)),
+        hints={"count": count, "statement": position_of(node, code.lines)} if fixable else {},
+    )
+
+
+def _confidence(variable: object) -> Confidence:
+    """MKL may read its own when it is first used."""
+    return Confidence.MEDIUM if variable == "MKL_NUM_THREADS" else Confidence.HIGH
+
+
+def _count(value: ast.expr) -> str:
+    """`"4"` or `str(count)`."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isdigit():
+        return value.value if value.value != "0" else ""
+    if isinstance(value, ast.Call) and last_name(value.func) == "str" and len(value.args) == 1:
+        inner = value.args[0]
+        return ast.unparse(inner) if keyword(value, "encoding") is None and _is_simple(inner) else ""
+    return ""
+
+
+def _is_simple(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) or (isinstance(node, ast.Constant) and type(node.value) is int)
+
+
+def _has_torch(code: Code) -> bool:
+    """`torch` is a name of the file, imported before anything runs."""
+    return any(
+        isinstance(one, ast.Import) and any(name.name == "torch" and name.asname is None for name in one.names)
+        for one in code.tree.body
+    )

@@ -1,0 +1,189 @@
+"""Evaluation of one sample at a time: by a loader with batches of one, or file by file."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.source import evaluation, loaders
+from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
+from hotlap.source.heat import Heat, Side
+from hotlap.source.hotness import LoopKind
+from hotlap.source.programs import is_test
+from hotlap.source.rule import Found
+from hotlap.source.terms import MODULE
+
+WORDS = ("DataLoader(", "eval_batch_size", "unsqueeze(0)", "unsqueeze(dim=0)", "[None")
+_HOOKS = frozenset(("val_dataloader", "test_dataloader", "predict_dataloader", "get_eval_dataloader"))
+
+
+def find(code: Code) -> Iterator[Found]:
+    if is_test(code.path):
+        return
+    yield from _loaders(code)
+    yield from _one_by_one(code)
+    for call in code.calls("TrainingArguments", "Seq2SeqTrainingArguments"):
+        given, trained = keyword(call, "per_device_eval_batch_size"), keyword(call, "per_device_train_batch_size")
+        if _is_one(given) and trained is not None and not _is_one(trained):
+            assert given is not None
+            yield _found(code, given, Confidence.HIGH)
+
+
+# Loaders
+
+
+def _loaders(code: Code) -> Iterator[Found]:
+    every = list(loaders.loaders(code))
+    batched = any(_batch_size(one) not in (1, None) for one in every)
+    for one in every:
+        if _batch_size(one) == 1 and _evaluates(code, one.call):
+            yield _found(code, one.call, Confidence.MEDIUM if batched else Confidence.LOW)
+
+
+def _batch_size(one: loaders.Loader) -> object:
+    """1, another number or expression, or None where it cannot be seen or batches are made elsewhere."""
+    if not one.complete or "batch_sampler" in one.settings:
+        return None
+    given = one.settings.get("batch_size")
+    if given is None:
+        return 1 if "collate_fn" not in one.settings else None
+    return given.value if isinstance(given, ast.Constant) else "expression"
+
+
+def _is_one(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1
+
+
+def _evaluates(code: Code, call: ast.Call) -> bool:
+    """What is made here is iterated over without a graph: in this file, or by a function that gets it."""
+    function = code.function(call)
+    if function is not None and function.name in _HOOKS and isinstance(code.statement(call), ast.Return):
+        return True
+    statement = code.statement(call)
+    if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
+        return _is_evaluated(code, ast.unparse(statement.targets[0]))
+    loop = code.parent(call)
+    while isinstance(loop, ast.Call):
+        loop = code.parent(loop)
+    return isinstance(loop, ast.For) and code.under_no_grad(loop) and not evaluation.trains(code, loop)
+
+
+def _is_evaluated(code: Code, name: str) -> bool:
+    """All uses of the name are evaluations, and there is one."""
+    found = False
+    for loop in code.nodes(ast.For):
+        if isinstance(loop, ast.For) and name in _iterated(loop.iter) and code.is_batch_loop(loop):
+            if evaluation.trains(code, loop) or not code.under_no_grad(loop):
+                return False
+            found = True
+    for call in code.all_calls():
+        used = next((number for number, one in enumerate(call.args) if ast.unparse(one) == name), None)
+        if used is None:
+            continue
+        answer = _function_evaluates(code, call, used)
+        if answer is False:
+            return False
+        found = found or bool(answer)
+    return found
+
+
+def _iterated(node: ast.expr) -> set[str]:
+    return {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)}
+
+
+def _function_evaluates(code: Code, call: ast.Call, number: int) -> bool | None:
+    """Whether the function evaluates with that argument; None where it does not iterate over it."""
+    result = None
+    for reference in code.project.targets(code.term(call.func), code.path):
+        function = code.project.function(reference)
+        shift = 1 if function.owner and isinstance(call.func, ast.Attribute) else 0
+        for index, kind in enumerate(code.hotness.kinds.get(reference, ())):
+            over = function.loops[index].over
+            while isinstance(over, tuple) and over[0] == "enumerated":
+                over = over[1]
+            annotated = number + shift < len(function.annotations) and over == function.annotations[number + shift]
+            if kind >= LoopKind.BATCH_LIKELY and (over == ("param", function.name, number + shift) or annotated):
+                no_grad = function.loops[index].no_grad or code.hotness.under_no_grad(reference)
+                heat = code.hotness.at(reference, (index,))
+                result = no_grad and heat is not None and heat.side is Side.EVALUATE
+    return result
+
+
+# Loops over files or samples
+
+
+def _one_by_one(code: Code) -> Iterator[Found]:
+    """`model(image.unsqueeze(0))` for each of many, without a graph."""
+    for node in code.nodes(ast.For):
+        assert isinstance(node, ast.For)
+        if code.is_batch_loop(node) and not code.under_no_grad(node):
+            continue
+        if not _without_graph(code, node):
+            continue
+        for call in evaluation.model_calls(code, node):
+            if next(code.loops(call), None) is node and _is_single(call, _flowing(node)):
+                yield _found(code, call, _certainty(code, call))
+                break
+
+
+def _without_graph(code: Code, loop: Repeated) -> bool:
+    if code.under_no_grad(loop):
+        return True
+    for outer in code.ancestors(loop):
+        if isinstance(outer, Definition):
+            return False
+        if isinstance(outer, ast.With) and any("no_grad" in ast.unparse(one) for one in outer.items):
+            return True
+    return False
+
+
+def _certainty(code: Code, call: ast.Call) -> Confidence:
+    """A script that only predicts waits for nobody's training."""
+    return Confidence.MEDIUM if code.trains() and code.callee_kind(call) == MODULE else Confidence.LOW
+
+
+def _flowing(loop: ast.For) -> set[str]:
+    """Names that depend on what the loop goes over, and on nothing of the turn before."""
+    names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    for statement in loop.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Assign) and names & _names(node.value):
+                names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return names
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _is_single(call: ast.Call, flowing: set[str]) -> bool:
+    """A batch is made of one sample right where the model is called."""
+    return any(_adds_dimension(one) and flowing & _names(one) for one in call.args)
+
+
+def _adds_dimension(node: ast.expr) -> bool:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Call) and last_name(one.func) == "unsqueeze":
+            given = one.args[0] if one.args else keyword(one, "dim")
+            if isinstance(given, ast.Constant) and given.value == 0:
+                return True
+        if isinstance(one, ast.Subscript) and _begins_with_none(one.slice):
+            return True
+    return False
+
+
+def _begins_with_none(index: ast.expr) -> bool:
+    first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
+    return isinstance(first, ast.Constant) and first.value is None
+
+
+def _found(code: Code, node: ast.expr, confidence: Confidence) -> Found:
+    heat = Heat(Frequency.BATCH, Confidence.HIGH, Side.EVALUATE, (Step(code.path, node.lineno, "one sample a batch"),))
+    return Found(
+        node,
+        "the evaluation gives the model one sample at a time",
+        "evaluate in batches, larger than those of the training: nothing is kept for a backward pass",
+        heat=heat,
+        confidence=confidence,
+    )

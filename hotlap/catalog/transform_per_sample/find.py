@@ -1,0 +1,169 @@
+"""The same costly result computed for every sample, in every epoch again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence
+from hotlap.source.code import Code, Definition, last_name
+from hotlap.source.rule import Found
+from hotlap.source.samples import dependents, is_kept, mentions, per_sample, set_to
+from hotlap.source.syncs import shown
+
+WORDS = (
+    "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",
+    "padding=", "spacy", "literal_eval", "pywt", "MelSpectrogram", "medfilt", "Resize",
+)  # fmt: skip
+ONLY_HOT = True
+_COSTLY_PREFIXES = (
+    "librosa.feature.", "librosa.effects.", "torchaudio.functional.", "torchaudio.compliance.", "numpy.fft.",
+    "python_speech_features.", "scipy.fft.", "scipy.fftpack.", "pywt.", "rdkit.Chem.AllChem.", "nltk.tokenize.",
+    "scipy.ndimage.", "skimage.feature.", "skimage.filters.", "skimage.morphology.",
+)  # fmt: skip
+_COSTLY = frozenset(
+    "librosa.stft librosa.cqt librosa.resample librosa.power_to_db librosa.amplitude_to_db scipy.signal.spectrogram "
+    "scipy.signal.stft scipy.signal.resample scipy.signal.resample_poly scipy.signal.filtfilt scipy.signal.sosfiltfilt "
+    "scipy.signal.savgol_filter scipy.signal.medfilt scipy.signal.welch scipy.signal.cwt torch.stft torch.fft.fft "
+    "torch.fft.rfft torch.fft.fft2 cv2.resize cv2.GaussianBlur cv2.Canny cv2.warpAffine cv2.remap cv2.undistort "
+    "cv2.fastNlMeansDenoising skimage.transform.resize "
+    "torch.nn.functional.interpolate torchvision.transforms.functional.resize rdkit.Chem.MolFromSmiles "
+    "audresample.resample resampy.resample nltk.word_tokenize nltk.sent_tokenize ast.literal_eval jieba.cut jieba.lcut "
+    "torchvision.transforms.functional.rotate dgl.from_networkx torch_geometric.utils.from_smiles".split()
+)
+_NOT = ("fftfreq", "rfftfreq", "fftshift", "ifftshift")
+_MADE = ("torchaudio.transforms.", "torchvision.transforms.Resize", "torchvision.transforms.v2.Resize")
+_RANDOM_MADE = ("Mask", "Stretch", "AddNoise", "Vol", "Fade", "Random", "Jitter", "Augment", "Erasing", "Lambda")
+_TOKENIZING = frozenset("padding truncation return_tensors add_special_tokens return_attention_mask max_length".split())
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.all_calls():
+        what = _costly(code, call) if per_sample(code, call) else ""
+        if not what or is_kept(code, call) or _inside_costly(code, call):
+            continue
+        function = code.function(call)
+        if function is None or _is_random(code, call, function):
+            continue
+        yield Found(
+            call,
+            f"`{shown(call)}` {what} of every sample again in every epoch",
+            "compute it once before training and keep the result in memory or on disk",
+            confidence=Confidence.MEDIUM,
+        )
+
+
+def _costly(code: Code, call: ast.Call) -> str:
+    name = code.full_name(call.func)
+    if name in _COSTLY or (name.startswith(_COSTLY_PREFIXES) and not name.endswith(_NOT)):
+        return "computes the same"
+    if _tokenizes(code, call):
+        return "tokenizes the text"
+    if _made(code, call.func):
+        return "computes the same"
+    if last_name(call.func) == "resize" and not name and _is_picture(code, call):
+        return "resizes the picture"
+    return ""
+
+
+def _tokenizes(code: Code, call: ast.Call) -> bool:
+    """A call with the arguments of a tokenizer, or of one that was loaded as such."""
+    given = {word.arg for word in call.keywords}
+    name = last_name(call.func)
+    if len(given & _TOKENIZING) >= 2 and name not in ("generate", "decode", "batch_decode") and "pad" not in name:
+        return True
+    term = code.full_name(call.func) or _source(code, call.func)
+    return "Tokenizer" in term and name not in ("decode", "batch_decode", "pad", "from_pretrained")
+
+
+def _source(code: Code, node: ast.expr) -> str:
+    """The library call that something was made by: `AutoTokenizer.from_pretrained` of self.tokenizer."""
+    if isinstance(node, ast.Attribute) and node.attr in ("encode", "encode_plus", "tokenize", "__call__"):
+        node = node.value
+    for value in set_to(code, node):
+        if isinstance(value, ast.Call):
+            name = code.full_name(value.func)
+            if name.endswith("from_pretrained"):
+                return name
+    return ""
+
+
+def _made(code: Code, node: ast.expr) -> bool:
+    """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
+    made = [node] if isinstance(node, ast.Call) else set_to(code, node)
+    for one in made:
+        parts = _parts(code, one)
+        random = any(word in name for name in parts for word in _RANDOM_MADE)
+        if not random and any(name.startswith(_MADE) for name in parts):
+            return True
+    return False
+
+
+def _parts(code: Code, node: ast.expr) -> list[str]:
+    """The modules of a Sequential or a Compose by name, or the module itself."""
+    if not isinstance(node, ast.Call):
+        return []
+    if last_name(node.func) in ("Sequential", "Compose"):
+        return [code.full_name(one.func) for one in ast.walk(node) if isinstance(one, ast.Call) and one is not node]
+    return [code.full_name(node.func)]
+
+
+def _is_picture(code: Code, call: ast.Call) -> bool:
+    """`image.resize((w, h))` where the image was opened in the same function; not a tensor's or an array's resize."""
+    function = code.function(call)
+    if function is None or not isinstance(call.func, ast.Attribute):
+        return False
+    opened = {
+        target.id
+        for one in ast.walk(function)
+        if isinstance(one, ast.Assign)
+        and any(
+            isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.")
+            for part in ast.walk(one.value)
+        )
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
+    base: ast.expr = call.func.value
+    direct = any(
+        isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.") for part in ast.walk(base)
+    )
+    return direct or mentions(base, dependents(function, opened) if opened else set())
+
+
+def _inside_costly(code: Code, call: ast.Call) -> bool:
+    """Part of a larger one: that is reported."""
+    for one in code.ancestors(call):
+        if isinstance(one, ast.stmt):
+            return False
+        if isinstance(one, ast.Call) and _costly(code, one):
+            return True
+    return False
+
+
+def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
+    """What goes in, or how it is done, is drawn anew each time."""
+    drawn = {
+        target.id
+        for one in ast.walk(function)
+        if isinstance(one, ast.Assign) and _draws(code, one.value)
+        for names in one.targets
+        for target in ast.walk(names)
+        if isinstance(target, ast.Name)
+    }
+    if _draws(code, call) or (drawn and mentions(call, dependents(function, drawn))):
+        return True
+    return any(isinstance(one, ast.If) and _draws(code, one.test) for one in code.ancestors(call))
+
+
+def _draws(code: Code, node: ast.AST) -> bool:
+    for one in ast.walk(node):
+        if not isinstance(one, ast.Call):
+            continue
+        name = code.full_name(one.func)
+        last = last_name(one.func).lower()
+        if name.startswith(("random.", "numpy.random.", "torch.rand")) or "random" in last or "augment" in last:
+            return True
+        if last in ("choice", "uniform", "randint", "shuffle", "rand", "randn", "permutation", "normal_", "integers"):
+            return True
+    return False

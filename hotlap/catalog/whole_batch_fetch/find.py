@@ -1,0 +1,322 @@
+"""Datasets in memory whose rows are fetched one at a time and put together again."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.source.code import Code, Definition, last_name
+from hotlap.source.heat import Heat, Side
+from hotlap.source.loaders import Loader, loaders
+from hotlap.source.rule import Found
+from hotlap.source.samples import in_tests, mentions, per_sample, set_to
+from hotlap.source.syncs import shown
+from hotlap.source.terms import HOST, NUMPY, TENSOR, TENSORS, Term
+
+WORDS = ("TensorDataset", "__getitem__")
+_REPAIR = (
+    "fetch whole batches: index the tensors with all row numbers of a batch (BatchSampler as sampler, batch_size=None)"
+)
+_MAKERS = frozenset(
+    f"torch.{name}"
+    for name in "tensor as_tensor from_numpy FloatTensor LongTensor Tensor DoubleTensor IntTensor".split()
+)
+_CASTS = frozenset("float long int double half to bool astype copy type".split())
+
+
+def find(code: Code) -> Iterator[Found]:
+    if in_tests(code.path):
+        return
+    yield from _tensor_datasets(code)
+    yield from _classes(code)
+
+
+# DataLoader(TensorDataset(…))
+
+
+def _tensor_datasets(code: Code) -> Iterator[Found]:
+    linked = set()
+    for one in loaders(code):
+        made = _tensor_dataset(code, one.settings.get("dataset"))
+        if made is not None:
+            linked.add(made)
+            if _collates_items(one):
+                yield _found(
+                    one.call,
+                    "takes tensors apart into items and stacks them again",
+                    code.heat(one.call).frequency,
+                    code,
+                )
+    for call in code.calls("TensorDataset"):
+        handed = code.full_name(call.func).startswith("torch.utils.data.") and call not in linked
+        if handed and _is_handed_on(code, call) and _project_loads(code):
+            yield _found(
+                call,
+                "is taken apart into items by its loader, which stacks them again",
+                code.heat(call).frequency,
+                code,
+                Confidence.MEDIUM,
+            )
+
+
+def _found(node: ast.expr, does: str, often: Frequency, code: Code, confidence: Confidence | None = None) -> Found:
+    sure = Confidence.LOW if often is Frequency.NEVER else Confidence.HIGH
+    heat = Heat(Frequency.SAMPLE, sure, Side.LOAD, (Step(code.path, node.lineno, "every sample comes from here"),))
+    return Found(node, f"`{shown(node)}` {does}", _REPAIR, heat=heat, confidence=confidence)
+
+
+def _collates_items(one: Loader) -> bool:
+    """By torch's own way: one item after the other."""
+    if "collate_fn" in one.settings and not one.lacks("collate_fn"):
+        return False
+    sampler = one.settings.get("sampler")
+    whole = isinstance(sampler, ast.Call) and last_name(sampler.func) == "BatchSampler"
+    return one.complete and not whole and not _is_none(one.settings.get("batch_size"))
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _tensor_dataset(code: Code, node: ast.expr | None, deep: int = 0) -> ast.Call | None:
+    """The TensorDataset(…) that is handed to the loader, through names, splits and subsets."""
+    if node is None or deep > 4:
+        return None
+    if isinstance(node, ast.Call):
+        if code.full_name(node.func) in ("torch.utils.data.TensorDataset", "torch.utils.data.dataset.TensorDataset"):
+            return node
+        through = code.full_name(node.func) in ("torch.utils.data.Subset", "torch.utils.data.random_split")
+        return _tensor_dataset(code, node.args[0], deep + 1) if through and node.args else None
+    for value in (*set_to(code, node), *_unpacked(code, node)):
+        found = _tensor_dataset(code, value, deep + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _unpacked(code: Code, node: ast.expr) -> Iterator[ast.expr]:
+    """`train, valid = random_split(data, …)`."""
+    if not isinstance(node, ast.Name):
+        return
+    for one in code.nodes(ast.Assign):
+        assert isinstance(one, ast.Assign)
+        target = one.targets[0]
+        if isinstance(target, ast.Tuple) and any(
+            isinstance(part, ast.Name) and part.id == node.id for part in target.elts
+        ):
+            yield one.value
+
+
+def _is_handed_on(code: Code, call: ast.Call) -> bool:
+    """Returned, or given to a function of the project: the loader is made elsewhere."""
+    parent = code.parent(call)
+    if isinstance(parent, ast.Tuple):
+        parent = code.parent(parent)
+    return isinstance(parent, ast.Return)
+
+
+def _project_loads(code: Code) -> bool:
+    return any(
+        isinstance(term, tuple) and term[0] == "name" and str(term[1]).endswith("utils.data.DataLoader")
+        for summary in code.project.files.values()
+        for term in summary.names.values()
+    )
+
+
+# A class written like it
+
+
+def _classes(code: Code) -> Iterator[Found]:
+    for function in code.nodes(ast.FunctionDef):
+        assert isinstance(function, ast.FunctionDef)
+        if function.name != "__getitem__" or len(function.args.args) != 2 or not per_sample(code, function.body[-1]):
+            continue
+        if _has_getitems(code, function) or not _is_default_collated(code):
+            continue
+        returned = _returned(function.body, {})
+        found = [_rows(code, function, value, names) for value, names in returned or ()]
+        if found and all(one is not None for one in found):
+            yield Found(
+                returned[0][0],
+                f"`{shown(returned[0][0])}` is fetched for one sample after the other and stacked again",
+                _REPAIR + ", or a __getitems__",
+                confidence=min((one for one in found if one is not None), key=lambda one: one.rank),
+            )
+
+
+def _has_getitems(code: Code, function: Definition) -> bool:
+    owner = code.parent(function)
+    names = {getattr(one, "name", "") for one in owner.body} if isinstance(owner, ast.ClassDef) else set()
+    return "__getitems__" in names or any("collate" in name for name in names)
+
+
+def _is_default_collated(code: Code) -> bool:
+    """No loader of the file has a collate_fn: ragged rows need one."""
+    return not any("collate_fn" in one.settings and not one.lacks("collate_fn") for one in loaders(code))
+
+
+Names = dict[str, ast.expr]
+
+
+def _returned(body: list[ast.stmt], names: Names) -> list[tuple[ast.expr, Names]]:
+    """What the statements return, each with the names set before; nothing where they do more than that."""
+    names = dict(names)
+    found: list[tuple[ast.expr, Names]] = []
+    for statement in body:
+        if isinstance(statement, ast.Return) and statement.value is not None:
+            return [*found, (statement.value, names)]
+        if isinstance(statement, ast.If) and not any(isinstance(one, ast.Call) for one in ast.walk(statement.test)):
+            inside = _returned(statement.body, names)
+            if not inside:
+                return []
+            found += inside
+            if statement.orelse:
+                other = _returned(statement.orelse, names)
+                return [*found, *other] if other else []
+        elif not _sets(statement, names):
+            return []
+    return []
+
+
+def _sets(statement: ast.stmt, names: Names) -> bool:
+    """A plain assignment, noted in the names; a text alone is a comment."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target, value = statement.targets[0], statement.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        pairs = list(zip(target.elts, value.elts, strict=True))
+    else:
+        pairs = [(target, value)]
+    for one, given in pairs:
+        if not isinstance(one, ast.Name):
+            return False
+        names[one.id] = _put(given, names)
+    return True
+
+
+def _put(node: Any, names: Names) -> Any:
+    """The node with names set before in place of themselves: `x = x.float()`. What has none of them stays as it is."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, node)
+    if isinstance(node, list):
+        return [_put(one, names) for one in node]
+    if not isinstance(node, ast.AST) or not mentions(node, set(names)):
+        return node
+    made = copy.copy(node)
+    for field, value in ast.iter_fields(node):
+        setattr(made, field, _put(value, names))
+    return made
+
+
+def _rows(code: Code, function: Definition, value: ast.expr, names: Names) -> Confidence | None:
+    """How sure it is that all of it is rows of what lies in memory; None where it is more than that."""
+    index = function.args.args[1].arg
+    found = [_row(code, part, index, names) for part in _parts(value, names)]
+    if not found or any(one is None for one in found):
+        return None
+    return Confidence.HIGH if all(one is Confidence.HIGH for one in found) else _best(found)
+
+
+def _best(found: list[Confidence | None]) -> Confidence | None:
+    """One part that is surely a tensor vouches for the others."""
+    return Confidence.MEDIUM if any(one in (Confidence.HIGH, Confidence.MEDIUM) for one in found) else None
+
+
+def _parts(value: ast.expr, names: Names) -> list[ast.expr]:
+    if isinstance(value, ast.Tuple | ast.List):
+        return [part for one in value.elts for part in _parts(one, names)]
+    if isinstance(value, ast.Dict):
+        return [part for one in value.values for part in _parts(one, names)]
+    if isinstance(value, ast.Name) and value.id in names:
+        return _parts(names[value.id], names)
+    return [value]
+
+
+def _row(code: Code, node: ast.expr, index: str, names: Names) -> Confidence | None:
+    made = False
+    while isinstance(node, ast.Call):
+        if code.full_name(node.func) in _MAKERS and node.args:
+            node, made = node.args[0], True
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS:
+            node = node.func.value
+        else:
+            return None
+        if isinstance(node, ast.Name) and node.id in names:
+            node = names[node.id]
+    if isinstance(node, ast.Name):
+        return Confidence.LOW if node.id == index else None
+    if not isinstance(node, ast.Subscript) or not _is_own(node.value):
+        return None
+    if not _is_number(_put(node.slice, names), index):
+        return None
+    return _of_memory(code, node.value, made or isinstance(node.slice, ast.Tuple))
+
+
+def _is_own(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _is_number(node: ast.expr, index: str) -> bool:
+    """The index itself, or a slice that starts at it: a window."""
+    if isinstance(node, ast.Tuple):
+        return bool(node.elts) and _is_number(node.elts[0], index)
+    if isinstance(node, ast.Slice):
+        return any(isinstance(one, ast.Name) and one.id == index for one in ast.walk(node))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return _is_number(node.left, index)
+    return isinstance(node, ast.Name) and node.id == index
+
+
+def _of_memory(code: Code, node: ast.expr, made: bool) -> Confidence | None:
+    """A tensor or an array of the object's own. One mapped from a file, or read lazily, is not in memory."""
+    texts = [ast.unparse(value) for value in (*set_to(code, node), *_roots(code, node))]
+    if any(word in text for text in texts for word in ("memmap", "mmap", "h5py", "zarr", "load_dataset", "open(")):
+        return None
+    kinds = _kinds(code.term(node))
+    if not kinds and any(_is_array(value) for value in set_to(code, node)):
+        kinds = {NUMPY}
+    kinds = kinds or {kind for value in set_to(code, node) for kind in _applied(code, value)}
+    if kinds & {HOST, TENSOR, *TENSORS} or (NUMPY in kinds and made):
+        return Confidence.HIGH
+    return Confidence.MEDIUM if NUMPY in kinds or (made and not kinds) else Confidence.LOW if not kinds else None
+
+
+def _roots(code: Code, node: ast.expr) -> Iterator[ast.expr]:
+    """What the names are set to that it is made of: the file of `file.get("x")`."""
+    for value in set_to(code, node):
+        for one in ast.walk(value):
+            if isinstance(one, ast.Name):
+                yield from set_to(code, one)
+
+
+def _is_array(node: ast.expr) -> bool:
+    """`frame.values`, `frame.to_numpy()`, and what is made of them."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "to_numpy":
+            return True
+        node = node.func.value
+    return isinstance(node, ast.Attribute) and node.attr == "values"
+
+
+def _applied(code: Code, node: ast.expr) -> set[str]:
+    """What `column.apply(function).tolist()` gives: what the function does."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "apply" and node.args:
+            return _kinds(code.project.answer(("call", code.term(node.args[0])), code.path))
+        if node.func.attr not in ("tolist", "to_list", "to_numpy"):
+            return set()
+        node = node.func.value
+    return set()
+
+
+def _kinds(term: Term) -> set[str]:
+    if isinstance(term, str):
+        return {term} if term else set()
+    if term[0] in ("list", "join", "tuple"):
+        return set().union(*(_kinds(part) for part in term[1:]))
+    return {"other"}

@@ -1,0 +1,228 @@
+"""Overlapping windows cut in a Python loop and copied into one array."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+
+from hotlap.model.scanned import Confidence
+from hotlap.source.code import Code, last_name
+from hotlap.source.heat import Heat
+from hotlap.source.rule import Found
+from hotlap.source.samples import mentions, prepares
+from hotlap.source.syncs import shown
+from hotlap.source.terms import FRAME, NUMPY, TENSORS, TEXT
+
+WORDS = (".append(", " for ")
+_STACKS = frozenset(
+    "array stack asarray vstack concatenate tensor cat FloatTensor Tensor as_tensor from_numpy LongTensor".split()
+)
+_SAME = frozenset("to_numpy astype copy float numpy detach clone unsqueeze tolist".split())
+_WRAPPED = frozenset(
+    "torch.from_numpy torch.tensor torch.as_tensor torch.FloatTensor torch.Tensor torch.LongTensor numpy.array "
+    "numpy.asarray numpy.copy".split()
+)
+_REPAIR = "cut all windows at once: numpy's sliding_window_view or tensor.unfold make views, without copying"
+
+
+def find(code: Code) -> Iterator[Found]:
+    for loop in code.nodes(ast.For):
+        assert isinstance(loop, ast.For)
+        if isinstance(loop.target, ast.Name) and _is_range(loop.iter):
+            yield from _appended(code, loop, loop.target.id)
+    for node in code.nodes(ast.ListComp):
+        assert isinstance(node, ast.ListComp)
+        source = node.generators[0]
+        if len(node.generators) == 1 and isinstance(source.target, ast.Name) and _is_range(source.iter):
+            cut = _window(code, node.elt, source.target.id, {}, source.iter)
+            if cut is not None and _is_stacked_itself(code, node) and prepares(code, node):
+                yield _found(code, cut)
+
+
+def _found(code: Code, cut: ast.Subscript) -> Found:
+    heat = code.heat(cut)
+    sure = Confidence.HIGH if code.kind(cut.value) in (*TENSORS, NUMPY, FRAME) else Confidence.MEDIUM
+    return Found(
+        cut,
+        f"`{shown(cut)}` copies overlapping windows one by one",
+        _REPAIR,
+        heat=Heat(heat.frequency, Confidence.HIGH, heat.side, heat.why),
+        confidence=sure,
+    )
+
+
+def _appended(code: Code, loop: ast.For, index: str) -> Iterator[Found]:
+    """Only the first of them: inputs and targets are cut in the same loop."""
+    local = _locals(loop)
+    for statement in loop.body:
+        for value, into in _gathered(statement, index):
+            cut = next(_cuts(code, value, local, index, loop.iter), None)
+            if cut is None or not prepares(code, loop):
+                continue
+            if isinstance(into, ast.Subscript) or _is_stacked(code, loop, into):
+                yield _found(code, cut)
+                return
+
+
+Locals = dict[str, ast.expr]
+
+
+def _locals(loop: ast.For) -> Locals:
+    return {
+        target.id: one.value
+        for one in loop.body
+        if isinstance(one, ast.Assign)
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _gathered(statement: ast.stmt, index: str) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is appended to a list, or stored as one row of an array; and that list or row."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
+        row = statement.targets[0]
+        first = row.slice.elts[0] if isinstance(row.slice, ast.Tuple) and row.slice.elts else row.slice
+        if isinstance(first, ast.Name) and first.id == index:
+            yield statement.value, row
+    for call in ast.walk(statement):
+        named = isinstance(call, ast.Call) and len(call.args) == 1 and isinstance(call.func, ast.Attribute)
+        if named and call.func.attr == "append":  # type: ignore[attr-defined]
+            yield call.args[0], call.func.value  # type: ignore[attr-defined]
+
+
+def _cuts(code: Code, value: ast.expr, local: Locals, index: str, iterable: ast.expr) -> Iterator[ast.Subscript]:
+    value = local.get(value.id, value) if isinstance(value, ast.Name) else value
+    for part in value.elts if isinstance(value, ast.Tuple) else [value]:
+        inner = local.get(part.id, part) if isinstance(part, ast.Name) else part
+        found = _window(code, inner, index, local, iterable)
+        if found is not None:
+            yield found
+
+
+def _is_range(node: ast.expr) -> bool:
+    while isinstance(node, ast.Call) and last_name(node.func) == "tqdm" and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Call) and last_name(node.func) in ("range", "trange")
+
+
+def _window(code: Code, node: ast.expr, index: str, local: Locals, iterable: ast.expr) -> ast.Subscript | None:
+    """`series[i : i + length]`, perhaps with `.values`, of something that is no text; overlapping."""
+    node = _unwrapped(code, node)
+    if not isinstance(node, ast.Subscript) or code.kind(node.value) == TEXT:
+        return None
+    first, *rest = node.slice.elts if isinstance(node.slice, ast.Tuple) and node.slice.elts else [node.slice]
+    if not isinstance(first, ast.Slice) or first.lower is None or first.upper is None:
+        return None
+    if any(mentions(one, {index, *local}) for one in rest) or not _overlaps(first, iterable):
+        return None
+    moving = {index, *(name for name, value in local.items() if mentions(value, {index}))}
+    moving |= {name for name, value in local.items() if mentions(value, moving)}
+    both = mentions(first.lower, moving) and mentions(first.upper, moving)
+    return node if both and _is_fixed(first.lower, first.upper, local, moving) else None
+
+
+def _unwrapped(code: Code, node: ast.expr) -> ast.expr:
+    """Without `.values`, `.to_numpy()`, and what makes a tensor of it."""
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr == "values":
+            node = node.value
+        elif isinstance(node, ast.Call) and code.full_name(node.func) in _WRAPPED and node.args:
+            node = node.args[0]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SAME:
+            node = node.func.value
+        else:
+            return node
+
+
+def _is_fixed(lower: ast.expr, upper: ast.expr, local: Locals, moving: set[str]) -> bool:
+    """The length, upper less lower, is the same in every turn."""
+    total = Counter(_sum(upper, local, 1))
+    for text, sign in _sum(lower, local, -1).items():
+        total[text] += sign
+    names = {text for text, count in total.items() if count}
+    return bool(names) and not any(mentions(ast.parse(text, mode="eval"), moving) for text in names)
+
+
+def _sum(node: ast.expr, local: Locals, sign: int) -> Counter[str]:
+    """What is added up, with how often: `i + n - 1` is i once, n once, and a number."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        found = _sum(node.left, local, sign)
+        other = sign if isinstance(node.op, ast.Add) else -sign
+        for text, count in _sum(node.right, local, other).items():
+            found[text] += count
+        return found
+    if isinstance(node, ast.Name) and node.id in local:
+        return _sum(local[node.id], {key: value for key, value in local.items() if key != node.id}, sign)
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return Counter({"1": sign * node.value})
+    return Counter({ast.unparse(node): sign})
+
+
+def _overlaps(cut: ast.Slice, iterable: ast.expr) -> bool:
+    """The step of the range is not the length of the window."""
+    assert cut.lower is not None
+    assert cut.upper is not None
+    if any(isinstance(one, ast.Mult) for one in ast.walk(cut.lower)):  # series[i * n : (i + 1) * n]
+        return False
+    while isinstance(iterable, ast.Call) and last_name(iterable.func) == "tqdm":
+        iterable = iterable.args[0]
+    assert isinstance(iterable, ast.Call)
+    if len(iterable.args) < 3:
+        return True
+    step = ast.unparse(iterable.args[2])
+    return step == "1" or step not in {ast.unparse(one) for one in ast.walk(cut) if isinstance(one, ast.expr)}
+
+
+def _is_stacked(code: Code, loop: ast.For, gathered: ast.expr) -> bool:
+    """The list is later made one array, or handed out of the function."""
+    name = ast.unparse(gathered)
+    scope = code.function(loop) or code.tree
+    for node in ast.walk(scope):
+        if getattr(node, "lineno", 0) < (loop.end_lineno or loop.lineno):
+            continue
+        stacks = isinstance(node, ast.Call) and last_name(node.func) in _STACKS
+        if stacks and any(ast.unparse(part) == name for part in node.args):  # type: ignore[attr-defined]
+            return True
+    return isinstance(gathered, ast.Name) and _is_returned_for_stacking(code, scope, name)
+
+
+def _is_returned_for_stacking(code: Code, scope: ast.AST, name: str) -> bool:
+    """`return windows, targets`, and a caller in the file makes arrays of what it gets."""
+    if not isinstance(scope, ast.FunctionDef):
+        return False
+    returned = any(
+        isinstance(node, ast.Return) and node.value is not None and mentions(node.value, {name})
+        for node in ast.walk(scope)
+    )
+    if not returned:
+        return False
+    for call in code.calls(scope.name):
+        parent = code.parent(call)
+        if not isinstance(parent, ast.Assign):
+            continue
+        names = {one.id for target in parent.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        stacked = [
+            one
+            for one in code.calls(*_STACKS)
+            if any(isinstance(part, ast.Name) and part.id in names for part in one.args)
+        ]
+        if stacked:
+            return True
+    return False
+
+
+def _is_stacked_itself(code: Code, node: ast.ListComp) -> bool:
+    parent = code.parent(node)
+    if isinstance(parent, ast.Call):
+        return last_name(parent.func) in _STACKS
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        name = parent.targets[0].id
+        scope = code.function(node) or code.tree
+        return any(
+            isinstance(one, ast.Call)
+            and last_name(one.func) in _STACKS
+            and any(getattr(part, "id", "") == name for part in one.args)
+            for one in ast.walk(scope)
+        )
+    return False

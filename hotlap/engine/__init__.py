@@ -1,0 +1,38 @@
+"""A training library with the optimisations built in: torch and numpy only.
+
+    history = Trainer(model, loss, optimizer, Recipe(batch_size=256)).fit(train, valid, epochs=10)
+
+Data is in hotlap.engine.data; errors are drawn as a tree in hotlap.engine.errors.
+"""
+
+from __future__ import annotations
+
+from hotlap.engine.log import JsonLines, TensorBoard
+from hotlap.engine.metrics import RMSE, BinaryF1, Dice, GroupMeans, Mean, Metric
+from hotlap.engine.recipe import Checkpoints, Phase, Recipe
+from hotlap.engine.records import EpochRecord, History, StepRecord
+from hotlap.engine.schedule import Cosine, FromTorch, Linear, Schedule, Steps
+from hotlap.engine.trainer import Trainer
+
+__all__ = [
+    "RMSE",
+    "BinaryF1",
+    "Checkpoints",
+    "Cosine",
+    "Dice",
+    "EpochRecord",
+    "FromTorch",
+    "GroupMeans",
+    "History",
+    "JsonLines",
+    "Linear",
+    "Mean",
+    "Metric",
+    "Phase",
+    "Recipe",
+    "Schedule",
+    "StepRecord",
+    "Steps",
+    "TensorBoard",
+    "Trainer",
+]

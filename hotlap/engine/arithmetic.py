@@ -1,0 +1,115 @@
+"""How torch computes during a training, and after it as before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint
+
+from hotlap.engine import processor
+from hotlap.engine.errors import BadRecipe, NoDevice
+from hotlap.engine.kept import random_states
+from hotlap.engine.recipe import Recipe
+
+
+def device_from(wanted: torch.device | str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(wanted)
+    if device.type not in ("cpu", "cuda"):
+        raise NoDevice(f"device={str(wanted)!r}: the engine trains on cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise NoDevice(f'device={str(wanted)!r}, but torch sees no GPU; use device="cpu" or "auto"')
+    return torch.device("cuda", torch.cuda.current_device()) if str(device) == "cuda" else device
+
+
+@contextlib.contextmanager
+def computing(recipe: Recipe) -> Iterator[None]:
+    """TF32 as the recipe says and convolutions chosen by measurement, on CUDA; oneDNN and threads, on a CPU."""
+    way = processor.present()
+    processor.use(processor.asked_for(recipe))
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")
+    torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
+        processor.use(way)
+
+
+@contextlib.contextmanager
+def recomputing(model: nn.Module, blocks: bool | tuple[str, ...]) -> Iterator[None]:
+    """These blocks keep no activations: backward computes them again, with the same random numbers."""
+    chosen = [(block, vars(block).get("forward")) for block in blocks_of(model, blocks)]
+    for block, _ in chosen:
+        block.forward = _recomputed(block)
+    try:
+        yield
+    finally:
+        for block, own in chosen:
+            if own is None:
+                del block.forward
+            else:
+                block.forward = own
+
+
+def blocks_of(model: nn.Module, blocks: bool | tuple[str, ...]) -> list[nn.Module]:
+    if isinstance(blocks, bool):
+        children = [one for one in model.children() if any(True for _ in one.parameters())]
+        return children if blocks else []
+    known = dict(model.named_modules())
+    if missing := [name for name in blocks if name not in known]:
+        raise BadRecipe(f"activation_checkpointing names {missing[0]!r}, which the model does not have")
+    return [known[name] for name in blocks]
+
+
+def _recomputed(block: nn.Module) -> Callable[..., Any]:
+    """Putting random streams back is not possible inside a graph: a block that drew nothing at its first call goes
+    without."""
+    plain, draws = block.forward, cast("bool | None", None)
+
+    def contexts() -> tuple[Any, Any]:
+        return contextlib.nullcontext(), _statistics_untouched(block)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal draws
+        if not torch.is_grad_enabled():
+            return plain(*args, **kwargs)
+        before = random_states() if draws is None else None
+        keeps = draws is not False
+        found = checkpoint(plain, *args, use_reentrant=False, preserve_rng_state=keeps, context_fn=contexts, **kwargs)
+        if before is not None:
+            draws = not same_device_streams(before, random_states())
+        return found
+
+    return forward
+
+
+@contextlib.contextmanager
+def _statistics_untouched(block: nn.Module) -> Iterator[None]:
+    """The second forward of a step must not count in running statistics again."""
+    norms = [one for one in block.modules() if isinstance(one, _NormBase)]
+    before = [(one, one.momentum, one.num_batches_tracked) for one in norms]
+    counts = [None if count is None else count.clone() for _, _, count in before]
+    for norm in norms:
+        norm.momentum = 0.0  # running · 1 + batch · 0: exact
+    try:
+        yield
+    finally:
+        for (norm, momentum, count), saved in zip(before, counts, strict=True):
+            norm.momentum = momentum
+            if count is not None and saved is not None:
+                count.copy_(saved)
+
+
+def same_device_streams(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in ("torch", "cuda") if name in one)

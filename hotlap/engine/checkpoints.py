@@ -1,0 +1,169 @@
+"""Checkpoints: copied aside on the device, written by another thread, whole or not at all.
+
+A file is written beside its place, flushed to the disk and renamed. It holds tensors and plain values only, so that
+`torch.load(path, weights_only=True)` reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, NothingToResume
+
+FORMAT = 1
+LAST, BEST = "last.pt", "best.pt"
+State = dict[str, Any]
+
+
+def every_name(epoch: int) -> str:
+    return f"epoch-{epoch:04d}.pt"
+
+
+class Writer:
+    """Takes one state at a time; the training waits only where the disk is slower than the checkpoints come."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.waited = 0.0
+        self.last_good: Path | None = None
+        self.failed: str | None = None
+        self._queue: queue.Queue[tuple[State, Callable[[], None], Sequence[str]] | None] = queue.Queue(maxsize=1)
+        self._thread: threading.Thread | None = None
+
+    def put(self, state: State, names: Sequence[str]) -> None:
+        """The state as it is now: what the next step changes is no longer part of it."""
+        aside, ready = set_aside(state)
+        if self._thread is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._thread = threading.Thread(target=self._work, name="hotlap-checkpoints", daemon=True)
+            self._thread.start()
+        started = time.perf_counter()
+        self._queue.put((aside, ready, names))
+        self.waited += time.perf_counter() - started
+
+    def close(self) -> None:
+        """Everything that was handed over is on the disk, or the error is raised that prevented it."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        if self.failed is not None:
+            why, self.failed = self.failed, None
+            raise CheckpointNotWritten(why)
+
+    def drain(self) -> None:
+        """Waits until what was handed over is written; errors are kept for the end."""
+        self._queue.join()
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            state, ready, names = item
+            try:
+                ready()
+                self.last_good = write(state, self.folder, names)
+                self.failed = None
+            except OSError as error:
+                self.failed = f"no checkpoint could be written to {self.folder}: {error}; last good: {self.last_good}"
+            except RuntimeError as error:  # torch's own writer says so of a full disk
+                self.failed = f"no checkpoint could be written to {self.folder}: {error}; last good: {self.last_good}"
+            finally:
+                self._queue.task_done()
+        self._queue.task_done()
+
+
+def set_aside(state: State) -> tuple[State, Callable[[], None]]:
+    """A copy in host memory, and what waits until it has arrived there; the training goes on meanwhile."""
+    on_device: list[torch.device] = []
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if value.device.type != "cuda":
+                return value.detach().clone()
+            on_device.append(value.device)
+            pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            return pinned.copy_(value.detach(), non_blocking=True)  # on the stream of the steps: before the next one
+        if isinstance(value, dict):
+            return {name: copied(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(copied(one) for one in value)
+        return value
+
+    aside = copied(state)
+    if not on_device:
+        return aside, lambda: None
+    arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record(torch.cuda.current_stream(on_device[0]))
+    return aside, arrived.synchronize
+
+
+def write(state: State, folder: Path, names: Sequence[str]) -> Path:
+    """Under all these names; each is replaced at once or stays as it was."""
+    temporary = folder / f".{names[0]}.{os.getpid()}.tmp"
+    try:
+        for name in names:
+            with temporary.open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(folder / name)
+        _flush_folder(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return folder / names[0]
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load(path: Path) -> State:
+    """The state, every byte of it checked; raises with the last good checkpoint beside it."""
+    if not path.exists():
+        raise NothingToResume(f"nothing to resume: {path} does not exist; start once without resume")
+    why = damage(path)
+    if why is None:
+        state: State = torch.load(path, map_location="cpu", weights_only=True)
+        if state.get("format") == FORMAT:
+            return state
+        why = f"it has format {state.get('format')!r}, this version reads {FORMAT}"
+    good = last_good(path)
+    others = f"the last good one is {good}" if good else "there is no other in its folder"
+    raise CheckpointDamaged(f"{path} cannot be read: {why}; {others}")
+
+
+def damage(path: Path) -> str | None:
+    """Why it is no checkpoint of ours, or None. Reads all of it: a flipped bit shows in a checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+        if bad is not None:
+            return f"{bad} in it has changed since it was written"
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        return f"cut short or damaged ({error})"
+    except Exception as error:  # noqa: BLE001 - whatever unpickling makes of a damaged file
+        return f"not a checkpoint ({type(error).__name__})"
+    return None if isinstance(state, dict) and "format" in state else "not a checkpoint of the engine"
+
+
+def last_good(path: Path) -> Path | None:
+    """The newest whole checkpoint in the same folder."""
+    others = [one for one in path.parent.glob("*.pt") if one != path]
+    for one in sorted(others, key=lambda other: other.stat().st_mtime_ns, reverse=True):
+        if damage(one) is None:
+            return one
+    return None

@@ -1,0 +1,228 @@
+"""How the step is run: captured, compiled, both or neither, by a short measurement on real batches."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hotlap.engine.errors import CaptureFailed, EngineError
+from hotlap.engine.kept import HostTraces, Kept, disagreement, moved
+from hotlap.engine.processor import USUAL, Way, use
+from hotlap.engine.recipe import Recipe
+from hotlap.engine.recorder import Recorder, Work
+from hotlap.engine.update import LossOf
+
+WARM_UP = 3  # cuDNN, cuBLAS and the compiler choose and allocate before anything is captured or timed
+MEASURED_SECONDS = 0.2
+MOST_REPETITIONS = 50
+MOST_TURNS = 20
+CLEARLY = 0.87  # a way that rounds otherwise is taken only where it is clearly faster: runs repeat themselves
+NEAR = 0.2  # of an update's norm: kernels that add in another order differ by less, a wrong replay by all of it
+COMPILE_PAYS_FROM = 300.0  # seconds of training ahead: compiling takes up to a minute and gains some ten per cent
+
+
+@dataclass(frozen=True)
+class Mode:
+    """`eager` is neither."""
+
+    graph: bool = False
+    compiled: bool = False
+    way: Way = USUAL
+
+    def __str__(self) -> str:
+        words = {
+            (True, True): "one CUDA graph, compiled",
+            (True, False): "one CUDA graph",
+            (False, True): "compiled",
+            (False, False): "eager",
+        }
+        return words[self.graph, self.compiled] + self.way.words
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Work that does one full window from the present state on, and how to return to that state."""
+
+    work: Callable[[bool], Work]  # compiled or not
+    kept: Kept
+    traces: Callable[[], HostTraces]
+    parameters: Sequence[Tensor]
+    recorder: Recorder | None
+    windows: int  # that can follow each other from the present state on
+    steps_ahead: int  # in the whole training
+    ways: tuple[Way, ...]  # to be tried, the present one first
+
+
+@dataclass(frozen=True)
+class Chosen:
+    mode: Mode
+    run: Work
+    line: str
+
+
+class Attempts:
+    """The modes tried, each from the same state, to which each returns."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.runs: dict[Mode, tuple[float, Work]] = {}
+        self.failed: dict[Mode, str] = {}
+
+    def add(self, modes: Sequence[Mode], timed: bool) -> None:
+        """On a GPU each is timed before the next is made, so that one at a time takes memory; on a CPU they take turns,
+        since other programs come and go.
+        """
+        at_once = timed and self.trial.recorder is not None
+        for mode in modes:
+            use(mode.way)
+            try:
+                run = _made(self.trial, mode)
+                self.runs[mode] = (_seconds(self.trial, run) if at_once else 0.0, run)
+            except Exception as error:
+                if isinstance(error, EngineError) or not (mode.graph or mode.compiled):
+                    raise
+                self.failed[mode] = _first_line(error)
+            finally:
+                self.trial.kept.put_back()
+        if timed and not at_once:
+            self._by_turns()
+
+    def _by_turns(self) -> None:
+        best = dict.fromkeys(self.runs, math.inf)
+        deadline = time.perf_counter() + MEASURED_SECONDS * len(self.runs)
+        for turn in range(MOST_TURNS):
+            for mode, (_, run) in self.runs.items():
+                use(mode.way)
+                seconds = _round(self.trial, run, 1)
+                best[mode] = min(best[mode], seconds) if turn else math.inf  # the first turn warms up
+            if turn and time.perf_counter() > deadline:
+                break
+        self.runs = {mode: (best[mode], run) for mode, (_, run) in self.runs.items()}
+
+    @property
+    def seconds(self) -> float:
+        """Of the fastest, a step."""
+        return min((seconds for seconds, _ in self.runs.values()), default=0.0)
+
+    def best(self) -> Chosen:
+        if not self.runs:
+            self.runs[Mode(way=self.trial.ways[0])] = (0.0, self.trial.work(False))
+        mode = min(self.runs, key=lambda one: self.runs[one][0] / (1.0 if one.way == self.trial.ways[0] else CLEARLY))
+        use(mode.way)
+        return Chosen(mode, self.runs[mode][1], _line(mode, self.runs, self.failed))
+
+
+def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Chosen:
+    """The fastest of the modes that work, or the one wanted; the state is as it was before, to the bit."""
+    attempts = Attempts(trial)
+    if wanted is not None:
+        attempts.add([wanted], timed=False)
+        return attempts.best()
+    graphs = {"auto": [False, True], "on": [True], "off": [False]}[recipe.graph] if trial.recorder else [False]
+    plain = [Mode(graph, recipe.compile == "on", way) for graph in graphs for way in trial.ways]
+    attempts.add(plain, timed=len(plain) > 1 or recipe.compile == "auto")
+    if not attempts.runs:  # the compiler failed
+        attempts.add([Mode(graph, False, way) for graph in graphs for way in trial.ways], timed=len(plain) > 1)
+    if recipe.compile == "auto" and attempts.seconds * trial.steps_ahead >= COMPILE_PAYS_FROM:
+        attempts.add([Mode(graph, True, trial.ways[0]) for graph in graphs], timed=True)
+    if recipe.graph == "on" and not any(mode.graph for mode in attempts.runs):
+        why = next(iter(attempts.failed.values()), "there is no CUDA device")
+        raise CaptureFailed(f'graph="on", but the step cannot be captured: {why}; use graph="auto"')
+    return attempts.best()
+
+
+def needs_no_trial(recipe: Recipe, can_capture: bool, seconds_ahead: float) -> bool:
+    """Only one way to run the step is worth trying: as it is."""
+    compiles = recipe.compile == "on" or (recipe.compile == "auto" and seconds_ahead >= COMPILE_PAYS_FROM)
+    captures = recipe.graph == "on" or (recipe.graph == "auto" and can_capture)
+    return not compiles and not captures
+
+
+class Refused(Exception):
+    """A step that a replay would not repeat."""
+
+
+def _made(trial: Trial, mode: Mode) -> Work:
+    work = trial.work(mode.compiled)
+    if not mode.graph:
+        if mode.compiled:
+            _warm_up(trial, work)
+        return work
+    assert trial.recorder is not None
+    expected = _rehearsed(trial, work)
+    replay = trial.recorder.capture(work)
+    trial.kept.put_back()
+    before = [one.detach().clone() for one in trial.parameters]
+    replay()
+    apart = disagreement(expected, moved(list(trial.parameters), before))
+    trial.kept.put_back()
+    if apart > NEAR:
+        raise Refused(f"a replay trains otherwise than the step itself (by {apart:.0%} of it)")
+    return replay
+
+
+def _rehearsed(trial: Trial, work: Work) -> list[Tensor]:
+    """How the parameters move in one step; refuses a step that leaves traces on the host."""
+    _warm_up(trial, work)
+    traces, before = trial.traces(), [one.detach().clone() for one in trial.parameters]
+    work()
+    why = traces.why_not()
+    found = moved(list(trial.parameters), before)
+    trial.kept.put_back()
+    if why is not None:
+        raise Refused(why)
+    return found
+
+
+def _warm_up(trial: Trial, work: Work) -> None:
+    for _ in range(WARM_UP):
+        work()
+        trial.kept.put_back()
+
+
+def _seconds(trial: Trial, run: Work) -> float:
+    """A step's time, the median of three rounds that begin at the same state. Host syncs, once a phase."""
+    run()
+    trial.kept.put_back()
+    once = _round(trial, run, 1)
+    most = min(MOST_REPETITIONS, trial.windows)
+    count = max(1, min(most, int(MEASURED_SECONDS / 3 / max(once, 1e-6))))
+    return sorted(_round(trial, run, count) for _ in range(3))[1]
+
+
+def _round(trial: Trial, run: Work, count: int) -> float:
+    _finish(trial)
+    started = time.perf_counter()
+    for _ in range(count):
+        run()
+    _finish(trial)
+    elapsed = time.perf_counter() - started
+    trial.kept.put_back()
+    return elapsed / count
+
+
+def _finish(trial: Trial) -> None:
+    if trial.recorder is not None:
+        trial.recorder.finish()
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{text[0][:160]}" if text else type(error).__name__
+
+
+def _line(best: Mode, runs: dict[Mode, tuple[float, Work]], failed: dict[Mode, str]) -> str:
+    timed = {mode: seconds for mode, (seconds, _) in runs.items() if seconds}
+    parts = [f"{mode} {1000 * seconds:.3g} ms" for mode, seconds in timed.items()]
+    parts += [f"{mode} not possible: {why}" for mode, why in failed.items()]
+    return f"step: {best}" + (f" ({'; '.join(parts)})" if parts else "")
+
+
+def compiled_loss(loss_of: LossOf) -> LossOf:
+    """Full batches have one shape; the shorter last one is run as it is."""
+    return torch.compile(loss_of, dynamic=False)

@@ -1,0 +1,183 @@
+"""Hyper-parameters from TOML or JSON, checked: every key known, every value of its type and in its range.
+
+A schema is a frozen dataclass, nested as the file is; `value(…)` gives a field its range. Errors name the file, the key
+with its path, the value, and what is right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import json
+import math
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from hotlap.engine.errors import EngineError
+
+T = TypeVar("T")
+NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+class ConfigInvalid(EngineError):
+    """A configuration that cannot be used, with file and key."""
+
+
+def value(
+    default: Any = dataclasses.MISSING,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A field with a range."""
+    limits = {"at least": at_least, "above": above, "at most": at_most, "below": below}
+    metadata = {"limits": {name: limit for name, limit in limits.items() if limit is not None}}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def read(path: Path | str, schema: type[T], base: Mapping[str, Any] | None = None) -> T:
+    """The file as an instance of `schema`; what it leaves out is taken from `base`, then from the schema's defaults."""
+    content = parsed(Path(path))
+    return build(schema, merged(base or {}, content), str(path))
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigInvalid(f"{path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(f"{path}: it cannot be read ({error})") from error
+    if path.suffix not in (".toml", ".json"):
+        raise ConfigInvalid(f"{path}: a configuration is a .toml or a .json file")
+    try:
+        content = json.loads(text) if path.suffix == ".json" else toml(text, path)
+    except ValueError as error:  # both parsers' errors are of this kind, and say line and column
+        raise ConfigInvalid(f"{path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigInvalid(f"{path}: it must hold keys and values, not {kind_of(content)}")
+    return content
+
+
+def toml(text: str, path: Path) -> dict[str, Any]:
+    for name in ("tomllib", "tomli"):  # Python 3.10 has none of its own
+        try:
+            content: dict[str, Any] = importlib.import_module(name).loads(text)
+            return content
+        except ImportError:
+            continue
+    raise ConfigInvalid(f"{path}: this Python reads no TOML by itself; type: pip install tomli, or write it as JSON")
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, section by section."""
+    result = dict(base)
+    for name, given in over.items():
+        inner = result.get(name)
+        both = isinstance(inner, Mapping) and isinstance(given, Mapping)
+        result[name] = merged(inner, given) if both else given  # type: ignore[arg-type]
+    return result
+
+
+def build(schema: type[T], content: Mapping[str, Any], file: str, path: str = "") -> T:
+    """An instance of a dataclass from plain values, everything checked."""
+    types_of, known = get_type_hints(schema), {field.name: field for field in dataclasses.fields(schema)}  # type: ignore[arg-type]
+    for name in content:
+        if name not in known:
+            raise unknown_key(name, list(known), file, path)
+    values = {}
+    for name, field in known.items():
+        where = f"{path}{name}"
+        if name in content:
+            values[name] = checked(content[name], types_of[name], field, file, where)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigInvalid(f"{file}: {where} is missing")
+    try:
+        return schema(**values)
+    except ConfigInvalid as error:  # what only the values together show
+        raise ConfigInvalid(f"{file}: {error}") from error
+
+
+def unknown_key(name: str, known: list[str], file: str, path: str) -> ConfigInvalid:
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, 1, cutoff=0.5)
+    hint = f"did you mean {path}{near[0]}?" if near else f"known here: {', '.join(known)}"
+    return ConfigInvalid(f"{file}: unknown key {path}{name}; {hint}")
+
+
+def checked(given: Any, wanted: Any, field: dataclasses.Field[Any], file: str, where: str) -> Any:
+    if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
+        if not isinstance(given, Mapping):
+            raise ConfigInvalid(f"{file}: {where} must be a section with keys, not {kind_of(given)}")
+        return build(wanted, given, file, f"{where}.")
+    result = converted(given, wanted, file, where)
+    check_range(result, field.metadata.get("limits", {}), file, where)
+    return result
+
+
+def converted(given: Any, wanted: Any, file: str, where: str) -> Any:
+    """The value in its type; a whole number is taken for a number, and nothing else for anything else."""
+    options = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+    for option in options:
+        if option is type(None) and (given is None or given == "none"):  # TOML has no null
+            return None
+        if get_origin(option) is Literal and given in get_args(option) and not isinstance(given, bool):
+            return given
+        if get_origin(option) is tuple and isinstance(given, list):
+            return tuple(converted(item, get_args(option)[0], file, f"{where}[{n}]") for n, item in enumerate(given))
+        if option is float and isinstance(given, int | float) and not isinstance(given, bool):
+            return finite(float(given), file, where)
+        if isinstance(option, type) and type(given) is option:
+            return given
+    raise ConfigInvalid(f"{file}: {where} = {shown(given)} is {kind_of(given)}; it must be {words(options)}")
+
+
+def finite(number: float, file: str, where: str) -> float:
+    if not math.isfinite(number):
+        raise ConfigInvalid(f"{file}: {where} = {number} is no finite number")
+    return number
+
+
+def check_range(given: Any, limits: Mapping[str, float], file: str, where: str) -> None:
+    if given is None or isinstance(given, str | bool):
+        return
+    for number in given if isinstance(given, tuple) else (given,):
+        good = {
+            "at least": lambda limit, n=number: n >= limit,
+            "at most": lambda limit, n=number: n <= limit,
+            "above": lambda limit, n=number: n > limit,
+            "below": lambda limit, n=number: n < limit,
+        }
+        if not all(good[name](limit) for name, limit in limits.items()):
+            rule = " and ".join(f"{name} {limit:g}" for name, limit in limits.items())
+            raise ConfigInvalid(f"{file}: {where} = {shown(number)} is out of range; it must be {rule}")
+
+
+def words(options: tuple[Any, ...]) -> str:
+    parts = []
+    for option in options:
+        if get_origin(option) is Literal:
+            parts.append("one of " + ", ".join(map(shown, get_args(option))))
+        elif option is type(None):
+            parts.append('"none"')
+        elif get_origin(option) is tuple:
+            parts.append(f"a list, each {words(get_args(option)[:1])}")
+        else:
+            parts.append(NAMES.get(option, str(option)))
+    return " or ".join(parts)
+
+
+def kind_of(given: Any) -> str:
+    if given is None:
+        return "nothing"
+    if isinstance(given, Mapping):
+        return "a section"
+    return "a list" if isinstance(given, list) else NAMES.get(type(given), f"a {type(given).__name__}")
+
+
+def shown(given: Any) -> str:
+    return json.dumps(given, ensure_ascii=False, default=str)

@@ -1,0 +1,248 @@
+"""Preprocessed arrays on disk, kept by what they were made from.
+
+The key is a hash of the inputs, of the function that makes the arrays (its source, what it uses of a function around
+it, and a version), and of its arguments. An input file counts by its content ("content", the default: reads it all) or
+by its size, time and sixteen blocks of its content ("sample": fast for huge files, and blind to a change that keeps all
+three). What makes the result but is in none of these, such as a helper the function calls, belongs into `version`.
+
+Several processes may ask at once: one makes the entry under a lock, the others wait and read it. An entry appears by
+one rename, with a checksum of every file; a torn or damaged one is made again. A lock goes with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotlap.engine.data.errors import DataError, DataMismatch
+from hotlap.engine.data.keys import key_of
+from hotlap.engine.data.memory import GIB
+from hotlap.engine.data.readers import Array, Arrays, Reader, blocks_of, empty_like
+
+log = logging.getLogger("hotlap.engine")
+
+ENTRY = "entry.json"
+BLOCK = 2**22
+Make = Callable[..., Mapping[str, Any]]
+Fill = Callable[[Path], None]
+
+
+def default_folder() -> Path:
+    """HOTLAP_CACHE, or the cache folder of the platform."""
+    if named := os.environ.get("HOTLAP_CACHE"):
+        return Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "hotlap" / "engine"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hotlap" / "engine"
+
+
+class Cache:
+    """A folder of entries, the least recently used removed beyond `limit_bytes`."""
+
+    def __init__(self, folder: Path | str | None = None, limit_bytes: int = 20 * GIB) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+        self.limit_bytes = limit_bytes
+
+    def arrays(
+        self,
+        make: Make,
+        *,
+        inputs: Sequence[Path | str] = (),
+        arguments: Mapping[str, Any] | None = None,
+        version: str = "",
+        identity: str = "content",
+    ) -> dict[str, Array]:
+        """What `make(**arguments)` returns, a dict of arrays, from disk where it was made before; memory-mapped."""
+        given = dict(arguments or {})
+        key = key_of(make, inputs, given, version, identity)
+        maker = Maker(make, given)
+        try:
+            folder = self.entry(key, maker.fill)
+        except OSError as error:
+            if maker.failed:  # it was an input of the function that could not be read, not the cache
+                raise
+            log.warning("the cache %s cannot be written (%s): made for this run alone", self.folder, error)
+            return maker.made()
+        return {path.stem: np.load(path, mmap_mode="c") for path in sorted(folder.glob("*.npy"))}
+
+    def entry(self, key: str, fill: Fill) -> Path:
+        """The folder of this key, filled by `fill(folder)` when missing or damaged."""
+        target = self.folder / key
+        if whole(target):
+            return target
+        with self._locked(key):
+            if whole(target):  # another process made it while we waited
+                return target
+            self._make(target, fill)
+        self.prune(keep=key)
+        return target
+
+    def _make(self, target: Path, fill: Fill) -> None:
+        for left in self.folder.glob(f"{target.name}.*.tmp"):  # of a process that was killed: we hold the lock
+            shutil.rmtree(left, ignore_errors=True)
+        if target.exists():
+            log.warning("the cache entry %s is damaged: it is made again", target)
+            shutil.rmtree(target)
+        temporary = self.folder / f"{target.name}.{os.getpid()}.tmp"
+        temporary.mkdir()
+        try:
+            fill(temporary)
+            seal(temporary)
+            temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        sync_folder(self.folder)
+
+    @contextlib.contextmanager
+    def _locked(self, key: str, wait: bool = True) -> Iterator[None]:
+        """An exclusive lock that ends with the process. Raises BlockingIOError when held and not to be waited for."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{key}.lock"
+        descriptor = lock_file(path, wait)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)  # while held: whoever waits sees that the file is another one
+            os.close(descriptor)
+
+    def prune(self, keep: str = "") -> list[str]:
+        """Removes the entries used longest ago until the rest fits; those in use by a maker stay."""
+        entries = sorted(self.folder.glob(f"*/{ENTRY}"), key=lambda path: path.stat().st_mtime)
+        sizes = {path.parent.name: sum(file.stat().st_size for file in path.parent.iterdir()) for path in entries}
+        total, gone = sum(sizes.values()), []
+        for name, size in sizes.items():
+            if total <= self.limit_bytes:
+                break
+            if name == keep:
+                continue
+            with contextlib.suppress(BlockingIOError), self._locked(name, wait=False):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+                total -= size
+                gone.append(name)
+        return gone
+
+
+class Maker:
+    """Calls the function that makes the arrays, once, and knows whether a failure was its own."""
+
+    def __init__(self, make: Make, given: Mapping[str, Any]) -> None:
+        self.make, self.given = make, given
+        self.arrays: dict[str, Array] | None = None
+        self.failed = False
+
+    def made(self) -> dict[str, Array]:
+        if self.arrays is None:
+            self.failed = True
+            self.arrays = {name: array_of(name, values) for name, values in self.make(**self.given).items()}
+            self.failed = False
+        return self.arrays
+
+    def fill(self, folder: Path) -> None:
+        for name, array in self.made().items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+
+
+def array_of(name: str, values: Any) -> Array:
+    if not name.replace("_", "").replace("-", "").isalnum():
+        raise DataMismatch(f"{name!r} is no name for a cached array; use letters, digits, - and _")
+    array = np.asarray(values)
+    if array.dtype.hasobject:
+        raise DataMismatch(f"{name!r} holds Python objects; only arrays of numbers or fixed text can be cached")
+    return array
+
+
+def lock_file(path: Path, wait: bool) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
+        except FileNotFoundError:
+            pass  # removed by its holder between the two looks
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def seal(folder: Path) -> None:
+    """Writes the checksums, and everything to the disk, before the entry gets its name."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        files[path.name] = {"size": path.stat().st_size, "crc32": checksum(path)}
+        sync_file(path)
+    entry = folder / ENTRY
+    entry.write_text(json.dumps({"made": time.time(), "files": files}))
+    sync_file(entry)
+
+
+def whole(folder: Path) -> bool:
+    """Whether every file is there as it was written; marks the entry as used."""
+    try:
+        files = json.loads((folder / ENTRY).read_text())["files"]
+        good = all(
+            (folder / name).stat().st_size == told["size"] and checksum(folder / name) == told["crc32"]
+            for name, told in files.items()
+        )
+        if good:
+            os.utime(folder / ENTRY)
+        return good
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def stored(reader: Reader, cache: Cache, inputs: Sequence[Path | str], identity: str = "content") -> Arrays:
+    """The reader's rows as memory-mapped arrays, written once in blocks: random access to what is slow to decode."""
+    if not inputs:
+        raise DataError("name the files the reader reads: they are the key of what is stored")
+    key = key_of(stored, inputs, {"columns": [[list(c.shape), str(c.dtype)] for c in reader.columns]}, "1", identity)
+
+    def fill(folder: Path) -> None:
+        maps = [
+            np.lib.format.open_memmap(folder / f"{number}.npy", "w+", column.dtype, (reader.rows, *column.shape))
+            for number, column in enumerate(reader.columns)
+        ]
+        for rows in blocks_of(reader):
+            block = empty_like(reader, len(rows))
+            reader.read(rows, block)
+            for target, values in zip(maps, block, strict=True):
+                target[rows[0] : rows[-1] + 1] = values
+        for target in maps:
+            target.flush()
+
+    folder = cache.entry(key, fill)
+    return Arrays(*(folder / f"{number}.npy" for number in range(len(reader.columns))))

@@ -1,0 +1,224 @@
+"""What the trainer trains on. A source has rows; a resident one gathers a batch where its data lives, by index.
+
+`gather` is safe inside a CUDA graph: device operations alone, no host sync, and shapes that depend on `len(index)`
+only. Data is kept in the type it was given (bool, uint8, float16 …) and cast after the gather: a row of 1024 bits as
+bool moves a quarter of the bytes it would move as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotlap.engine.data.errors import DataMismatch, EmptySplit
+from hotlap.engine.seam import AnySource, Batch, Resident, Streamed
+
+Dtypes = Sequence[torch.dtype | None]
+ArrayLike = Tensor | np.ndarray[Any, Any]
+
+
+def as_tensor(values: ArrayLike) -> Tensor:
+    """The same memory as a tensor, or a copy where torch cannot take it (read-only, other byte order, unsigned)."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise DataMismatch(f"values of type {array.dtype} cannot become a tensor; convert them to numbers") from error
+
+
+def cast(batch: Batch, dtypes: Dtypes | None) -> Batch:
+    if dtypes is None:
+        return batch
+    return tuple(tensor if dtype is None else tensor.to(dtype) for tensor, dtype in zip(batch, dtypes, strict=True))
+
+
+def require_rows(rows: int, what: str) -> int:
+    if rows < 1:
+        raise EmptySplit(f"{what} is empty: nothing to train or evaluate on")
+    return rows
+
+
+class Tensors:
+    """Tensors with the same number of rows on one device; a batch is one gather of each.
+
+    `dtypes` says what each is cast to after the gather (None: as it is kept).
+    """
+
+    def __init__(
+        self, *tensors: ArrayLike, device: torch.device | str | None = None, dtypes: Dtypes | None = None
+    ) -> None:
+        if not tensors:
+            raise EmptySplit("no tensors were given")
+        kept = [as_tensor(values) for values in tensors]
+        if dtypes is not None and len(dtypes) != len(kept):
+            raise DataMismatch(f"{len(dtypes)} types were given for {len(kept)} tensors; use None to keep one as it is")
+        self.rows = require_rows(same_rows(kept), "the data")
+        self.device = torch.device(device) if device is not None else kept[0].device
+        # contiguous: index_select of a strided tensor would copy the whole of it in every batch on some devices
+        self.tensors = tuple(tensor.to(self.device).contiguous() for tensor in kept)
+        self.wide = tuple(map(widened, self.tensors))
+        self.dtypes = dtypes
+        self.placed = ""
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def gather(self, index: Tensor) -> Batch:
+        rows = (rows_of(tensor, wide, index) for tensor, wide in zip(self.tensors, self.wide, strict=True))
+        return cast(tuple(rows), self.dtypes)
+
+
+def widened(tensor: Tensor) -> Tensor | None:
+    """The rows of small numbers as rows of eight bytes each: a GPU gathers number by number, whatever their size."""
+    row_bytes = tensor[0].numel() * tensor.element_size()
+    if tensor.element_size() >= 4 or row_bytes % 8 or row_bytes == 0 or tensor.data_ptr() % 8:
+        return None
+    return tensor.view(len(tensor), -1).view(torch.uint8).view(torch.int64)
+
+
+def rows_of(tensor: Tensor, wide: Tensor | None, index: Tensor) -> Tensor:
+    if wide is None:
+        return tensor.index_select(0, index)
+    return wide.index_select(0, index).view(torch.uint8).view(tensor.dtype).view(len(index), *tensor.shape[1:])
+
+
+def same_rows(tensors: Sequence[Tensor]) -> int:
+    rows = [len(tensor) if tensor.dim() else -1 for tensor in tensors]
+    if rows[0] < 0 or len(set(rows)) > 1:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise DataMismatch(f"all tensors need the same first dimension, the rows; these have shapes {shapes}")
+    return rows[0]
+
+
+class Subset:
+    """Some rows of a resident source, in the order named."""
+
+    def __init__(self, source: Resident, rows: Tensor) -> None:
+        self.source, self.device = source, source.device
+        self.rows = require_rows(len(rows), "the subset")
+        check_range(rows, source.rows)
+        self.chosen = rows.to(self.device, torch.int64)
+
+    def gather(self, index: Tensor) -> Batch:
+        return self.source.gather(self.chosen.index_select(0, index))
+
+
+class Mapped:
+    """A function over the gathered batch, on the device. It must be capture-safe for the step to become one graph."""
+
+    def __init__(self, source: Resident, function: Callable[..., Batch | Tensor]) -> None:
+        self.source, self.function = source, function
+        self.rows, self.device = source.rows, source.device
+
+    def gather(self, index: Tensor) -> Batch:
+        return as_batch(self.function(*self.source.gather(index)))
+
+
+class Concatenated:
+    """Resident sources one after the other.
+
+    Every batch gathers from every part and keeps what belongs to it, because a graph cannot have shapes that depend
+    on the index: the cost is one gather a part, so join few and large parts.
+    """
+
+    def __init__(self, *parts: Resident) -> None:
+        if not parts:
+            raise EmptySplit("no sources were given")
+        self.parts, self.device = parts, parts[0].device
+        if any(part.device != self.device for part in parts):
+            raise DataMismatch(f"sources on several devices cannot be joined: {[str(part.device) for part in parts]}")
+        self.rows = sum(part.rows for part in parts)
+        self._same_columns()
+
+    def _same_columns(self) -> None:
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        kinds = [[(tuple(column.shape[1:]), column.dtype) for column in part.gather(first)] for part in self.parts]
+        if any(kind != kinds[0] for kind in kinds):
+            raise DataMismatch(f"sources whose rows differ in shape or type cannot be joined: {kinds}")
+
+    def gather(self, index: Tensor) -> Batch:
+        start = self.parts[0].rows
+        joined = self.parts[0].gather(index.clamp(max=start - 1))
+        for part in self.parts[1:]:
+            own = part.gather((index - start).clamp(min=0, max=part.rows - 1))
+            here = index >= start
+            joined = tuple(
+                torch.where(here.view(-1, *[1] * (new.dim() - 1)), new, old)
+                for new, old in zip(own, joined, strict=True)
+            )
+            start += part.rows
+        return joined
+
+
+class StreamedSubset:
+    """Some rows of a streamed source, in the order named."""
+
+    def __init__(self, source: Streamed, rows: Tensor) -> None:
+        self.source = source
+        self.rows = require_rows(len(rows), "the subset")
+        check_range(rows, source.rows)
+        self.chosen = rows.to("cpu", torch.int64)
+
+    def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterable[Batch]:
+        return self.source.batches(self.chosen[order], batch_size, device, drop_last)
+
+
+class StreamedMapped:
+    """A function over each batch of a streamed source, once it is on the device."""
+
+    def __init__(self, source: Streamed, function: Callable[..., Batch | Tensor]) -> None:
+        self.source, self.function, self.rows = source, function, source.rows
+
+    def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
+        for batch in self.source.batches(order, batch_size, device, drop_last):
+            yield as_batch(self.function(*batch))
+
+
+def as_batch(result: Batch | Tensor) -> Batch:
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def check_range(rows: Tensor, limit: int) -> None:
+    """Host sync, once when a source is made: an index outside would kill the CUDA context later."""
+    low, high = int(rows.min()), int(rows.max())
+    if low < 0 or high >= limit:
+        raise DataMismatch(f"rows {low} … {high} were asked of a source with {limit} rows (0 … {limit - 1})")
+
+
+def is_resident(source: AnySource) -> TypeGuard[Resident]:
+    return hasattr(source, "gather")
+
+
+def subset(source: AnySource, rows: Tensor | Sequence[int] | np.ndarray[Any, Any]) -> Subset | StreamedSubset:
+    """Some rows of a source, resident or streamed as it is."""
+    chosen = torch.as_tensor(np.asarray(rows) if not isinstance(rows, Tensor) else rows)
+    return Subset(source, chosen) if is_resident(source) else StreamedSubset(source, chosen)  # type: ignore[arg-type]
+
+
+def mapped(source: AnySource, function: Callable[..., Batch | Tensor]) -> Mapped | StreamedMapped:
+    """`function(*batch)` over every batch, on the device."""
+    return Mapped(source, function) if is_resident(source) else StreamedMapped(source, function)  # type: ignore[arg-type]
+
+
+def split(source: AnySource, share: float, seed: int | None = None) -> tuple[AnySource, AnySource]:
+    """The first `share` of the rows and the rest; by a seeded shuffle where a seed is given."""
+    if not 0.0 < share < 1.0:
+        raise EmptySplit(f"a share of {share} leaves one part empty; use a number between 0 and 1")
+    count = int(share * source.rows)
+    if count == 0 or count == source.rows:
+        raise EmptySplit(f"a share of {share} of {source.rows} rows leaves one part empty")
+    if seed is None:
+        order = torch.arange(source.rows)
+    else:
+        order = torch.randperm(source.rows, generator=torch.Generator().manual_seed(seed))
+    return subset(source, order[:count]), subset(source, order[count:])

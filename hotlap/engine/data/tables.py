@@ -1,0 +1,151 @@
+"""Rows of Parquet and Arrow files.
+
+Parquet is decoded by row groups, and the last ones are kept within `keep_bytes`: read in order, each is decoded once;
+shuffled over a file larger than that, `stored` in cache.py turns it into memory-mapped arrays first. An Arrow file
+without compression is memory-mapped and nothing is decoded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotlap.engine.data.errors import DataMismatch, DataUnreadable, optional
+from hotlap.engine.data.hdf5 import runs
+from hotlap.engine.data.readers import Array, Column
+
+KEEP_BYTES = 256 * 2**20
+
+
+class Grouped:
+    """Rows in groups that are decoded as a whole, the last used kept within a number of bytes."""
+
+    def __init__(self, path: Path, names: Sequence[str], group_rows: Sequence[int], keep_bytes: int) -> None:
+        self.path, self.names, self.keep_bytes = path, tuple(names), keep_bytes
+        self.ends = np.cumsum(np.asarray(group_rows, dtype=np.int64)) if len(group_rows) else np.zeros(0, np.int64)
+        self.rows = int(self.ends[-1]) if len(self.ends) else 0
+        self.kept: OrderedDict[int, tuple[Array, ...]] = OrderedDict()
+        self.kept_bytes = 0
+        self.lock = threading.Lock()  # one decodes at a time: the decoder has threads of its own
+
+    def _decode(self, group: int) -> Any:
+        raise NotImplementedError
+
+    def group(self, number: int) -> tuple[Array, ...]:
+        with self.lock:
+            if number in self.kept:
+                self.kept.move_to_end(number)
+                return self.kept[number]
+            first = int(self.ends[number - 1]) if number else 0
+            try:
+                table = self._decode(number)
+            except (OSError, ValueError) as error:
+                raise DataUnreadable(self.path, first_line(error), first) from error
+            arrays = tuple(self._array(table.column(name), name, first) for name in self.names)
+            self._keep(number, arrays)
+            return arrays
+
+    def _keep(self, number: int, arrays: tuple[Array, ...]) -> None:
+        self.kept[number] = arrays
+        self.kept_bytes += sum(array.nbytes for array in arrays)
+        while self.kept_bytes > self.keep_bytes and len(self.kept) > 1:
+            _, old = self.kept.popitem(last=False)
+            self.kept_bytes -= sum(array.nbytes for array in old)
+
+    def _array(self, column: Any, name: str, first: int) -> Array:
+        """One column as `[rows]` or, for lists of one length, `[rows, length]`."""
+        if column.null_count:
+            raise DataUnreadable(self.path, f"column {name!r} has {column.null_count} missing values", first)
+        whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+        whole = whole.chunk(0) if hasattr(whole, "chunk") and whole.num_chunks == 1 else whole
+        if "list" not in str(whole.type):
+            return np.asarray(whole.to_numpy(zero_copy_only=False))
+        values = np.asarray(whole.flatten().to_numpy(zero_copy_only=False))
+        if len(whole) == 0 or len(values) % len(whole) or not equal_lengths(whole, len(values) // len(whole)):
+            raise DataUnreadable(self.path, f"the lists in column {name!r} differ in length", first)
+        return values.reshape(len(whole), -1)
+
+    def _columns(self) -> tuple[Column, ...]:
+        if not self.rows:
+            return tuple(Column((), np.dtype(np.float32)) for _ in self.names)
+        columns = tuple(Column(array.shape[1:], array.dtype) for array in self.group(0))
+        for name, column in zip(self.names, columns, strict=True):
+            if column.dtype.kind not in "biuf":
+                raise DataMismatch(f"{self.path}: column {name!r} holds {column.dtype}, not numbers; encode it first")
+        return columns
+
+    def read(self, rows: Array, out: Sequence[Array]) -> None:
+        order = np.argsort(rows, kind="stable")
+        groups = np.searchsorted(self.ends, rows[order], side="right")
+        for first, last in runs(groups, 1):
+            number, places = int(groups[first]), order[first:last]
+            start = int(self.ends[number - 1]) if number else 0
+            for target, values in zip(out, self.group(number), strict=True):
+                target[places] = values[rows[places] - start]
+
+
+def equal_lengths(column: Any, length: int) -> bool:
+    if "fixed_size_list" in str(column.type):
+        return True
+    lengths = np.diff(np.asarray(column.offsets))
+    return bool((lengths == length).all())
+
+
+class Parquet(Grouped):
+    """Columns of one Parquet file."""
+
+    def __init__(self, path: Path | str, *columns: str, keep_bytes: int = KEEP_BYTES) -> None:
+        parquet = optional("pyarrow.parquet", f"reading {path}")
+        try:
+            self.file = parquet.ParquetFile(path)
+        except (OSError, ValueError) as error:
+            raise DataUnreadable(path, reason(Path(path), error, "a Parquet file")) from error
+        names = known(Path(path), columns, self.file.schema_arrow.names)
+        meta = self.file.metadata
+        sizes = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
+        super().__init__(Path(path), names, sizes, keep_bytes)
+        self.columns = self._columns()
+
+    def _decode(self, group: int) -> Any:
+        return self.file.read_row_group(group, columns=list(self.names))
+
+
+class Arrow(Grouped):
+    """Columns of one Arrow (Feather version 2) file, memory-mapped."""
+
+    def __init__(self, path: Path | str, *columns: str, keep_bytes: int = KEEP_BYTES) -> None:
+        pyarrow = optional("pyarrow", f"reading {path}")
+        ipc = optional("pyarrow.ipc", f"reading {path}")
+        try:
+            self.file = ipc.open_file(pyarrow.memory_map(str(path)))
+            sizes = [self.file.get_batch(number).num_rows for number in range(self.file.num_record_batches)]
+        except (OSError, ValueError) as error:
+            raise DataUnreadable(path, reason(Path(path), error, "an Arrow file")) from error
+        names = known(Path(path), columns, self.file.schema.names)
+        super().__init__(Path(path), names, sizes, keep_bytes)
+        self.columns = self._columns()
+
+    def _decode(self, group: int) -> Any:
+        return self.file.get_batch(group)
+
+
+def known(path: Path, asked: Sequence[str], names: Sequence[str]) -> list[str]:
+    for name in asked:
+        if name not in names:
+            raise DataUnreadable(path, f"it has no column {name!r}; it has: {', '.join(names)}")
+    return list(asked or names)
+
+
+def reason(path: Path, error: Exception, kind: str) -> str:
+    if not path.exists():
+        return "there is no such file"
+    return f"it is not {kind}, or it is cut short ({first_line(error)})"
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

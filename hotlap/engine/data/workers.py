@@ -1,0 +1,77 @@
+"""How many threads read and how many compute: by memory, cores and kind of data, never more than there are cores."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.data.memory import GIB, host_total, in_words
+
+Kind = Literal["sequence", "table", "image"]
+
+# The battery reports' tiers: readers below 8 GiB, below 16 GiB and above, and batches each reads ahead.
+# Windows of sequences are the largest samples, so they get the fewest readers. Pictures: the banknote report.
+TIERS: dict[str, tuple[tuple[int, int, int], int]] = {
+    "sequence": ((0, 2, 4), 2),
+    "table": ((2, 4, 8), 4),
+    "image": ((1, 4, 8), 2),
+}
+MEMORY_SHARE = 0.25  # of all memory, for batches that wait to be used
+
+
+@dataclass(frozen=True)
+class Machine:
+    cores: int
+    memory: int
+    gpu: bool
+
+
+@dataclass(frozen=True)
+class Workers:
+    """`readers` 0: the training thread reads by itself. `ahead` counts all batches read in advance."""
+
+    readers: int
+    ahead: int
+    compute_threads: int
+    why: str
+
+
+def this_machine(gpu: bool = False) -> Machine:
+    return Machine(usable_cores(), host_total(), gpu)
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity and its control group's quota, not what the machine has."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(affinity, quota_cores() or affinity))
+
+
+def quota_cores(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
+    try:
+        quota, period = file.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else max(1, int(int(quota) / int(period)))
+
+
+def workers_for(kind: Kind, batch_bytes: int, machine: Machine | None = None) -> Workers:
+    """Readers, batches ahead and compute threads for batches of this size on this machine."""
+    if kind not in TIERS:
+        raise DataMismatch(f"no kind of data {kind!r}; use one of {', '.join(TIERS)}")
+    machine = machine or this_machine()
+    tiers, ahead_each = TIERS[kind]
+    tier = 0 if machine.memory < 8 * GIB else 1 if machine.memory < 16 * GIB else 2
+    by_memory = tiers[tier]
+    by_cores = machine.cores - 1 if machine.gpu else machine.cores // 2  # on a CPU the model computes on the others
+    affordable = int(machine.memory * MEMORY_SHARE) // max(batch_bytes, 1)
+    readers = max(0, min(by_memory, by_cores, affordable // 2))
+    ahead = min(max(readers, 1) * ahead_each, max(affordable, 2))
+    compute = max(1, machine.cores - readers)
+    why = (
+        f"{readers} readers of {kind} data: {by_memory} by memory ({in_words(machine.memory)}), "
+        f"{by_cores} by cores ({machine.cores}), {affordable // 2} by the size of a batch ({in_words(batch_bytes)})"
+    )
+    return Workers(readers, max(ahead, 2), compute, why)

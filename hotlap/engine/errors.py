@@ -1,0 +1,79 @@
+"""What the engine refuses or stops with, each as one clear line.
+
+EngineError
+├── BadRecipe                    a value that cannot be trained with, or two that contradict each other
+├── NoDevice                     device="cuda" where torch sees no GPU
+├── DataElsewhere                resident data on another device than the model
+├── EmptySplit                   a split with no row to train or evaluate on
+├── BatchTooLarge                a batch size beyond the rows of the split
+├── CaptureFailed                graph="on", and the step cannot be one CUDA graph
+├── NonFiniteLoss                the loss is no number any more; has the step and the last good checkpoint
+└── CheckpointError
+    ├── NothingToResume          no checkpoint where one was asked for
+    ├── CheckpointDamaged        cut short, changed or not one of ours; names the last good one
+    ├── CheckpointOfAnotherModel other parameters, shapes, data or batch size than what is to be trained on
+    └── CheckpointNotWritten     the disk refused it
+
+The data side adds its own below EngineError (hotlap/engine/data/errors.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class EngineError(Exception):
+    """What happened, with which value, and what to change, in one line."""
+
+
+class BadRecipe(EngineError):
+    pass
+
+
+class NoDevice(EngineError):
+    pass
+
+
+class DataElsewhere(EngineError):
+    pass
+
+
+class EmptySplit(EngineError):
+    pass
+
+
+class BatchTooLarge(EngineError):
+    pass
+
+
+class CaptureFailed(EngineError):
+    pass
+
+
+class NonFiniteLoss(EngineError):
+    """The step is counted from 1 over the whole run; the checkpoint is None where none was kept."""
+
+    def __init__(self, step: int, epoch: int, value: float, checkpoint: Path | None) -> None:
+        kept = f"last good checkpoint: {checkpoint}" if checkpoint else "no checkpoint was kept"
+        super().__init__(f"the loss is {value} at step {step} (epoch {epoch}); {kept}")
+        self.step, self.epoch, self.value, self.checkpoint = step, epoch, value, checkpoint
+
+
+class CheckpointError(EngineError):
+    pass
+
+
+class NothingToResume(CheckpointError):
+    pass
+
+
+class CheckpointDamaged(CheckpointError):
+    pass
+
+
+class CheckpointOfAnotherModel(CheckpointError):
+    pass
+
+
+class CheckpointNotWritten(CheckpointError):
+    pass

@@ -1,0 +1,65 @@
+"""Evaluation in large batches, without autograd, read once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import cast
+
+import torch
+from torch import nn
+
+from hotlap.engine.errors import EmptySplit
+from hotlap.engine.metrics import Metric, read
+from hotlap.engine.seam import AnySource, Batch, Resident
+from hotlap.engine.update import Forward
+
+
+class Evaluation:
+    """Halves its batches where the memory does not suffice, and says so."""
+
+    def __init__(self, forward: Forward, metrics: Mapping[str, Metric], batch: int, say: Callable[[str], None]) -> None:
+        self.forward, self.metrics, self.batch, self.say = forward, metrics, batch, say
+
+    def __call__(self, source: AnySource, device: torch.device) -> dict[str, float]:
+        if source.rows == 0:
+            raise EmptySplit("the validation split is empty: there is no row to evaluate on")
+        while True:
+            try:
+                return self._scores(source, device)
+            except torch.OutOfMemoryError:
+                if self.batch == 1:
+                    raise
+                self.batch = max(1, self.batch // 2)
+                self.say(f"evaluation does not fit into memory: batches of {self.batch} from now on")
+
+    @torch.inference_mode()
+    def _scores(self, source: AnySource, device: torch.device) -> dict[str, float]:
+        with evaluating(self.forward.model):
+            for metric in self.metrics.values():
+                metric.reset()
+            for batch in batches_of(source, self.batch, device):
+                outputs = self.forward.outputs(batch)
+                for metric in self.metrics.values():
+                    metric.update(outputs, *batch[self.forward.inputs :])
+        return read(self.metrics)  # host sync: one an evaluation
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Every module is afterwards in the mode it was in: a part that is kept in evaluation mode stays so."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def batches_of(source: AnySource, size: int, device: torch.device) -> Iterable[Batch]:
+    if not hasattr(source, "gather"):
+        return source.batches(torch.arange(source.rows), size, device, False)
+    resident = cast(Resident, source)
+    order = torch.arange(resident.rows, device=device)
+    return (resident.gather(order[first : first + size]) for first in range(0, resident.rows, size))

@@ -1,0 +1,50 @@
+"""Ctrl-C and SIGTERM end a training between two steps, where its state is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """`asked` is set by the first signal; a second one is passed on at once."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._before: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Only the main thread of a process can do this; elsewhere signals are not ours."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._before = {number: signal.signal(number, self._note) for number in CAUGHT}
+        try:
+            yield
+        finally:
+            self._put_back()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is not None:
+            self._put_back()
+            signal.raise_signal(number)
+        self.asked = number
+
+    def _put_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        self._before = {}
+
+    def pass_on(self) -> None:
+        """What the signal would have done, now that everything is kept."""
+        if self.asked == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.asked is not None:
+            raise SystemExit(128 + self.asked)

@@ -1,0 +1,112 @@
+"""All that a training step changes, set aside and put back to the bit, in place: graphs hold the addresses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Kept:
+    """`counters` are attributes of objects that count on the host."""
+
+    def __init__(
+        self,
+        tensors: Iterable[Tensor],
+        optimizer: Optimizer,
+        scaler: torch.amp.GradScaler | None,
+        counters: Iterable[tuple[object, str]] = (),
+    ) -> None:
+        self.optimizer, self.scaler = optimizer, scaler
+        moments = [value for state in optimizer.state.values() for value in state.values()]
+        rates = [group["lr"] for group in optimizer.param_groups]
+        self.tensors = [*tensors, *(one for one in [*moments, *rates] if isinstance(one, Tensor))]
+        self.copies = [one.detach().clone() for one in self.tensors]
+        places = [(state, name) for state in optimizer.state.values() for name in state]
+        places += [(group, "lr") for group in optimizer.param_groups]
+        places += [(vars(one), name) for one, name in counters]
+        self.others = [(held, name, held[name]) for held, name in places if not isinstance(held[name], Tensor)]
+        self.scale = None if scaler is None else scaler.state_dict()  # host sync, once a phase
+        self.random = random_states()
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for one, copy in zip(self.tensors, self.copies, strict=True):
+                one.detach().copy_(copy)
+        for state, name, value in self.others:
+            state[name] = value
+        if self.scaler is not None and self.scale:
+            self.scaler.load_state_dict(self.scale)
+        self.optimizer.zero_grad(set_to_none=True)
+        set_random_states(self.random)
+
+
+def moved(parameters: list[Tensor], before: list[Tensor]) -> list[Tensor]:
+    return [one.detach() - two for one, two in zip(parameters, before, strict=True)]
+
+
+def disagreement(one: list[Tensor], other: list[Tensor]) -> float:
+    """Between two updates from the same state: the norm of the difference over that of the first. Host sync."""
+    apart = sum(float((a.double() - b.double()).nan_to_num().square().sum()) for a, b in zip(one, other, strict=True))
+    size = sum(float(a.double().nan_to_num().square().sum()) for a in one)
+    return float((apart / size) ** 0.5) if size > 0 else 0.0
+
+
+def random_states() -> dict[str, Any]:
+    """Of torch on the host and on each GPU in use, of numpy and of Python; plain values that a checkpoint can hold."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    assert kind == "MT19937"
+    version, numbers, next_gauss = random.getstate()
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": [torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position), int(has_gauss), float(gauss)],
+        "python": [version, list(numbers), next_gauss],
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    version, numbers, next_gauss = states["python"]
+    random.setstate((version, tuple(numbers), next_gauss))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+class HostTraces:
+    """What a step left behind on the host besides tensors: a replay would not do it again."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.model, self.device = model, device
+        self.attributes, self.random = self._attributes(), random_states()
+
+    def why_not(self) -> str | None:
+        now = self._attributes()
+        for key in {*now, *self.attributes}:
+            if now.get(key) != self.attributes.get(key):
+                return f"forward changes the attribute {key[1]} of {key[0] or 'the model'}"
+        new, old = random_states(), self.random
+        drawn = new["python"] != old["python"] or not torch.equal(new["numpy"][0], old["numpy"][0])
+        drawn = drawn or new["numpy"][1:] != old["numpy"][1:]
+        if drawn or (self.device.type != "cpu" and not torch.equal(new["torch"], old["torch"])):
+            return "forward draws random numbers on the host"
+        return None
+
+    def _attributes(self) -> dict[tuple[str, str], Any]:
+        return {
+            (path, name): value
+            for path, module in self.model.named_modules()
+            for name, value in vars(module).items()
+            if isinstance(value, PLAIN)
+        }

@@ -1,0 +1,162 @@
+"""Metrics that live on the device: updated there batch by batch, also inside a CUDA graph, read once.
+
+`of(outputs, *targets)` picks what a metric compares out of what the model returned and the rest of the batch; without
+it these are the outputs and the first target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Picked = Callable[..., tuple[Tensor, Tensor]]
+
+
+def outputs_and_target(outputs: Any, *targets: Tensor) -> tuple[Tensor, Tensor]:
+    return outputs, targets[0]
+
+
+class Metric:
+    """Keeps its sums in `totals`, which is changed in place only: a graph holds its address."""
+
+    def __init__(self, size: int) -> None:
+        self.totals = torch.zeros(size, dtype=torch.float64)
+
+    def to(self, device: torch.device) -> None:
+        self.totals = self.totals.to(device)
+
+    def reset(self) -> None:
+        self.totals.zero_()
+
+    def update(self, outputs: Any, *targets: Tensor) -> None:
+        raise NotImplementedError
+
+    def compute(self) -> Tensor:
+        """The value so far, a scalar on the device."""
+        raise NotImplementedError
+
+
+class Mean(Metric):
+    """The mean over rows of `of(outputs, *targets)`: one value a row, or one for the batch, weighted by its rows."""
+
+    def __init__(self, of: Callable[..., Tensor]) -> None:
+        super().__init__(2)
+        self.of = of
+
+    def update(self, outputs: Any, *targets: Tensor) -> None:
+        values = self.of(outputs, *targets).detach()
+        rows = len(targets[0]) if targets else (len(values) if values.dim() else 1)
+        total = values.sum() if values.dim() else values * rows
+        self.totals[0].add_(total)
+        self.totals[1].add_(rows)
+
+    def compute(self) -> Tensor:
+        return self.totals[0] / self.totals[1]
+
+
+class RMSE(Metric):
+    """The root of the mean square error over all elements."""
+
+    def __init__(self, of: Picked = outputs_and_target) -> None:
+        super().__init__(2)
+        self.of = of
+
+    def update(self, outputs: Any, *targets: Tensor) -> None:
+        predicted, actual = self.of(outputs, *targets)
+        self.totals[0].add_((predicted.detach() - actual).square().sum())
+        self.totals[1].add_(actual.numel())
+
+    def compute(self) -> Tensor:
+        return (self.totals[0] / self.totals[1]).sqrt()
+
+
+class BinaryF1(Metric):
+    """F1 of `predicted >= threshold` against the truth; 0 where nothing was found and nothing was there to find."""
+
+    def __init__(self, threshold: float = 0.5, of: Picked = outputs_and_target) -> None:
+        super().__init__(3)
+        self.threshold, self.of = threshold, of
+
+    def update(self, outputs: Any, *targets: Tensor) -> None:
+        predicted, actual = self.of(outputs, *targets)
+        self.totals.add_(confusion(predicted.detach() >= self.threshold, actual.bool()))
+
+    def compute(self) -> Tensor:
+        return f1_of(self.totals)
+
+
+class Dice(Metric):
+    """The mean over rows of 2·|both| / (|predicted| + |actual|), predicted being above the threshold; 1 for two empty
+    rows."""
+
+    def __init__(self, threshold: float = 0.5, of: Picked = outputs_and_target) -> None:
+        super().__init__(2)
+        self.threshold, self.of = threshold, of
+
+    def update(self, outputs: Any, *targets: Tensor) -> None:
+        predicted, actual = self.of(outputs, *targets)
+        found, truth = (predicted.detach() > self.threshold).flatten(1), actual.bool().flatten(1)
+        both, either = (found & truth).sum(1), found.sum(1) + truth.sum(1)
+        scores = torch.where(either > 0, 2 * both / either.clamp(min=1), 1.0)
+        self.totals[0].add_(scores.sum())
+        self.totals[1].add_(len(scores))
+
+    def compute(self) -> Tensor:
+        return self.totals[0] / self.totals[1]
+
+
+class GroupMeans(Metric):
+    """Rows that belong together (the segments of a file), averaged group by group, then judged as a whole.
+
+    `of` returns a value and the number of its group (0 … groups - 1) for each row; the batches may cut through groups
+    and hold many of them: one scatter a batch. `finish(means)` makes one value of the means of all groups; a group
+    that no row named is NaN.
+    """
+
+    def __init__(self, groups: int, of: Picked, finish: Callable[[Tensor], Tensor] = torch.nanmean) -> None:
+        super().__init__(2 * groups)
+        self.groups, self.of, self.finish = groups, of, finish
+
+    def update(self, outputs: Any, *targets: Tensor) -> None:
+        values, groups = self.of(outputs, *targets)
+        values = values.detach().to(self.totals.dtype)
+        self.totals.index_add_(0, groups, values)
+        self.totals.index_add_(0, groups + self.groups, torch.ones_like(values))
+
+    def means(self) -> Tensor:
+        sums, counts = self.totals.view(2, self.groups)
+        return torch.div(sums, counts)
+
+    def compute(self) -> Tensor:
+        found: Tensor = self.finish(self.means())
+        return found
+
+
+def confusion(found: Tensor, truth: Tensor) -> Tensor:
+    """True positives, false positives, false negatives."""
+    return torch.stack([(found & truth).sum(), (found & ~truth).sum(), (~found & truth).sum()])
+
+
+def f1_of(counts: Tensor) -> Tensor:
+    true_positive, false_positive, false_negative = counts.unbind()
+    return 2 * true_positive / (2 * true_positive + false_positive + false_negative).clamp(min=1)
+
+
+def f1(found: Tensor, truth: Tensor) -> Tensor:
+    return f1_of(confusion(found, truth))
+
+
+def majority(votes: Tensor, of: int) -> Tensor:
+    """Whether at least half of each `of` votes in a row are true: the file level above its segments."""
+    return 2 * votes.view(-1, of).sum(dim=1) >= of
+
+
+def read(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Host sync: one for all of them."""
+    if not metrics:
+        return {}
+    values = torch.stack([metric.compute().double().reshape(()) for metric in metrics.values()]).tolist()
+    return dict(zip(metrics, values, strict=True))

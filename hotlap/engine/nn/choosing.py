@@ -1,0 +1,196 @@
+"""Which way a layer of this shape is run: cuDNN's or one of ours, measured once and remembered.
+
+Remembered in the process and on disk, by GPU, torch and the content of the kernels. Nothing is measured while a CUDA
+graph is captured or Dynamo compiles: then what is remembered is used, or cuDNN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from hotlap.engine.nn import cuda_walk, measuring
+from hotlap.engine.nn.folder import cache_folder, written
+from hotlap.engine.nn.geometry import parse
+
+log = logging.getLogger("hotlap.engine.nn")
+CUDNN = "cudnn"
+MEASURED_AT_MOST = 64  # shapes a process; data whose length changes with every batch would be measured for ever
+
+
+@dataclass(frozen=True)
+class Key:
+    kind: str
+    batch: int
+    steps: int
+    features: int
+    hidden: int
+    layers: int
+    directions: int
+    bias: bool
+    dtype: str
+    exact: bool
+    backward: bool
+
+    @property
+    def text(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+
+
+_known: dict[tuple[Key, int], str] = {}
+_measured = 0
+_forced: str | None = None
+
+
+@contextmanager
+def forced(variant: str) -> Iterator[None]:
+    """All layers run by this variant, or by cudnn, on any device; for benchmarks and tests."""
+    global _forced
+    if variant != CUDNN:
+        parse(variant)
+    before, _forced = _forced, variant
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+def choice(key: Key, device: torch.device) -> str | None:
+    """The variant for this shape; None is cuDNN."""
+    compiling = torch.compiler.is_compiling()
+    name = remembered(key, device.index or 0) if compiling else _forced or _choice(key, device)
+    return None if name == CUDNN else name
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def remembered(key: Key, device: int) -> str:
+    """What is known without measuring; cuDNN where nothing is."""
+    if _forced is not None:
+        return _forced
+    return _known.get((key, device)) or kept(device).get(key.text) or CUDNN
+
+
+def is_forced() -> bool:
+    return _forced is not None
+
+
+def _choice(key: Key, device: torch.device) -> str:
+    global _measured
+    index = torch.cuda.current_device() if device.index is None else device.index
+    name = _known.get((key, index))
+    if name is not None:
+        return name
+    if torch.cuda.is_current_stream_capturing():
+        return _ready(key, index)
+    name = kept(index).get(key.text)
+    if name is not None and _loaded(name, key, index):
+        _known[key, index] = name
+        return name
+    if _measured >= MEASURED_AT_MOST:
+        return CUDNN
+    _measured += 1
+    times = measuring.times(key, index, alike(key, index))
+    name = fastest(times)
+    _known[key, index] = name
+    _keep(index, key, name)
+    log.debug("%s: %s (%s)", key.text, name, ", ".join(f"{one} {1e3 * took:.0f} µs" for one, took in times.items()))
+    return name
+
+
+def alike(key: Key, device: int) -> tuple[str, ...]:
+    """What won for the same layer width and batch at other lengths: then only that is measured against cuDNN."""
+    same = ("kind", "batch", "hidden", "directions", "dtype", "exact", "backward")
+    names = {
+        name: None
+        for (other, index), name in _known.items()
+        if index == device and name.startswith("cuda") and all(getattr(other, one) == getattr(key, one) for one in same)
+    }
+    return tuple(names)
+
+
+def fastest(times: dict[str, float]) -> str:
+    """Ours only where it is faster by more than the clock's noise; cuDNN where nothing was measured."""
+    ours = {name: took for name, took in times.items() if name != CUDNN}
+    if not ours or CUDNN not in times:
+        return CUDNN
+    best = min(ours, key=lambda name: ours[name])
+    return best if ours[best] < 0.97 * times[CUDNN] else CUDNN
+
+
+def _ready(key: Key, index: int) -> str:
+    """While a graph is captured nothing can be loaded."""
+    name = kept(index).get(key.text, CUDNN)
+    if name.startswith("cuda") and cuda_walk.is_ready(parse(name), key.kind, key.hidden, key.exact, index):
+        return name
+    return CUDNN
+
+
+def _loaded(name: str, key: Key, index: int) -> bool:
+    """Whether what is remembered can be run here."""
+    if not name.startswith("cuda"):
+        return True
+    try:
+        cuda_walk.load(parse(name), key.kind, key.hidden, key.exact, index)
+    except (RuntimeError, ValueError) as error:
+        log.debug("%s cannot be loaded: %s", name, error)
+        return False
+    return True
+
+
+# On disk
+
+
+def file_of(device: int) -> Path:
+    name = re.sub(r"[^A-Za-z0-9]+", "-", torch.cuda.get_device_name(device))
+    version = hashlib.sha256(cuda_walk.source().encode()).hexdigest()[:12]
+    return cache_folder() / f"choices-{name}-{torch.__version__}-{version}.json"
+
+
+@cache
+def kept(device: int) -> dict[str, str]:
+    return read(file_of(device))
+
+
+def read(path: Path) -> dict[str, str]:
+    """Nothing where the file is missing or torn; names that mean nothing here are left out."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    pairs = content.items() if isinstance(content, dict) else ()
+    return {key: name for key, name in pairs if isinstance(name, str) and _is_a_name(name)}
+
+
+def _is_a_name(name: str) -> bool:
+    if name == CUDNN:
+        return True
+    try:
+        parse(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _keep(device: int, key: Key, name: str) -> None:
+    """Together with what other processes have written meanwhile; the last of two at the same moment wins."""
+    kept(device)[key.text] = name
+    path = file_of(device)
+    merged = {**read(path), key.text: name}
+    written(path, json.dumps(merged, indent=0, sort_keys=True).encode())
+
+
+def forget() -> None:
+    """What the process remembers; the disk keeps its own."""
+    global _measured
+    _known.clear()
+    kept.cache_clear()
+    _measured = 0

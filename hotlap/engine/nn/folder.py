@@ -1,0 +1,33 @@
+"""Where compiled kernels and measured choices are kept between runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """By the platform's convention; it may not exist yet."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        base = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path.home() / ".cache"
+    return base / "hotlap" / "recurrent"
+
+
+def written(path: Path, content: bytes) -> None:
+    """Whole or not at all; where it cannot be written the next process does the work again."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""Which way of walking a layer: its name, and how its work is laid out on a multiprocessor.
+
+`cuda:fma:r2:c1` walks two batch rows with plain FMAs in one thread block; `cuda:mma:r16:c4` sixteen with TF32 tensor
+cores in a cluster of four; `triton:dot:r32` and `triton:fma:r2` are the kernels for where CUDA C++ cannot be compiled;
+`torch` is the same algorithm in plain torch, for any device and dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+REGISTERS, REGISTERS_A_THREAD = 65536, 192
+OTHER_REGISTERS = 64  # for sums, reads ahead and addresses
+THREADS_AT_MOST = 512
+SHARED_AT_MOST = 227 * 1024
+AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Variant:
+    engine: str  # cuda, triton or torch
+    product: str = "fma"  # fma, mma (cuda) or dot (triton)
+    rows: int = 1  # batch rows that walk together
+    cluster: int = 1
+    blocks: int = 1  # thread blocks that share a multiprocessor (cuda); warps (triton)
+    finer: int = 1  # times as many threads, each with a smaller part of the reduction (fma)
+
+    def __str__(self) -> str:
+        if self.engine == "torch":
+            return "torch"
+        if self.engine == "triton":
+            return f"triton:{self.product}:r{self.rows}:w{self.blocks}"
+        finer = f":k{self.finer}" if self.finer > 1 else ""
+        return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}"
+
+
+@cache
+def parse(text: str) -> Variant:
+    """The variant of this name. ValueError where it is none."""
+    engine, *rest = text.split(":")
+    if engine == "torch" and not rest:
+        return Variant("torch")
+    products = {"cuda": ("fma", "mma"), "triton": ("fma", "dot")}.get(engine, ())
+    if not rest or rest[0] not in products or not all(one[1:].isdecimal() for one in rest[1:]):
+        raise ValueError(f"{text!r} is no variant; one is cuda:fma:r2:c1:b1")
+    numbers = {one[0]: int(one[1:]) for one in rest[1:]}
+    blocks = numbers.get("b", 1) if engine == "cuda" else numbers.get("w", 4)
+    return Variant(engine, rest[0], numbers.get("r", 1), numbers.get("c", 1), blocks, numbers.get("k", 1))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One CUDA kernel: what kernels.cu is compiled with."""
+
+    lstm: bool
+    backward: bool
+    exact: bool
+    hidden: int
+    padded: int
+    variant: Variant
+    split: int
+    tiles: int
+    threads: int
+
+    @property
+    def shared_bytes(self) -> int:
+        gates = 4 if self.lstm else 3
+        units = self.padded // self.variant.cluster
+        depth, columns = (gates * self.padded, units) if self.backward else (self.padded, gates * units)
+        buffers = 2 if self.variant.cluster > 1 else 1
+        return 4 * self.variant.rows * (buffers * (depth + 4) + self.split * (columns + 4))
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        values = {
+            "LSTM": self.lstm, "BACKWARD": self.backward, "MMA": self.variant.product == "mma", "EXACT": self.exact,
+            "HIDDEN": self.hidden, "PADDED": self.padded, "CLUSTER": self.variant.cluster, "ROWS": self.variant.rows,
+            "SPLIT": self.split, "TILES": self.tiles, "THREADS": self.threads, "BLOCKS": self.variant.blocks,
+            "AHEAD": AHEAD,
+        }  # fmt: skip
+        return tuple(f"-D{name}={int(value)}" for name, value in values.items())
+
+    def clusters(self, batch: int) -> int:
+        return -(-batch // self.variant.rows)
+
+
+@cache
+def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool) -> Layout | None:
+    """How this variant's kernel is laid out, or None where it does not fit on the chip."""
+    gates = 4 if kind == "lstm" else 3
+    step = (16 if variant.product == "mma" else 4) * variant.cluster
+    padded = -(-hidden // step) * step
+    units = padded // variant.cluster
+    depth, columns = (gates * padded, units) if backward else (padded, gates * units)
+    find = _tiled if variant.product == "mma" else _columns
+    found = find(depth, columns, variant)
+    if found is None or (variant.product == "mma" and variant.rows % 8):
+        return None
+    split, tiles, threads = found
+    made = Layout(kind == "lstm", backward, exact, hidden, padded, variant, split, tiles, threads)
+    fits = made.shared_bytes * variant.blocks <= SHARED_AT_MOST and threads * variant.blocks <= 1024
+    return made if fits else None
+
+
+def room(threads: int, blocks: int) -> int:
+    """Registers of a thread that weights may fill."""
+    return min(REGISTERS_A_THREAD, REGISTERS // (threads * blocks)) - OTHER_REGISTERS
+
+
+def _columns(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] | None:
+    """FMA: a thread for each column and part of the reduction; two warps or more, 64 weights or fewer if it can."""
+    fitting = []
+    for split in range(1, depth // 4 + 1):
+        threads = -(-columns * split // 32) * 32
+        if depth % (4 * split) == 0 and threads <= THREADS_AT_MOST and depth // split <= room(threads, variant.blocks):
+            fitting.append(split)
+    easy = [one for one in fitting if depth // one <= 64 and columns * one >= 64]
+    if not fitting:
+        return None
+    split = (min(easy) if easy else max(fitting)) * variant.finer
+    return (split, 1, -(-columns * split // 32) * 32) if split in fitting else None
+
+
+def _tiled(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] | None:
+    """Tensor cores: eight warps if it can be, each with one or two tiles of 16 columns."""
+    found = []
+    for tiles in (1, 2):
+        for split in range(1, depth // 8 + 1):
+            warps = columns // 16 // tiles * split
+            if columns // 16 % tiles or depth // 8 % split or warps * 32 > THREADS_AT_MOST:
+                continue
+            if tiles * depth // 8 // split * 4 <= room(warps * 32, variant.blocks):
+                found.append((abs(warps - 8), split, tiles, warps))
+    if not found or variant.finer > 1:
+        return None
+    _, split, tiles, warps = min(found)
+    return split, tiles, warps * 32

@@ -1,0 +1,153 @@
+"""Times cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
+
+It takes a few milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. It draws no
+random numbers; the memory of one more layer is needed while it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hotlap.engine.nn import cuda_walk, nvrtc
+from hotlap.engine.nn.candidates import Chip, likely, of_triton
+from hotlap.engine.nn.geometry import Variant, layout, parse
+
+if TYPE_CHECKING:
+    from hotlap.engine.nn.choosing import Key
+
+log = logging.getLogger("hotlap.engine.nn")
+ROUNDS = 3
+LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
+HOPELESS = 2.0  # times the best after the first round: not measured again
+_said: set[str] = set()
+
+
+def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]:
+    """Milliseconds by name, `cudnn` among them; empty where the memory does not suffice. `only`: of these, if any."""
+    with (
+        torch.cuda.device(device),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(key.backward),
+        torch.autocast("cuda", enabled=False),
+    ):
+        try:
+            layer, x, dy = made(key, f"cuda:{device}")
+            runs: dict[str, Callable[[], None]] = {"cudnn": lambda: by_torch(key, layer, x, dy)}
+            for variant in usable(key, device, only):
+                runs[str(variant)] = lambda variant=variant: by_ours(key, layer, x, dy, str(variant))  # type: ignore[misc]
+            return interleaved(runs)
+        except torch.cuda.OutOfMemoryError:
+            log.debug("too little memory to measure %s: cuDNN is used", key.text)
+            return {}
+
+
+def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
+    """Likely variants, compiled and loaded."""
+    properties = torch.cuda.get_device_properties(device)
+    chip = Chip(properties.multi_processor_count, (properties.major, properties.minor))
+    variants = [parse(one) for one in only] or likely(key.kind, key.hidden, key.batch, key.exact, chip)
+    try:
+        return compile_all(key.kind, key.hidden, key.exact, variants, device)
+    except nvrtc.NoCompiler as error:
+        _say_once(f"{error}; recurrent layers use Triton's kernels or cuDNN")
+        return of_triton(key.hidden) if _has_triton() else []
+
+
+def compile_all(kind: str, hidden: int, exact: bool, variants: list[Variant], device: int) -> list[Variant]:
+    """Those that can be loaded here; compiled at once on several cores, because NVRTC lets other threads run."""
+    nvrtc.library()
+    pairs = [layout(kind, hidden, one, backward, exact) for one in variants for backward in (False, True)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: cuda_walk.binary(one, device), [one for one in pairs if one is not None]))
+    return [one for one in variants if _loads(one, kind, hidden, exact, device)]
+
+
+def _loads(variant: Variant, kind: str, hidden: int, exact: bool, device: int) -> bool:
+    try:
+        cuda_walk.load(variant, kind, hidden, exact, device)
+    except RuntimeError as error:
+        _say_once(f"{variant} cannot be loaded here: {error}")
+        return False
+    return True
+
+
+def interleaved(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
+    """The least of a few, each after the others have run. A variant that fails is left out."""
+    best: dict[str, float] = {}
+    for name in list(runs):
+        try:
+            _timed(runs[name])
+            best[name] = _timed(runs[name])
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 a kernel that cannot be built or launched here must not stop anyone
+            _say_once(f"{name} cannot run here: {error}")
+    limit = min(HOPELESS * min(best.values(), default=0.0), LONG)
+    for _ in range(ROUNDS - 1):
+        for name in [one for one, took in best.items() if took <= limit]:
+            best[name] = min(best[name], _timed(runs[name]))
+    return best
+
+
+def _timed(run: Callable[[], None]) -> float:
+    event: Any = torch.cuda.Event
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()  # host sync; only while measuring
+    return float(begin.elapsed_time(end))
+
+
+def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
+    """A layer of torch.nn's, inputs and gradients of outputs."""
+    dtype = getattr(torch, key.dtype)
+    kind = torch.nn.LSTM if key.kind == "lstm" else torch.nn.GRU
+    where = {"device": device, "dtype": dtype}
+    options: dict[str, Any] = {"bias": key.bias, "bidirectional": key.directions == 2, "dtype": dtype}
+    layer = kind(key.features, key.hidden, key.layers, device="meta", **options)  # no random numbers are drawn there
+    layer = layer.to_empty(device=where["device"])
+    with torch.no_grad():
+        for one in layer.parameters():
+            one.copy_(torch.linspace(-0.1, 0.1, one.numel(), **where).view(one.shape))
+    size = key.steps * key.batch
+    x = torch.linspace(-1, 1, size * key.features, **where).view(key.steps, key.batch, key.features)
+    dy = torch.linspace(-1, 1, size * key.hidden * key.directions, **where).view(key.steps, key.batch, -1)
+    return layer, x, dy
+
+
+def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> None:
+    _backward(key, layer, layer(x)[0], dy)
+
+
+def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> None:
+    from hotlap.engine.nn.modules import run
+
+    _backward(key, layer, run(layer, key.kind, x, None, None, variant, key.exact, None)[0], dy)
+
+
+def _backward(key: Key, layer: Any, y: Tensor, dy: Tensor) -> None:
+    if key.backward:
+        torch.autograd.grad(y, list(layer.parameters()), dy)
+
+
+def _has_triton() -> bool:
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        _say_once("Triton is not installed; recurrent layers use cuDNN")
+        return False
+    return True
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        log.warning("%s", text)

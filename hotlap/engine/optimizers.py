@@ -1,0 +1,86 @@
+"""Optimizers in their one-kernel form, with learning rates that a captured graph reads from memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+FUSED = (Adam, AdamW, SGD)
+
+
+def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse: bool = True) -> None:
+    """Fused where torch has it; ready to be captured where asked for. The numbers of its step are the same ones.
+
+    State that was there before is moved to the device, as torch's own `to` moves the parameters.
+    """
+    for group in optimizer.param_groups:
+        if fuse and can_be_fused(optimizer, group):
+            group.update(fused=True, foreach=False)
+            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined] # as fused=True would
+        if "capturable" in group:
+            group["capturable"] = capturable and device.type == "cuda"
+        if capturable:
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+    # Steps outside of a graph are rare here (the first, the tail); torch would warn of them once.
+    optimizer._warned_capturable_if_run_uncaptured = True
+    _move_state(optimizer, device)
+
+
+def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    plain = type(optimizer) in FUSED and not group.get("differentiable")
+    return plain and all(one.is_floating_point() and one.layout is torch.strided for one in group["params"])
+
+
+def can_be_captured(optimizer: Optimizer) -> bool:
+    """Whether its step needs nothing from the host, the learning rate included."""
+    return all("capturable" in group or can_be_fused(optimizer, group) for group in optimizer.param_groups)
+
+
+def _move_state(optimizer: Optimizer, device: torch.device) -> None:
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                state[name] = value.to(device)
+
+
+class Learning:
+    """Sets the learning rates of every step: on the host as numbers, or inside the step from a table on the device."""
+
+    def __init__(self, optimizer: Optimizer, steps: int, vary: bool, device: torch.device) -> None:
+        self.groups = optimizer.param_groups
+        self.on_device = all(isinstance(group["lr"], Tensor) for group in self.groups)
+        self.vary = vary
+        self.table: NDArray[Any] | None = None
+        self.next_step = 0
+        # Written in place at each epoch: a graph reads it.
+        self.rows = torch.zeros(len(self.groups), steps, device=device) if self.on_device and vary else None
+
+    def begin(self, table: NDArray[Any], first: int) -> None:
+        """The rates of an epoch, of which the step `first` is the next one."""
+        self.table, self.next_step = table, first
+        if self.rows is not None:
+            # Not waited for: the host memory is torch's own, staged before the call returns.
+            self.rows.copy_(torch.as_tensor(table, dtype=torch.float32), non_blocking=True)
+        if first < table.shape[1]:
+            self._set(first)
+
+    def apply(self, step: Tensor) -> None:
+        """Part of the step. `step` is the device's count of steps in this epoch."""
+        if self.rows is not None:
+            for row, group in zip(self.rows, self.groups, strict=True):
+                torch.index_select(row, 0, step, out=group["lr"].view(1))
+        elif self.vary:
+            self._set(self.next_step)
+            self.next_step += 1
+
+    def _set(self, step: int) -> None:
+        assert self.table is not None
+        for group, rate in zip(self.groups, self.table[:, step].tolist(), strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate

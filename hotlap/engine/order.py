@@ -1,0 +1,19 @@
+"""The order of the rows of an epoch: a function of seed and epoch alone, so that a resumed run needs nothing else.
+
+A GPU draws other permutations than the CPU from the same seed: a run goes on with its order only on the same kind of
+device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+EPOCHS_A_SEED = 1_000_003  # a prime beyond any number of epochs: no two (seed, epoch) share a stream
+
+
+def epoch_order(rows: int, seed: int, epoch: int, device: torch.device, shuffle: bool = True) -> Tensor:
+    if not shuffle:
+        return torch.arange(rows, device=device)
+    generator = torch.Generator(device).manual_seed(seed * EPOCHS_A_SEED + epoch)
+    return torch.randperm(rows, generator=generator, device=device)

@@ -1,0 +1,330 @@
+"""One training under way: where it is, what it has seen, and what happens between its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hotlap.engine.callbacks import Callbacks
+from hotlap.engine.checkpoints import BEST, LAST, Writer, every_name
+from hotlap.engine.choice import Mode
+from hotlap.engine.errors import BadRecipe, NonFiniteLoss
+from hotlap.engine.evaluation import Evaluation, evaluating
+from hotlap.engine.geometry import Geometry
+from hotlap.engine.interrupts import Interrupts
+from hotlap.engine.log import Log
+from hotlap.engine.looks import Looks, Seen, first_broken
+from hotlap.engine.metrics import Metric, read
+from hotlap.engine.optimizers import Learning
+from hotlap.engine.recipe import Phase, Recipe
+from hotlap.engine.recorder import Recorder
+from hotlap.engine.records import EpochRecord, History, StepRecord
+from hotlap.engine.recurrent import reset_state
+from hotlap.engine.saving import Place, load_into, state_of
+from hotlap.engine.schedule import Rates
+from hotlap.engine.seam import AnySource, Resident
+from hotlap.engine.steps import ResidentSteps, StreamedSteps
+from hotlap.engine.update import Average, Forward, Tally, Update
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of; nothing in it changes."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    recipe: Recipe
+    forward: Forward
+    train: AnySource
+    valid: AnySource | None
+    geometry: Geometry
+    phases: tuple[Phase, ...]
+    device: torch.device
+    recorder: Recorder | None
+    scaler: torch.amp.GradScaler | None
+    evaluation: Evaluation
+    own_evaluation: Callable[[nn.Module], Mapping[str, float]] | None
+    train_metrics: Mapping[str, Metric]
+    callbacks: Callbacks
+    log: Log
+    interrupts: Interrupts
+    say: Callable[[str], None]
+    base_rates: tuple[float, ...]
+
+
+class Run:
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self.recipe = parts, parts.recipe
+        self.place = Place()
+        self.tally = Tally(parts.geometry.windows, parts.device)
+        self.looks = Looks(self.tally)
+        self.average = Average(parts.model, parts.recipe.ema) if parts.recipe.ema is not None else None
+        kept = parts.recipe.checkpoints
+        self.writer = Writer(Path(kept.folder)) if kept is not None else None
+        self.is_over = False
+        self._trainable = {name for name, one in parts.model.named_parameters() if one.requires_grad}
+        self._prepared = 0.0
+
+    # Before the steps
+
+    def resume(self, state: dict[str, Any], path: Path) -> None:
+        self.place = load_into(self, state, path)
+        if self.writer is not None:
+            self.writer.last_good = path
+        self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, step {self.place.window + 1} of it")
+
+    def phases_left(self) -> Iterator[tuple[Phase, range]]:
+        first = 0
+        for phase in self.parts.phases:
+            epochs = range(first, first + phase.epochs)
+            if self.place.epoch < epochs.stop and not self.is_over:
+                yield phase, epochs
+            first = epochs.stop
+
+    def enter(self, phase: Phase, epochs: range) -> None:
+        """What is trained and how fast; graphs of another phase go."""
+        parts, place = self.parts, self.place
+        self.leave()
+        self._freeze(phase)
+        begins = place.epoch == epochs.start and place.window == 0
+        if begins and phase.fresh_optimizer:
+            parts.optimizer.state.clear()
+        base = parts.base_rates if phase.learning_rate is None else (phase.learning_rate,) * len(parts.base_rates)
+        self.rates = Rates(
+            base, phase.schedule or self.recipe.schedule, self.recipe.warmup, phase.epochs, parts.geometry.windows
+        )
+        self.rates.load(place.schedule if not begins else {})
+        self.phase_start = epochs.start
+        self.learning = Learning(parts.optimizer, parts.geometry.windows, self.rates.vary, parts.device)
+        self.steps = self._steps()
+        self.steps.steps_ahead = (epochs.stop - place.epoch) * parts.geometry.windows - place.window
+        if not begins:
+            self.steps.primed, self.steps.wanted = place.primed, self._wanted()
+
+    def _freeze(self, phase: Phase) -> None:
+        for name, parameter in self.parts.model.named_parameters():
+            parameter.requires_grad_(name in self._trainable and not name.startswith(phase.frozen or ("\0",)))
+        for prefix in phase.frozen:
+            if not any(name.startswith(prefix) for name in self._trainable):
+                raise BadRecipe(f"a phase freezes {prefix!r}, but no parameter's name starts with it")
+
+    def _steps(self) -> ResidentSteps | StreamedSteps:
+        parts = self.parts
+        update = Update(
+            parts.forward, parts.optimizer, self.learning, self.tally, self.recipe.clip, parts.scaler, self.average,
+            parts.train_metrics,
+        )  # fmt: skip
+        if not update.parameters:
+            raise BadRecipe("no parameter of the optimizer is left to train; freeze less")
+        common = (update, parts.model, parts.geometry, self.recipe, parts.recorder, parts.say)
+        if hasattr(parts.train, "gather"):
+            return ResidentSteps(cast(Resident, parts.train), *common)
+        return StreamedSteps(parts.train, *common)
+
+    def _wanted(self) -> Mode | None:
+        """A resumed run is trained the way it was: a compiled step rounds otherwise."""
+        mode = self.place.mode
+        if mode is None:
+            return None
+        graph = mode.graph and self.parts.recorder is not None
+        return Mode(graph, mode.compiled and self.recipe.compile != "off", mode.way)
+
+    def leave(self) -> None:
+        if hasattr(self, "steps"):
+            self.steps.close()
+            del self.steps
+
+    def begin(self, epoch: int) -> None:
+        """Order and learning rates of the epoch: device work, not waited for."""
+        first = self.place.window
+        self.place.epoch = epoch
+        self.started, self._prepared = time.perf_counter(), self.steps.prepare_seconds
+        self.table = self.rates.table(epoch - self.phase_start)
+        self.learning.begin(self.table, first)
+        self.steps.begin(epoch, first)
+        self.looks.begin(first)
+        if first == 0:
+            reset_state(self.parts.model)
+            for metric in self.parts.train_metrics.values():
+                metric.reset()
+        now = self.parts.log.now
+        now.epoch, now.steps, now.step = epoch + 1, self.parts.geometry.windows, first
+
+    def windows_left(self) -> range:
+        return range(self.place.window, self.parts.geometry.windows)
+
+    # Between steps
+
+    def due(self, window: int) -> bool:
+        """Whether something is to be done after this window besides going on."""
+        now = self.parts.log.now
+        now.step, now.rows = window + 1, now.rows + self.parts.geometry.window_rows
+        every, kept = self.recipe.log_every, self.recipe.checkpoints
+        saves = kept is not None and kept.steps is not None and (window + 1) % kept.steps == 0
+        return (window + 1) % every == 0 or saves or self.parts.interrupts.asked is not None
+
+    def pause(self, window: int) -> None:
+        done, kept = window + 1, self.recipe.checkpoints
+        self.place.window = done
+        if self.parts.interrupts.asked is not None:
+            self.interrupted()
+        if (
+            kept is not None
+            and kept.steps is not None
+            and done % kept.steps == 0
+            and done < self.parts.geometry.windows
+        ):
+            self._tell(self.looks.rest(done))  # HOST SYNC: a checkpoint of a broken state would be worth nothing
+            self.save([LAST])
+        elif (seen := self._arrived(done)) is not None:
+            self._tell(seen)
+
+    def _arrived(self, done: int) -> Seen | None:
+        seen = self.looks.poll()
+        if done % self.recipe.log_every == 0:
+            self.looks.ask(done)
+        return seen or self.looks.poll()
+
+    def interrupted(self) -> None:
+        """Ctrl-C between two steps: all is kept, then it does what it always does."""
+        self._check(self.looks.all(self.place.window))  # HOST SYNC: the last one
+        if self.writer is not None:
+            self.save([LAST])
+            self.writer.drain()
+            self.parts.say(f"interrupted: the state is in {self.writer.folder / LAST}; go on with resume=True")
+        self.parts.interrupts.pass_on()
+
+    def _tell(self, seen: Seen) -> None:
+        self._check(seen)
+        step = self.place.steps + seen.first + len(seen.rows)
+        named = dict(zip(self.tally.names, seen.rows[-1], strict=True))
+        self.parts.log.now.loss = named["loss"]
+        record = StepRecord(self.place.epoch + 1, step, named.pop("loss"), named)
+        self.parts.log.put(record)
+        self.parts.callbacks.call(record)
+
+    def _check(self, seen: Seen) -> None:
+        broken = first_broken(seen) if self.recipe.nan_guard else None
+        if broken is None:
+            return
+        if self.writer is not None:
+            self.writer.drain()
+        checkpoint = self.writer.last_good if self.writer is not None else None
+        raise NonFiniteLoss(self.place.steps + broken[0] + 1, self.place.epoch + 1, broken[1], checkpoint)
+
+    # After the steps
+
+    def read_losses(self) -> dict[str, float]:
+        """HOST SYNC: the epoch's only one. The mean over the rows of each loss by name."""
+        geometry = self.parts.geometry
+        seen = self.looks.all(geometry.windows)
+        self.seconds = time.perf_counter() - self.started - (self.steps.prepare_seconds - self._prepared)
+        self._check(seen)
+        counts = [sum(geometry.sizes(window)) for window in range(geometry.windows)]
+        columns = zip(*seen.rows, strict=True)
+        return {
+            name: sum(value * count for value, count in zip(column, counts, strict=True)) / geometry.rows
+            for name, column in zip(self.tally.names, columns, strict=True)
+        }
+
+    def evaluate(self) -> dict[str, float]:
+        """HOST SYNC: one, where the metrics are read. With the averaged weights where there are some."""
+        parts = self.parts
+        if parts.valid is None and parts.own_evaluation is None:
+            return {}
+        reset_state(parts.model)
+        self._swap()
+        try:
+            scores = {} if parts.valid is None else parts.evaluation(parts.valid, parts.device)
+            if parts.own_evaluation is not None:
+                with torch.inference_mode(), evaluating(parts.model):
+                    scores |= {name: float(value) for name, value in parts.own_evaluation(parts.model).items()}
+        finally:
+            self._swap()
+        return scores
+
+    def _swap(self) -> None:
+        if self.average is not None:
+            self.average.swap()
+
+    def end(self, epoch: int, losses: dict[str, float]) -> None:
+        """Scores, checkpoints, records; whether it goes on."""
+        started = time.perf_counter()
+        scores = self.evaluate()
+        place, windows = self.place, self.parts.geometry.windows
+        place.steps += windows
+        record = EpochRecord(
+            epoch=epoch + 1,
+            loss=losses.pop("loss"),
+            scores=scores,
+            seconds=self.seconds,
+            evaluation_seconds=time.perf_counter() - started,
+            prepare_seconds=self.steps.prepare_seconds - self._prepared,
+            rows=self.parts.geometry.rows,
+            steps=place.steps,
+            learning_rate=float(self.table[0, -1]),
+            losses=losses,
+            train_scores=read(self.parts.train_metrics),
+        )
+        place.epochs.append(record)
+        place.epoch, place.window = epoch + 1, 0
+        better = self._judge(record)
+        self._keep(epoch, better)
+        self.parts.log.put(record)
+        self.parts.callbacks.call(record)
+        self.is_over = self.is_over or self.parts.callbacks.stop
+        if self.parts.interrupts.asked is not None:
+            self.interrupted()
+
+    def _judge(self, record: EpochRecord) -> bool:
+        """Whether this epoch is the best so far; ends the training when patience does."""
+        values = {**record.scores, "loss": record.loss}
+        name = self.recipe.monitor or next(iter(record.scores), "loss")
+        if name not in values:
+            raise BadRecipe(f"monitor={name!r}, but the scores are {', '.join(values)}")
+        place, value = self.place, values[name]
+        self.rates.epoch_ended(value)
+        gain = 0.0 if place.best is None else (value - place.best) * (1 if self.recipe.higher_is_better else -1)
+        better = place.best is None or gain > self.recipe.min_delta
+        if better:
+            place.best, place.best_epoch, place.idle = value, record.epoch, 0
+        else:
+            place.idle += 1
+        if self.recipe.patience is not None and place.idle >= self.recipe.patience:
+            self.is_over = place.stopped_early = True
+        return better
+
+    def _keep(self, epoch: int, better: bool) -> None:
+        kept = self.recipe.checkpoints
+        if kept is None:
+            return
+        names = [LAST]
+        if kept.best and better:
+            names.append(BEST)
+        if kept.every is not None and (epoch + 1) % kept.every == 0:
+            names.append(every_name(epoch + 1))
+        self.save(names)
+
+    def save(self, names: Sequence[str]) -> None:
+        assert self.writer is not None
+        self.writer.put(state_of(self), names)
+
+    def history(self) -> History:
+        place = self.place
+        mode = self.steps.mode if hasattr(self, "steps") else None
+        return History(tuple(place.epochs), str(mode or Mode()), place.stopped_early, place.best_epoch)
+
+    def close(self) -> None:
+        """As the user had it: what may be trained, and learning rates as numbers."""
+        self.leave()
+        for name, parameter in self.parts.model.named_parameters():
+            parameter.requires_grad_(name in self._trainable)
+        for group, rate in zip(self.parts.optimizer.param_groups, self.parts.base_rates, strict=True):
+            group["lr"] = rate

@@ -1,0 +1,140 @@
+"""A run as a checkpoint holds it, and back: what is resumed goes on to the bit as if it had never ended."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hotlap.engine.checkpoints import FORMAT, State
+from hotlap.engine.choice import Mode
+from hotlap.engine.errors import CheckpointOfAnotherModel
+from hotlap.engine.kept import random_states, set_random_states
+from hotlap.engine.processor import Way
+from hotlap.engine.records import EpochRecord
+
+if TYPE_CHECKING:
+    from hotlap.engine.run import Run
+
+
+@dataclass
+class Place:
+    """Where a run is: `epoch` and `window` are the next to be trained, `steps` those of whole epochs before."""
+
+    epoch: int = 0
+    window: int = 0
+    steps: int = 0
+    best: float | None = None
+    best_epoch: int | None = None
+    idle: int = 0  # epochs since the best
+    stopped_early: bool = False
+    primed: bool = False
+    mode: Mode | None = None
+    schedule: dict[str, Any] = field(default_factory=dict)
+    epochs: list[EpochRecord] = field(default_factory=list)
+
+
+def state_of(run: Run) -> State:
+    parts, tally, steps = run.parts, run.tally, run.steps
+    place = {**asdict(run.place), "primed": steps.primed, "schedule": run.rates.state()}
+    place["mode"] = None if steps.mode is None else [steps.mode.graph, steps.mode.compiled, list(steps.mode.way)]
+    optimizer = parts.optimizer.state_dict()
+    for group, rate in zip(optimizer["param_groups"], parts.base_rates, strict=True):
+        group["lr"] = rate  # where the schedule is follows from the place
+    return {
+        "format": FORMAT,
+        "place": place,
+        "about": about(run),
+        "model": dict(parts.model.state_dict()),
+        "buffers": passing_buffers(parts.model),
+        "optimizer": optimizer,
+        "scaler": {} if parts.scaler is None else parts.scaler.state_dict(),  # host sync with fp16 alone
+        "average": [] if run.average is None else list(run.average.tensors),
+        "losses": {"names": list(tally.names), "rows": tally.losses[: run.place.window]},
+        "train_metrics": {name: metric.totals for name, metric in parts.train_metrics.items()},
+        "random": random_states(),
+    }
+
+
+def passing_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Those that state_dict leaves out: a state carried from batch to batch is one."""
+    kept = model.state_dict()
+    return {name: one for name, one in model.named_buffers() if name not in kept}
+
+
+def about(run: Run) -> dict[str, Any]:
+    geometry, recipe = run.parts.geometry, run.recipe
+    return {
+        "rows": run.parts.train.rows,
+        "batch_size": geometry.batch_size,
+        "accumulate": geometry.accumulate,
+        "drop_last": recipe.drop_last,
+        "seed": recipe.seed,
+        "ema": recipe.ema,
+        "optimizer": type(run.parts.optimizer).__name__,
+    }
+
+
+def load_into(run: Run, state: State, path: Path) -> Place:
+    parts = run.parts
+    require_same_model(parts.model, state["model"], path)
+    _require_same_training(run, state, path)
+    parts.model.load_state_dict(state["model"])
+    for name, own in passing_buffers(parts.model).items():
+        if name in state["buffers"] and state["buffers"][name].shape == own.shape:
+            own.copy_(state["buffers"][name])
+    parts.optimizer.load_state_dict(state["optimizer"])
+    if parts.scaler is not None and state["scaler"]:
+        parts.scaler.load_state_dict(state["scaler"])
+    if run.average is not None:
+        for average, saved in zip(run.average.tensors, state["average"], strict=True):
+            average.copy_(saved)
+    _load_tallies(run, state)
+    set_random_states(state["random"])
+    return _place(state["place"])
+
+
+def _load_tallies(run: Run, state: State) -> None:
+    names, rows = state["losses"]["names"], state["losses"]["rows"]
+    if names:
+        run.tally.name(names)
+        run.tally.losses[: len(rows)].copy_(rows)
+    for name, totals in state["train_metrics"].items():
+        if name in run.parts.train_metrics:
+            run.parts.train_metrics[name].totals.copy_(totals)
+
+
+def _place(saved: dict[str, Any]) -> Place:
+    epochs = [EpochRecord(**record) for record in saved["epochs"]]
+    mode = saved["mode"]
+    if mode is not None:
+        graph, compiled, way = mode
+        mode = Mode(graph, compiled, Way(*way))
+    return Place(**{**saved, "epochs": epochs, "mode": mode})
+
+
+def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: Path) -> None:
+    own = {name: tuple(one.shape) for name, one in model.state_dict().items() if isinstance(one, torch.Tensor)}
+    theirs = {name: tuple(one.shape) for name, one in saved.items() if isinstance(one, torch.Tensor)}
+    if own == theirs:
+        return
+    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+    first = differing[0]
+    raise CheckpointOfAnotherModel(
+        f"{path} is of another model: {first} is {theirs.get(first, 'missing')} there and {own.get(first, 'missing')} "
+        f"here ({len(differing)} such)"
+    )
+
+
+def _require_same_training(run: Run, state: State, path: Path) -> None:
+    """In the middle of an epoch all of it counts; after whole epochs the data and batches may change."""
+    here, there = about(run), state["about"]
+    must = list(here) if state["place"]["window"] else ["optimizer", "ema"]
+    for name in must:
+        if here[name] != there[name]:
+            raise CheckpointOfAnotherModel(
+                f"{path} was trained with {name} {there[name]}, this run has {here[name]}; resume it with the same"
+            )

@@ -1,0 +1,162 @@
+"""Learning rates over a phase, known ahead: the rates of a whole epoch go to the device as one table.
+
+A schedule is a function of how far the phase is, so a resumed run needs none of its state. `FromTorch` runs a scheduler
+of torch's on a copy of the groups' rates; its state is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+By = Literal["step", "epoch"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`end` is what is left of the rate when the phase ends."""
+
+    end: float = 0.01
+    by: By = "step"
+
+    def factors(self, done: Floats) -> Floats:
+        """From how much is done (0 to 1) to what the rate is multiplied by."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    def factors(self, done: Floats) -> Floats:
+        return 1.0 - (1.0 - self.end) * done
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    def factors(self, done: Floats) -> Floats:
+        return self.end + (1.0 - self.end) * 0.5 * (1.0 + np.cos(math.pi * done))
+
+
+@dataclass(frozen=True)
+class Steps(Schedule):
+    """Multiplied by `factor` at each of these shares of the phase."""
+
+    at: tuple[float, ...] = (0.5, 0.75)
+    factor: float = 0.1
+    by: By = "epoch"
+
+    def factors(self, done: Floats) -> Floats:
+        passed = (done[:, None] >= np.asarray(self.at)[None, :]).sum(axis=1)
+        return np.asarray(self.factor**passed, dtype=np.float64)
+
+
+def _constant(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+
+
+@dataclass(frozen=True)
+class FromTorch(Schedule):
+    """`make(optimizer)` returns any scheduler of torch.optim.lr_scheduler. By the step it costs the host some
+    microseconds a step, at the beginning of each epoch.
+    """
+
+    make: Callable[[torch.optim.Optimizer], Any] = _constant
+    by: By = "epoch"
+
+
+class Rates:
+    """The learning rates of one phase, a row a group, as tables of one epoch each."""
+
+    def __init__(self, base: Sequence[float], schedule: Schedule | None, warmup: int, epochs: int, steps: int) -> None:
+        self.base = np.asarray(base, dtype=np.float64)
+        self.schedule, self.warmup, self.epochs, self.steps = schedule, warmup, epochs, steps
+        self._shadow = _Shadow(base, schedule) if isinstance(schedule, FromTorch) else None
+
+    @property
+    def vary(self) -> bool:
+        """Within an epoch."""
+        return self.warmup > 0 or (self.schedule is not None and self.schedule.by == "step")
+
+    def table(self, epoch: int) -> Floats:
+        """[group, step] of the epoch, counted from the start of the phase."""
+        first = epoch * self.steps
+        numbers = np.arange(first, first + self.steps)
+        rates = self._scheduled(epoch, numbers)
+        if self.warmup:
+            rates = rates * np.minimum(1.0, (numbers + 1) / self.warmup)
+        return rates
+
+    def _scheduled(self, epoch: int, numbers: NDArray[np.int64]) -> Floats:
+        if self._shadow is not None:
+            return self._shadow.table(self.steps)
+        if self.schedule is None:
+            return np.repeat(self.base[:, None], self.steps, axis=1)
+        if self.schedule.by == "step":
+            done = numbers / max(self.epochs * self.steps - 1, 1)
+        else:
+            done = np.full(self.steps, epoch / max(self.epochs - 1, 1))
+        factors: Floats = self.base[:, None] * self.schedule.factors(done)[None, :]
+        return factors
+
+    def epoch_ended(self, score: float) -> None:
+        if self._shadow is not None:
+            self._shadow.epoch_ended(score)
+
+    def state(self) -> dict[str, Any]:
+        return {} if self._shadow is None else self._shadow.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        if self._shadow is not None and state:
+            self._shadow.load(state)
+
+
+class _Shadow:
+    """A scheduler on an optimizer of its own, which has the same rates and trains nothing.
+
+    Its state is that of the beginning of the epoch: the table is drawn from it again after a resume.
+    """
+
+    def __init__(self, base: Sequence[float], schedule: FromTorch) -> None:
+        groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": float(rate)} for rate in base]
+        self.optimizer = torch.optim.SGD(groups)
+        self.scheduler = schedule.make(self.optimizer)
+        self.by = schedule.by
+        self.began = self._now()
+
+    def table(self, steps: int) -> Floats:
+        self.began = self._now()
+        if self.by == "epoch":
+            return np.repeat(self._rates()[:, None], steps, axis=1)
+        columns = []
+        for _ in range(steps):
+            columns.append(self._rates())
+            self.optimizer.step()
+            self.scheduler.step()
+        return np.stack(columns, axis=1)
+
+    def epoch_ended(self, score: float) -> None:
+        if self.by == "epoch":
+            self.optimizer.step()
+            needs_score = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+            self.scheduler.step(score) if needs_score else self.scheduler.step()
+        self.began = self._now()
+
+    def state(self) -> dict[str, Any]:
+        return self.began
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.scheduler.load_state_dict(state["scheduler"])
+        for group, rate in zip(self.optimizer.param_groups, state["rates"], strict=True):
+            group["lr"] = rate
+
+    def _now(self) -> dict[str, Any]:
+        return {"scheduler": dict(self.scheduler.state_dict()), "rates": self._rates().tolist()}
+
+    def _rates(self) -> Floats:
+        return np.asarray([float(group["lr"]) for group in self.optimizer.param_groups], dtype=np.float64)

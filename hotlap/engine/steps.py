@@ -1,0 +1,271 @@
+"""The steps of an epoch, from resident or streamed data: each call is one window, one optimizer step.
+
+Resident data: the order of the epoch lies on the device, and the step itself picks its window by the device's own
+count, so a replay needs nothing from the host. Streamed data: a window is copied to where the graph reads it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
+from hotlap.engine.geometry import Geometry
+from hotlap.engine.kept import HostTraces, Kept
+from hotlap.engine.order import epoch_order
+from hotlap.engine.processor import Way, present, ways_to_try
+from hotlap.engine.recipe import Recipe
+from hotlap.engine.recorder import Recorder, Work
+from hotlap.engine.seam import Batch, Resident, Streamed
+from hotlap.engine.update import Found, LossOf, Update
+
+Say = Callable[[str], None]
+
+
+class Steps(Protocol):
+    mode: Mode | None
+    prepare_seconds: float
+
+    def begin(self, epoch: int, first: int) -> None:
+        """An epoch, from its window `first` on."""
+
+    def __call__(self, window: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Common:
+    """What both kinds share: when the way to run the step is chosen, and from what state."""
+
+    def __init__(
+        self, update: Update, model: nn.Module, geometry: Geometry, recipe: Recipe, recorder: Recorder | None, say: Say
+    ) -> None:
+        self.update, self.model, self.geometry, self.recipe = update, model, geometry, recipe
+        self.recorder, self.say = recorder, say
+        self.device = update.tally.device
+        self.mode: Mode | None = None
+        self.wanted: Mode | None = None  # what a resumed run was trained with
+        self.primed = False
+        self.steps_ahead = 0
+        self.prepare_seconds = 0.0
+        self._compiled: LossOf | None = None
+
+    def kept(self) -> Kept:
+        update = self.update
+        tensors = [*self.model.parameters(), *self.model.buffers(), update.tally.step, update.tally.losses]
+        tensors += [metric.totals for metric in update.metrics.values()]
+        tensors += update.average.tensors if update.average is not None else []
+        return Kept(tensors, update.optimizer, update.scaler, [(update.learning, "next_step")])
+
+    def trial(self, work: Callable[[bool], Work], windows: int) -> Trial:
+        def traces() -> HostTraces:
+            return HostTraces(self.model, self.device)
+
+        return Trial(
+            work, self.kept(), traces, self.update.parameters, self.recorder, windows, self.steps_ahead, self._ways()
+        )
+
+    def _ways(self) -> tuple[Way, ...]:
+        if self.recorder is not None:
+            return (present(),)
+        return ways_to_try(self.recipe, self.model, self.device, self.steps_ahead)
+
+    def choose(self, work: Callable[[bool], Work], windows: int, seconds: float) -> Chosen:
+        """Seconds: what a step has taken so far."""
+        alone = needs_no_trial(self.recipe, self.recorder is not None, seconds * self.steps_ahead)
+        if self.wanted is None and alone and len(self._ways()) == 1:
+            chosen = Chosen(Mode(), work(False), "step: eager")
+        else:
+            chosen = choose(self.trial(work, windows), self.recipe, self.wanted)
+        self.mode = chosen.mode
+        self.say(f"{chosen.line}, {len(self.update.parameters)} tensors trained")
+        return chosen
+
+    def plain_loss(self, item: Any) -> Found:
+        """Of one batch of a window."""
+        raise NotImplementedError
+
+    def loss_of(self, compiled: bool) -> LossOf:
+        if not compiled:
+            return self.plain_loss
+        if self._compiled is None:
+            self._compiled = compiled_loss(self.plain_loss)
+        return self._compiled
+
+    def close(self) -> None:
+        self.update.optimizer.zero_grad(set_to_none=True)
+
+
+class ResidentSteps(Common):
+    def __init__(self, source: Resident, *common: Any) -> None:
+        super().__init__(*common)
+        self.source = source
+        geometry = self.geometry
+        # Written in place at each epoch: a graph reads them.
+        self.order = torch.zeros(geometry.rows, dtype=torch.int64, device=self.device)
+        self.full_rows = geometry.full * geometry.window_rows
+        self.by_window = self.order[: self.full_rows].view(geometry.full, geometry.window_rows)
+        self.tail_order = self.order[self.full_rows :]
+        self.run_full: Work | None = None
+        self.run_tail: Work = self._tail
+
+    def begin(self, epoch: int, first: int) -> None:
+        order = epoch_order(self.source.rows, self.recipe.seed, epoch, self.device, self.recipe.shuffle)
+        self.order.copy_(order[: len(self.order)])
+        self.update.tally.begin(first)
+
+    def __call__(self, window: int) -> None:
+        if window >= self.geometry.full:
+            self.run_tail()
+        elif self.run_full is not None:
+            self.run_full()
+        else:
+            self._first(window)
+
+    def _first(self, window: int) -> None:
+        """The first step is done as it is: it makes the optimizer's state, which no replay could."""
+        started = time.perf_counter()
+        if self.primed:
+            self._choose(window, 0.0)
+            self.prepare_seconds += time.perf_counter() - started
+            assert self.run_full is not None
+            self.run_full()
+            return
+        self._full(self.plain_loss)
+        self.primed = True
+        seconds = time.perf_counter() - started
+        if window + 1 < self.geometry.full:
+            self._choose(window + 1, seconds)
+            self.prepare_seconds += time.perf_counter() - started - seconds
+
+    def _choose(self, window: int, seconds: float) -> None:
+        def work(compiled: bool) -> Work:
+            loss_of = self.loss_of(compiled)
+            return lambda: self._full(loss_of)
+
+        chosen = self.choose(work, self.geometry.full - window, seconds)
+        self.run_full = chosen.run
+        if chosen.mode.graph and self.geometry.tail:
+            self.run_tail = self._captured_tail()
+
+    def _captured_tail(self) -> Work:
+        trial = self.trial(lambda compiled: self._tail, 1)
+        try:
+            return choose(trial, self.recipe, Mode(graph=True, way=present())).run
+        finally:
+            trial.kept.put_back()
+
+    def _full(self, loss_of: LossOf) -> None:
+        index = self.by_window.index_select(0, self.update.tally.step).view(-1)
+        self.update(self._parts(index), self.geometry.window, loss_of)
+
+    def _tail(self) -> None:
+        self.update(self._parts(self.tail_order), self.geometry.tail, self.plain_loss)
+
+    def _parts(self, index: Tensor) -> list[Tensor]:
+        size = self.geometry.batch_size
+        return [index[first : first + size] for first in range(0, len(index), size)]
+
+    def plain_loss(self, item: Any) -> Found:
+        """From the rows to gather: one batch at a time is in memory, and a compiler sees the gather too."""
+        return self.update.forward(self.source.gather(item))
+
+
+class StreamedSteps(Common):
+    def __init__(self, source: Streamed, *common: Any) -> None:
+        super().__init__(*common)
+        self.source = source
+        self.batches: Iterator[Batch] = iter(())
+        self.replay: Work | None = None
+        self.run: Callable[[Sequence[Batch]], None] | None = None
+        self.static: list[Batch] = []
+        self.told = False
+
+    def begin(self, epoch: int, first: int) -> None:
+        order = epoch_order(self.source.rows, self.recipe.seed, epoch, torch.device("cpu"), self.recipe.shuffle)
+        rest = order[first * self.geometry.window_rows : self.geometry.rows]
+        size, drop = self.geometry.batch_size, self.recipe.drop_last
+        self.close_batches()
+        self.batches = iter(self.source.batches(rest, size, self.device, drop))
+        self.update.tally.begin(first)
+
+    def __call__(self, window: int) -> None:
+        sizes = self.geometry.sizes(window)
+        batches = [next(self.batches) for _ in sizes]
+        if window >= self.geometry.full:
+            self.update(batches, sizes, self.plain_loss)
+        elif self.run is not None:
+            self.run(batches)
+        else:
+            self._first(window, batches)
+
+    def _first(self, window: int, batches: list[Batch]) -> None:
+        started = time.perf_counter()
+        if not self.primed:
+            self.update(batches, self.geometry.window, self.plain_loss)
+            self.primed = True
+            self.first_seconds = time.perf_counter() - started
+            return
+        self._choose(window, batches)
+        self.prepare_seconds += time.perf_counter() - started
+        assert self.run is not None
+        self.run(batches)
+
+    first_seconds = 0.0
+
+    def _choose(self, window: int, batches: list[Batch]) -> None:
+        if self.recorder is not None:
+            self.static = [tuple(one.clone() for one in batch) for batch in batches]
+        else:
+            self.static = batches
+
+        def work(compiled: bool) -> Work:
+            loss_of = self.loss_of(compiled)
+            return lambda: self.update(self.static, self.geometry.window, loss_of)
+
+        chosen = self.choose(work, self.geometry.full - window, self.first_seconds)
+        if chosen.mode.graph:
+            self.replay, self.run = chosen.run, self._replayed
+        else:
+            loss_of = self.loss_of(chosen.mode.compiled)
+            self.static = []
+            self.run = lambda given: self.update(given, self.geometry.window, loss_of)
+
+    def _replayed(self, batches: Sequence[Batch]) -> None:
+        if not self._fits(batches):
+            self.update(batches, self.geometry.window, self.plain_loss)
+            return
+        for static, batch in zip(self.static, batches, strict=True):
+            torch._foreach_copy_(list(static), list(batch))
+        assert self.replay is not None
+        self.replay()
+
+    def plain_loss(self, item: Any) -> Found:
+        return self.update.forward(item)
+
+    def _fits(self, batches: Sequence[Batch]) -> bool:
+        for static, batch in zip(self.static, batches, strict=True):
+            shapes = [(one.shape, one.dtype) for one in batch]
+            if shapes != [(one.shape, one.dtype) for one in static]:
+                if not self.told:
+                    seen = ", ".join(str(tuple(one.shape)) for one in batch)
+                    was = ", ".join(str(tuple(one.shape)) for one in static)
+                    self.say(f"shapes change within the epoch ({seen} after {was}): such batches run eager")
+                self.told = True
+                return False
+        return True
+
+    def close_batches(self) -> None:
+        """A reader may have threads at work on batches that nobody will ask for."""
+        close = getattr(self.batches, "close", None)
+        if close is not None:
+            close()
+        self.batches = iter(())
+
+    def close(self) -> None:
+        self.close_batches()
+        super().close()

@@ -1,0 +1,216 @@
+"""The way in: `Trainer(model, loss, optimizer, recipe).fit(train, valid, epochs=…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hotlap.engine import checkpoints, loop
+from hotlap.engine.arithmetic import computing, device_from, recomputing
+from hotlap.engine.callbacks import Callback, Callbacks
+from hotlap.engine.errors import BadRecipe, DataElsewhere, EmptySplit, NothingToResume
+from hotlap.engine.evaluation import Evaluation
+from hotlap.engine.geometry import lay_out
+from hotlap.engine.interrupts import Interrupts
+from hotlap.engine.log import Log, Sink, to_stderr
+from hotlap.engine.metrics import Mean, Metric
+from hotlap.engine.optimizers import can_be_captured, make_fast
+from hotlap.engine.recipe import Phase, Recipe
+from hotlap.engine.recorder import Recorder, own_stream, recorder_for
+from hotlap.engine.records import History
+from hotlap.engine.recurrent import flatten, require_order
+from hotlap.engine.run import Parts, Run
+from hotlap.engine.seam import AnySource, Batch
+from hotlap.engine.update import Forward
+
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+
+
+class Trainer:
+    """`model(*inputs)` and `loss(outputs, *targets)`: the first `inputs` tensors of a batch are the model's.
+
+    For anything else give `step(model, batch)`, which returns a loss or a dict of losses, in place of `loss`. `metrics`
+    are computed on the validation split, `train_metrics` within the steps; `evaluate(model)` returns scores of the
+    user's own. `say` gets one line for each decision; `progress` gets a line a second at most, from another thread.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None,
+        optimizer: Optimizer,
+        recipe: Recipe,
+        *,
+        inputs: int = 1,
+        step: Callable[[nn.Module, Batch], Any] | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        train_metrics: Mapping[str, Metric] | None = None,
+        evaluate: Evaluate | None = None,
+        callbacks: Sequence[Callback] = (),
+        sinks: Sequence[Sink] = (),
+        device: torch.device | str = "auto",
+        say: Callable[[str], None] = to_stderr,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        if (loss is None) == (step is None):
+            raise BadRecipe("give either loss or step: step(model, batch) stands for model and loss together")
+        if step is not None and train_metrics:
+            raise BadRecipe("train_metrics need the model's outputs, which a step of your own keeps to itself")
+        self.model, self.loss, self.optimizer, self.recipe = model, loss, optimizer, recipe
+        self.inputs, self.step, self.evaluate_own = inputs, step, evaluate
+        self.metrics, self.train_metrics = dict(metrics or {}), dict(train_metrics or {})
+        self.callbacks, self.sinks, self.say, self.progress = list(callbacks), list(sinks), say, progress
+        self.device = device_from(device)
+        weights, precision = recipe.loss_weights, recipe.precision
+        self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
+
+    def fit(
+        self,
+        train: AnySource,
+        valid: AnySource | None = None,
+        epochs: int | None = None,
+        resume: bool | Path | str = False,
+    ) -> History:
+        """Trains to the end, or goes on from the last checkpoint of the recipe's folder, or from the one named."""
+        self._check(train, valid)
+        require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
+        state, path = self._checkpoint(resume)
+        interrupts = Interrupts()
+        with (
+            own_stream(self.device),
+            computing(self.recipe),
+            recomputing(self.model, self.recipe.activation_checkpointing),
+            interrupts.deferred(),
+        ):
+            self._move()
+            flatten(self.model)  # before anything holds the address of a weight
+            run = Run(self._parts(train, valid, self._phases(epochs), interrupts))
+            try:
+                if state is not None and path is not None:
+                    run.resume(state, path)
+                    make_fast(self.optimizer, self.device, run.parts.recorder is not None, not self._is_sparse())
+                run.parts.log.start()
+                loop.train(run)
+                history = run.history()
+            finally:
+                self._close(run)
+        interrupts.pass_on()
+        return history
+
+    def evaluate(self, source: AnySource) -> dict[str, float]:
+        """The metrics on any split, with the weights as they are."""
+        self._move()
+        with computing(self.recipe):
+            return self._evaluation()(source, self.device)
+
+    # Making a run
+
+    def _check(self, *splits: AnySource | None) -> None:
+        for split, name in zip(splits, ("training", "validation"), strict=True):
+            if split is None:
+                continue
+            if split.rows == 0:
+                raise EmptySplit(f"the {name} split is empty: it has no row")
+            where = torch.device(getattr(split, "device", self.device))
+            if hasattr(split, "gather") and where not in (self.device, torch.device(self.device.type)):
+                raise DataElsewhere(
+                    f"the {name} data is on {where}, the model trains on {self.device}; make it resident there "
+                    "(hotlap.engine.data.resident(…, device=…)) or stream it"
+                )
+
+    def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
+        if resume is False:
+            return None, None
+        if resume is True:
+            if self.recipe.checkpoints is None:
+                raise NothingToResume("resume=True needs a recipe with checkpoints=Checkpoints(folder)")
+            resume = Path(self.recipe.checkpoints.folder) / checkpoints.LAST
+        return checkpoints.load(Path(resume)), Path(resume)
+
+    def _phases(self, epochs: int | None) -> tuple[Phase, ...]:
+        phases = self.recipe.phases or ((Phase(epochs),) if epochs is not None else ())
+        if not phases:
+            raise BadRecipe("say how long to train: fit(…, epochs=10), or phases in the recipe")
+        if epochs is not None and sum(phase.epochs for phase in phases) != epochs:
+            raise BadRecipe(f"epochs={epochs}, but the phases of the recipe are {sum(p.epochs for p in phases)} epochs")
+        return phases
+
+    def _move(self) -> None:
+        if self.recipe.channels_last:
+            self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        else:
+            self.model.to(self.device)
+        for metric in [*self.metrics.values(), *self.train_metrics.values()]:
+            metric.to(self.device)
+
+    def _is_sparse(self) -> bool:
+        """Sparse gradients, of embeddings, take neither fused optimizers nor graphs."""
+        return any(getattr(module, "sparse", False) is True for module in self.model.modules())
+
+    def _recorder(self) -> Recorder | None:
+        if self.recipe.graph == "off" or self._is_sparse() or not can_be_captured(self.optimizer):
+            return None
+        return recorder_for(self.device)
+
+    def _parts(
+        self, train: AnySource, valid: AnySource | None, phases: tuple[Phase, ...], interrupts: Interrupts
+    ) -> Parts:
+        recipe, recorder = self.recipe, self._recorder()
+        torch.manual_seed(recipe.seed)
+        self.model.train()
+        base_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+        make_fast(self.optimizer, self.device, recorder is not None, not self._is_sparse())
+        return Parts(
+            model=self.model,
+            optimizer=self.optimizer,
+            recipe=recipe,
+            forward=self.forward,
+            train=train,
+            valid=valid,
+            geometry=lay_out(train.rows, recipe.batch_size, recipe.accumulate, recipe.drop_last),
+            phases=phases,
+            device=self.device,
+            recorder=recorder,
+            scaler=torch.amp.GradScaler(self.device.type) if recipe.precision == "fp16" else None,
+            evaluation=self._evaluation(),
+            own_evaluation=self.evaluate_own,
+            train_metrics=self.train_metrics,
+            callbacks=Callbacks(self.callbacks),
+            log=Log(self.sinks, self.progress),
+            interrupts=interrupts,
+            say=self.say,
+            base_rates=base_rates,
+        )
+
+    def _evaluation(self) -> Evaluation:
+        metrics = self.metrics
+        if not metrics and self.evaluate_own is None and self.loss is not None:
+            metrics = {"valid_loss": Mean(self._loss_alone)}
+            metrics["valid_loss"].to(self.device)
+        batch = self.recipe.evaluation_batch or 4 * self.recipe.batch_size
+        return Evaluation(self.forward, metrics, batch, self.say)
+
+    def _loss_alone(self, outputs: Any, *targets: torch.Tensor) -> torch.Tensor:
+        assert self.loss is not None
+        return self.forward.named(self.loss(outputs, *targets))["loss"]
+
+    def _close(self, run: Run) -> None:
+        """Also on the way out of an error: what was handed over is written, threads are gone."""
+        run.close()
+        parts = run.parts
+        parts.log.close()
+        training = sum(record.seconds for record in run.place.epochs)
+        lines = parts.callbacks.slow(training) if training else []
+        if parts.log.dropped:
+            lines.append(f"the log could not follow: {parts.log.dropped} records of steps were left out")
+        if parts.log.failed:
+            lines.append(parts.log.failed)
+        for line in lines:
+            self.say(line)
+        if run.writer is not None:
+            run.writer.close()

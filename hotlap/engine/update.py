@@ -1,0 +1,201 @@
+"""One optimizer step, whole: forward, loss, backward, unscale, clip, step, averages, and its loss written down.
+
+Nothing here waits for the device or depends on the host but for the shapes: the same code runs step by step or is
+captured once and replayed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hotlap.engine.errors import BadRecipe
+from hotlap.engine.metrics import Metric
+from hotlap.engine.optimizers import Learning
+from hotlap.engine.seam import Batch
+
+Losses = dict[str, Tensor]
+Found = tuple[
+    Losses, Any, Batch
+]  # by name, "loss" being what is minimised; outputs and targets where metrics need them
+LossOf = Callable[[Any], Found]  # of a batch, or of where to gather it
+LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Forward:
+    """From a batch to its losses. `step(model, batch)` stands for model and loss where it is given."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None,
+        step: Callable[[nn.Module, Batch], Any] | None,
+        inputs: int,
+        weights: Mapping[str, float],
+        precision: str,
+        channels_last: bool,
+    ) -> None:
+        self.model, self.loss, self.step, self.inputs, self.weights = model, loss, step, inputs, weights
+        self.dtype, self.channels_last = LOW.get(precision), channels_last
+        self.keeps_outputs = False  # for metrics of the training; a compiled step then writes them to memory
+
+    def __call__(self, batch: Batch) -> Found:
+        device, targets = batch[0].device.type, batch[self.inputs :]
+        if self.step is not None:
+            with self._casting(device):
+                found = self.step(self.model, batch)
+            return self.named(in_full(found)), None, ()
+        outputs = self.outputs(batch)
+        assert self.loss is not None
+        losses = self.named(self.loss(outputs, *targets))
+        return (losses, outputs, targets) if self.keeps_outputs else (losses, None, ())
+
+    def outputs(self, batch: Batch) -> Any:
+        """What the model returns, in float32: losses and metrics are not computed in half precision."""
+        inputs = [self._laid_out(one) for one in batch[: self.inputs]]
+        with self._casting(batch[0].device.type):
+            outputs = self.model(*inputs)
+        return in_full(outputs) if self.dtype is not None else outputs
+
+    def _casting(self, device: str) -> Any:
+        # Without its cache: a weight that was cast once would not follow the training in a captured graph.
+        return torch.autocast(device, self.dtype, cache_enabled=False) if self.dtype else contextlib.nullcontext()
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        if self.channels_last and tensor.dim() == 4:
+            return tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
+    def named(self, found: Any) -> Losses:
+        if isinstance(found, Tensor):
+            return {"loss": found}
+        if not isinstance(found, Mapping) or not found:
+            raise BadRecipe(f"the loss returned {type(found).__name__}; return a tensor or a dict of tensors")
+        if unknown := set(self.weights) - set(found):
+            raise BadRecipe(f"loss_weights names {sorted(unknown)}; the loss returned {sorted(found)}")
+        total = sum(self.weights.get(name, 1.0) * value for name, value in found.items())
+        return {"loss": total, **{name: value for name, value in found.items() if name != "loss"}}
+
+
+def in_full(found: Any) -> Any:
+    """Tensors of half precision as float32, wherever they are in tuples, lists and dicts."""
+    if isinstance(found, Tensor):
+        return found.float() if found.dtype in (torch.bfloat16, torch.float16) else found
+    if isinstance(found, dict):
+        return {name: in_full(value) for name, value in found.items()}
+    if isinstance(found, tuple) and hasattr(found, "_fields"):
+        return type(found)(*map(in_full, found))
+    if isinstance(found, list | tuple):
+        return type(found)(map(in_full, found))
+    return found
+
+
+class Tally:
+    """The device's own count of the steps of this epoch, and the losses of each."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self.steps, self.device = steps, device
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.names: tuple[str, ...] = ()
+        self.losses = torch.zeros(steps, 1, device=device)
+
+    def begin(self, step: int) -> None:
+        self.step.fill_(step)
+
+    def name(self, names: Sequence[str]) -> None:
+        """Known from the first loss; before anything is captured, since the memory is made here."""
+        self.names = tuple(names)
+        self.losses = torch.zeros(self.steps, len(names), device=self.device)
+
+    def record(self, values: Tensor) -> None:
+        self.losses.index_copy_(0, self.step, values)
+        self.step.add_(1)
+
+
+class Average:
+    """Averaged weights, updated on the device after each step. Buffers are not averaged: they are the model's."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.parameters = [one for one in model.parameters() if one.is_floating_point()]
+        self.tensors = [one.detach().clone() for one in self.parameters]
+
+    def update(self) -> None:
+        with torch.no_grad():
+            torch._foreach_lerp_(self.tensors, [one.detach() for one in self.parameters], 1.0 - self.decay)
+
+    def swap(self) -> None:
+        """In place: graphs hold the addresses of the model's own."""
+        with torch.no_grad():
+            own = [one.detach().clone() for one in self.parameters]
+            torch._foreach_copy_([one.detach() for one in self.parameters], self.tensors)
+            torch._foreach_copy_(self.tensors, own)
+
+
+class Update:
+    """Called with what makes the batches of one window: they are one optimizer step."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        optimizer: Optimizer,
+        learning: Learning,
+        tally: Tally,
+        clip: float | None,
+        scaler: torch.amp.GradScaler | None,
+        average: Average | None,
+        metrics: Mapping[str, Metric],
+    ) -> None:
+        self.forward, self.optimizer, self.learning, self.tally = forward, optimizer, learning, tally
+        forward.keeps_outputs = bool(metrics)
+        self.clip, self.scaler, self.average, self.metrics = clip, scaler, average, metrics
+        owned = [one for group in optimizer.param_groups for one in group["params"]]
+        self.parameters = [one for one in owned if one.requires_grad]
+
+    def __call__(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> None:
+        for parameter in self.parameters:  # what zero_grad does, without the cost of its profiler record
+            parameter.grad = None
+        rows = sum(sizes)
+        total: Tensor | None = None
+        for item, size in zip(items, sizes, strict=True):
+            values = self._backward(item, size / rows, loss_of)
+            total = values if total is None else total + values
+        self.learning.apply(self.tally.step)
+        self._step()
+        if self.average is not None:
+            self.average.update()
+        assert total is not None
+        self.tally.record(total)
+
+    def _backward(self, item: Any, share: float, loss_of: LossOf) -> Tensor:
+        """A batch counts by its rows, so that a window is one large batch whatever its last one's size."""
+        losses, outputs, targets = loss_of(item)
+        if not self.tally.names:
+            self.tally.name(tuple(losses))
+        elif tuple(losses) != self.tally.names:
+            before, now = ", ".join(self.tally.names), ", ".join(losses)
+            raise BadRecipe(f"the loss returned {now}, and {before} before; it must return the same names each time")
+        loss = losses["loss"] if share == 1.0 else losses["loss"] * share
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for metric in self.metrics.values():
+                metric.update(outputs, *targets)
+            if len(losses) == 1:
+                return loss.detach().reshape(1, 1).float()
+            return torch.stack([one.detach().float() * share for one in losses.values()]).reshape(1, -1)
+
+    def _step(self) -> None:
+        if self.clip is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)  # skipped by a flag on the device where the optimizer is fused
+            self.scaler.update()

@@ -1,0 +1,110 @@
+"""The findings of a scan as SARIF 2.1.0, of which GitHub's code scanning shows a part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from hotlap.model.scanned import Confidence, Scan, Scanned
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+ROOT = "%SRCROOT%"
+
+
+def sarif(scan: Scan, titles: Mapping[str, tuple[str, str, str]], version: str) -> str:
+    """`titles`: code → name, title, page."""
+    codes = sorted(titles)
+    numbers = {code: number for number, code in enumerate(codes)}
+    driver = {
+        "name": "hotlap", "version": version, "semanticVersion": version,
+        "informationUri": "https://pypi.org/project/hotlap/", "rules": [_rule(code, *titles[code]) for code in codes],
+    }  # fmt: skip
+    seen: Counter[tuple[str, str, str]] = Counter()
+    base = _base()
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {ROOT: {"description": {"text": "the root of the repository"}}},
+        "results": [_result(one, numbers[one.code], base, seen) for one in scan.findings],
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": _notes(scan, base)}],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _rule(code: str, name: str, title: str, page: str) -> dict[str, Any]:
+    return {
+        "id": code,
+        "name": name,
+        "shortDescription": {"text": title},
+        "fullDescription": {"text": title},
+        "help": {"text": page, "markdown": page},
+        "defaultConfiguration": {"level": "warning"},
+        "properties": {"tags": ["performance"], "precision": "high", "problem.severity": "recommendation"},
+    }
+
+
+def _result(one: Scanned, number: int, base: Path, seen: Counter[tuple[str, str, str]]) -> dict[str, Any]:
+    return {
+        "ruleId": one.code,
+        "ruleIndex": number,
+        "level": "warning" if one.confidence != Confidence.LOW.value else "note",
+        "message": {"text": f"{one.message}; {one.repair}"},
+        "locations": [_location(base, one.path, _region(one))],
+        "relatedLocations": [
+            {"id": place, **_location(base, step.path, {"startLine": step.line}), "message": {"text": step.text}}
+            for place, step in enumerate(one.why)
+        ],
+        "partialFingerprints": {"primaryLocationLineHash": _fingerprint(one, seen)},
+        "properties": {"frequency": one.frequency, "confidence": one.confidence, "applicability": one.applicability},
+    }
+
+
+def _fingerprint(one: Scanned, seen: Counter[tuple[str, str, str]]) -> str:
+    """The text of the line, and its number among equal ones: the same when lines move."""
+    key = (one.code, one.path, one.source)
+    seen[key] += 1
+    text = f"{one.code} {one.source}".encode(errors="replace")
+    return f"{hashlib.blake2b(text, digest_size=8).hexdigest()}:{seen[key]}"
+
+
+def _region(one: Scanned) -> dict[str, int]:
+    region = {"startLine": one.line, "startColumn": one.column}
+    if one.block:
+        return region | {"endLine": one.line, "endColumn": one.column + max(1, len(one.source))}
+    return region | {"endLine": one.end_line, "endColumn": one.end_column}
+
+
+def _location(base: Path, path: str, region: dict[str, int]) -> dict[str, Any]:
+    return {"physicalLocation": {"artifactLocation": _artifact(path, base), "region": region}}
+
+
+def _base() -> Path:
+    """The repository that hotlap was started in, or else the folder."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+
+
+def _artifact(path: str, base: Path) -> dict[str, str]:
+    """Relative to the root of the repository, which is what GitHub needs; absolute where it is outside."""
+    file = Path(os.path.normpath(Path(path.partition(":cell ")[0]).absolute()))
+    if file.is_relative_to(base):
+        inside = PurePosixPath(*file.relative_to(base).parts).as_posix()
+        return {"uri": quote(inside, errors="surrogateescape"), "uriBaseId": ROOT}
+    return {"uri": file.as_uri()}
+
+
+def _notes(scan: Scan, base: Path) -> list[dict[str, Any]]:
+    return [
+        {
+            "level": "warning",
+            "message": {"text": one.reason},
+            "locations": [{"physicalLocation": {"artifactLocation": _artifact(one.path, base)}}],
+        }
+        for one in scan.unread
+    ]

@@ -1,0 +1,40 @@
+"""Findings in notebooks, told by cell. There are no repairs: a notebook is written by its editor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hotlap.model.scanned import Applicability, Scanned, Step
+from hotlap.source import files, notebooks
+from hotlap.source.files import Source
+
+
+def in_cells(findings: Iterable[Scanned]) -> list[Scanned]:
+    cells: dict[str, list[int]] = {}
+    return [_placed(one, cells) for one in findings]
+
+
+def _placed(one: Scanned, cells: dict[str, list[int]]) -> Scanned:
+    why = tuple(_step(step, cells) for step in one.why)
+    if not one.path.endswith(notebooks.SUFFIX):
+        return one if why == one.why else replace(one, why=why)
+    number, line = notebooks.cell_at(_cells(one.path, cells), one.line)
+    return replace(
+        one, line=line, end_line=one.end_line - one.line + line, cell=number, why=why,
+        applicability=Applicability.DISPLAY_ONLY.value,
+    )  # fmt: skip
+
+
+def _step(step: Step, cells: dict[str, list[int]]) -> Step:
+    if not step.path.endswith(notebooks.SUFFIX):
+        return step
+    number, line = notebooks.cell_at(_cells(step.path, cells), step.line)
+    return Step(f"{step.path}:cell {number}", line, step.text)
+
+
+def _cells(path: str, known: dict[str, list[int]]) -> list[int]:
+    if path not in known:
+        text = files.load(Source(path, "", False))
+        known[path] = notebooks.starts(text) if isinstance(text, str) else []
+    return known[path]

@@ -1,0 +1,332 @@
+"""Loops in Python over the elements, or the rows, of tensors and arrays."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hotlap.source.code import Code, last_name
+from hotlap.source.samples import mentions
+from hotlap.source.terms import EXTENT, MODULE, NUMPY, TENSORS
+
+_ARRAYS = TENSORS | {NUMPY}
+_SCALAR = frozenset(
+    "item int float bool abs max min round len append add update extend sqrt exp log tolist numpy cpu detach get str "
+    "sum isnan setdefault index count format print range enumerate zip".split()
+)
+_READS = frozenset(("item", "tolist", "numpy", "cpu"))
+_TO_NUMBER = frozenset(("int", "float", "bool", "max", "min", "abs"))
+_PARTS = frozenset(  # methods that give several things
+    "split chunk unbind tolist items values keys get copy forward parameters named_parameters modules named_modules "
+    "children named_children buffers state_dict".split()
+)
+_SEVERAL = frozenset(  # functions that give several tensors, or numbers to count with
+    "torch.split torch.chunk torch.unbind torch.tensor_split torch.meshgrid torch.where torch.arange torch.randperm "
+    "numpy.ndindex numpy.arange numpy.ndenumerate numpy.split numpy.array_split numpy.where numpy.meshgrid".split()
+)
+_LARGE = frozenset("matmul mm bmm index_add_ index_copy_ scatter_ masked_fill masked_fill_ copy_ view reshape".split())
+
+
+@dataclass(frozen=True)
+class ElementLoop:
+    loop: ast.For
+    arrays: tuple[ast.expr, ...]  # what is gone through
+    names: frozenset[str]  # what stands for an element of them
+    index: str  # what stands for its number, or ""
+    fixed: bool = False  # over a number written out: of the rows of a batch, or of a few channels
+
+
+@lru_cache(maxsize=2)
+def element_loops(code: Code) -> tuple[ElementLoop, ...]:
+    """Those of a file, in what runs every batch."""
+    loops = [node for node in code.nodes(ast.For) if isinstance(node, ast.For) and code.heat(node.body[0]).hot]
+    every = [_direct(code, node) or _numbered(code, node) or _filled(code, node) for node in loops]
+    return tuple(one for one in every if one is not None)
+
+
+def _direct(code: Code, node: ast.For) -> ElementLoop | None:
+    """`for x in tensor`, also through enumerate, zip and a progress bar."""
+    iterable, target = node.iter, node.target
+    while isinstance(iterable, ast.Call) and last_name(iterable.func) in ("tqdm", "enumerate", "list", "reversed"):
+        if not iterable.args:
+            return None
+        if last_name(iterable.func) == "enumerate":
+            if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+                return None
+            target = target.elts[1]
+        iterable = iterable.args[0]
+    zipped = isinstance(iterable, ast.Call) and last_name(iterable.func) == "zip"
+    arrays = [one for one in iterable.args if _is_array(code, one)] if zipped else []  # type: ignore[attr-defined]
+    if not zipped and _is_array(code, iterable):
+        arrays = [iterable]
+    whole = len(iterable.args) if zipped else 1  # type: ignore[attr-defined]
+    if not arrays or len(arrays) * 2 < whole:
+        return None
+    names = frozenset(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
+    return ElementLoop(node, tuple(arrays), names, "")
+
+
+def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
+    """`for i in range(len(tensor))` with `tensor[i]` in it."""
+    if not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
+        return None
+    if last_name(node.iter.func) not in ("range", "trange") or not node.iter.args:
+        return None
+    index = node.target.id
+    found = [
+        one.value
+        for statement in node.body
+        for one in ast.walk(statement)
+        if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load) and _starts_with(one.slice, index)
+        if _is_array(code, one.value) or _has_size(node.iter, one.value)
+    ]
+    if found and isinstance(node.iter.args[-1], ast.Constant):
+        return ElementLoop(node, tuple(found), frozenset(), index, fixed=True)
+    if not found or not _is_length(code, node.iter.args[-1] if len(node.iter.args) < 3 else node.iter.args[1], found):
+        return None
+    return ElementLoop(node, tuple(found), frozenset(), index)
+
+
+def _filled(code: Code, node: ast.For) -> ElementLoop | None:
+    """`for i, k in enumerate(codes): table[i][k] = 1`: a tensor written number by number."""
+    names = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
+    for statement in node.body:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
+            continue
+        base, places = _places(statement.targets[0])
+        counted = isinstance(statement.value, ast.Constant)
+        single = all(isinstance(one, ast.Name | ast.Constant) for one in places)
+        moving = any(isinstance(one, ast.Name) and one.id in names for one in places)
+        if counted and single and moving and code.kind(base) in TENSORS:
+            return ElementLoop(node, (base,), frozenset(names), "")
+    return None
+
+
+def _places(node: ast.expr) -> tuple[ast.expr, list[ast.expr]]:
+    """`table` and `i`, `k` of table[i][k] and table[i, k]."""
+    places: list[ast.expr] = []
+    while isinstance(node, ast.Subscript):
+        places += node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        node = node.value
+    return node, places
+
+
+def _has_size(iterable: ast.expr, node: ast.expr) -> bool:
+    """`range(x.size(0))`: nothing but a tensor has that."""
+    name = ast.unparse(node)
+    return any(
+        isinstance(one, ast.Call) and one.args and isinstance(one.func, ast.Attribute) and one.func.attr == "size"
+        and ast.unparse(one.func.value) == name
+        for one in ast.walk(iterable)
+    )  # fmt: skip
+
+
+def _starts_with(node: ast.expr, index: str) -> bool:
+    """`[i]`, or `[i, j]`: not `[:, i]`, which is a column or a step of time."""
+    first = node.elts[0] if isinstance(node, ast.Tuple) and node.elts else node
+    return isinstance(first, ast.Name) and first.id == index
+
+
+def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
+    """Of one of the arrays, or of a batch."""
+    if code.kind(node) == EXTENT:
+        return True
+    names = {ast.unparse(one) for one in arrays}
+    if isinstance(node, ast.Call) and last_name(node.func) == "size" and isinstance(node.func, ast.Attribute):
+        return ast.unparse(node.func.value) in names
+    if isinstance(node, ast.Call) and last_name(node.func) == "len" and node.args:
+        return ast.unparse(node.args[0]) in names or _is_array(code, node.args[0])
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        return _is_array(code, node.value.value)
+    return isinstance(node, ast.Name) and "batch" in node.id.lower()
+
+
+def _is_array(code: Code, node: ast.expr) -> bool:
+    kind = code.kind(node)
+    if kind not in _ARRAYS:
+        return False
+    return not _may_be_list(code, node)
+
+
+def _may_be_list(code: Code, node: ast.expr) -> bool:
+    """What a model gives may be a tuple of tensors, and a batch a list of them: only an operation proves a tensor."""
+    if isinstance(node, ast.Name):
+        made = _last_value(code, node)
+        return made is None or _may_be_list(code, made)
+    if isinstance(node, ast.Call):
+        if code.callee_kind(node) == MODULE:
+            return True
+        name = code.full_name(node.func)
+        if name:
+            return name in _SEVERAL or name.startswith(("torch.nn.utils", "numpy.load", "numpy.random."))
+        return not isinstance(node.func, ast.Attribute) or _may_be_list_of_method(code, node, node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr not in ("data", "grad", "T")
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.slice, ast.Tuple) and _may_be_list(code, node.value)
+    return not isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp)
+
+
+def _may_be_list_of_method(code: Code, node: ast.Call, function: ast.Attribute) -> bool:
+    if function.attr in ("to", "cuda"):  # a tensor's, or of whatever a framework made
+        return isinstance(function.value, ast.Call) and _may_be_list(code, function.value)
+    return function.attr in _PARTS or code.kind(function.value) == MODULE
+
+
+def _last_value(code: Code, node: ast.Name) -> ast.expr | None:
+    """What the name was set to last before, in the same function; None for arguments and what loops give."""
+    scope = code.function(node) or code.tree
+    best: ast.expr | None = None
+    for one in ast.walk(scope):
+        if isinstance(one, ast.Assign) and one.lineno < node.lineno:
+            for target in one.targets:
+                if isinstance(target, ast.Name) and target.id == node.id:
+                    best = one.value
+                elif isinstance(target, ast.Tuple) and any(getattr(part, "id", "") == node.id for part in target.elts):
+                    best = _part(target, one.value, node.id)
+    return best
+
+
+def _part(target: ast.Tuple, value: ast.expr, name: str) -> ast.expr | None:
+    """Of `a, b = x.to(d), y.to(d)`, and of `values, indices = torch.max(…)`."""
+    if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+        return value.elts[[getattr(part, "id", "") for part in target.elts].index(name)]
+    made_pair = isinstance(value, ast.Call) and last_name(value.func) in (
+        "max",
+        "min",
+        "topk",
+        "sort",
+        "median",
+        "kthvalue",
+    )
+    return value if made_pair else None
+
+
+def is_scalar_work(code: Code, found: ElementLoop) -> bool:
+    """The body computes with single numbers: it calls no model, and nothing that works on a whole row at once."""
+    for statement in found.loop.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and not _is_scalar_call(code, node):
+                return False
+            if isinstance(node, ast.Yield | ast.Await | ast.Try | ast.With | ast.Slice):
+                return False
+            if isinstance(node, ast.Constant) and node.value is Ellipsis:
+                return False
+    words = derived(found)
+    return any(_is_computed(code, node, words) for statement in found.loop.body for node in ast.walk(statement))
+
+
+def _is_computed(code: Code, node: ast.AST, words: set[str]) -> bool:
+    """An element is compared, added to, read or written: more than put somewhere."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Subscript) and code.kind(node.targets[0].value) in _ARRAYS
+    reads = isinstance(node, ast.Call) and last_name(node.func) in (*_READS, *_TO_NUMBER)
+    works = isinstance(node, ast.Compare | ast.BinOp | ast.AugAssign)
+    return (reads or works) and mentions(node, words)
+
+
+def _is_scalar_call(code: Code, call: ast.Call) -> bool:
+    name = code.full_name(call.func)
+    if name.startswith("math."):
+        return True
+    if name.startswith(("torch.", "numpy.")):
+        return name.rsplit(".", 1)[-1] in ("abs", "sqrt", "exp", "log", "max", "min", "sum", "equal", "isnan", "round")
+    return code.callee_kind(call) != MODULE and last_name(call.func) in _SCALAR
+
+
+def is_worked_on(code: Code, found: ElementLoop) -> bool:
+    """The body gives each row to torch or a model: it is large, or it must go alone."""
+    return any(
+        isinstance(node, ast.Call)
+        and (
+            code.callee_kind(node) == MODULE
+            or code.full_name(node.func).startswith("torch.")
+            or last_name(node.func) in _LARGE
+        )
+        for statement in found.loop.body
+        for node in ast.walk(statement)
+    )
+
+
+def reads_elements(found: ElementLoop, single: bool = False) -> bool:
+    """`.item()`, `.tolist()` and their like on an element; only those that read one number if asked for."""
+    names = ("item",) if single else _READS
+    return any(
+        isinstance(node, ast.Call) and last_name(node.func) in names
+        for statement in found.loop.body
+        for node in ast.walk(statement)
+    )
+
+
+def counts(found: ElementLoop) -> list[str]:
+    """What the body counts: `correct += 1`, under a condition that compares elements, or `matrix[t][p] += 1`."""
+    return [
+        ast.unparse(node.target)
+        for statement in found.loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_count(node, found)
+    ]
+
+
+def _is_count(node: ast.AugAssign, found: ElementLoop) -> bool:
+    one = isinstance(node.value, ast.Constant) and node.value.value == 1
+    compared = any(isinstance(part, ast.Compare) for part in ast.walk(node.value))
+    return (one or compared) and (compared or _decides(found))
+
+
+def _decides(found: ElementLoop) -> bool:
+    """Some condition, or the place that is counted in, looks at an element."""
+    words = derived(found)
+    tests = [
+        node.test
+        for statement in found.loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.If | ast.IfExp)
+    ]
+    places = [
+        node.target
+        for statement in found.loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript)
+    ]
+    return any(isinstance(one, ast.Name) and one.id in words for part in (*tests, *places) for one in ast.walk(part))
+
+
+def derived(found: ElementLoop) -> set[str]:
+    """What stands for an element, its number, or something made of them in the body."""
+    words = {*found.names, *([found.index] if found.index else [])}
+    for statement in found.loop.body:
+        if isinstance(statement, ast.Assign) and mentions(statement.value, words):
+            words |= {one.id for target in statement.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return words
+
+
+def is_sequential(found: ElementLoop) -> bool:
+    """Each turn needs the one before: `state = step(state, x[i])`. Sums and lists do not count as that."""
+    set_here = {
+        target.id
+        for statement in found.loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    first_read: set[str] = set()
+    written: set[str] = set()
+    for statement in found.loop.body:
+        for node in _in_order(statement):
+            if isinstance(node.ctx, ast.Store):
+                written.add(node.id)
+            elif node.id in set_here and node.id not in written:
+                first_read.add(node.id)
+    return bool(first_read)
+
+
+def _in_order(statement: ast.stmt) -> list[ast.Name]:
+    """Names of a statement as they are evaluated: values before targets."""
+    if isinstance(statement, ast.Assign):
+        parts: list[ast.AST] = [statement.value, *statement.targets]
+    else:
+        parts = [statement]
+    return [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)]

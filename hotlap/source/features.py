@@ -1,0 +1,91 @@
+"""What a file mentions of the settings that concern a whole program: a few words, looked for outside of comments.
+
+Only words: a setting may come from a command line, a dictionary or an object. A word is enough to stay silent.
+"""
+
+from __future__ import annotations
+
+import re
+
+AUTOCAST, TF32, AUTOTUNER, CHANNELS_LAST, COMPILE = "autocast", "tf32", "autotuner", "channels_last", "compile"
+CUDA, CPU_ONLY, CONVOLUTION, CONVOLUTION_2D, RECURRENT = "cuda_used", "cpu_only", "conv", "conv2d", "recurrent"
+PATCHES, CHANGING_SHAPES, GRAPH_NETWORK = "patches", "shapes", "graphs"
+COMMAND_LINE, LAUNCHED, WORKERS, OTHER_START = "command_line", "launched", "workers", "spawn"
+NETWORK, CONVOLUTION_1D, STEPS, SCRIPT = "network", "conv1d", "steps", "script"
+
+_NETS = (
+    "ResNet", "resnet", "ResNeXt", "resnext", "UNet", "Unet", "unet", "fficientNet", "fficientnet", "obileNet",
+    "obilenet", "enseNet", "ensenet", "VGG", "vgg1", "onvNeXt", "onvnext",
+)  # fmt: skip
+_WORDS: dict[str, tuple[str, ...]] = {
+    AUTOCAST: (
+        "autocast", "GradScaler", "fp16", "bf16", "float16", "mixed_precision", "half_precision", ".half(", "deepspeed",
+        "fp8", "--precision",
+    ),
+    TF32: ("tf32", "matmul_precision", "fp32_precision"),
+    AUTOTUNER: ("cudnn.benchmark", "cudnn_benchmark", "benchmark=True", "benchmark=False", "deterministic"),
+    CHANNELS_LAST: ("channels_last", "memory_format", "NHWC"),
+    COMPILE: (
+        "torch.compile", "torch_compile", "import compile", "use_compile", "compile_model", "jit.script", "jit.trace",
+        "make_graphed_callables", "torch_xla", "--compile",
+    ),
+    CUDA: ("Accelerator(", "Fabric("),
+    CPU_ONLY: ("accelerator='cpu'", 'accelerator="cpu"', "use_cpu=True", "no_cuda=True", "Accelerator(cpu=True"),
+    CONVOLUTION: ("Transpose1d", "timm.", "torchvision.models"),
+    CONVOLUTION_1D: ("nn.Conv1d(",),
+    CONVOLUTION_2D: ("nn.Conv2d(", "nn.Conv3d(", "Transpose2d(", "Transpose3d("),
+    NETWORK: _NETS,
+    STEPS: (".step(",),
+    SCRIPT: ("__main__",),
+    RECURRENT: ("LSTM(", "GRU(", "nn.RNN(", "LSTMCell(", "GRUCell("),
+    PATCHES: ("PatchEmbed", "patch_embed", "ViT", "vit_", "Swin", "patch_size"),
+    CHANGING_SHAPES: (
+        "pad_sequence", "multi_scale", "multiscale", "MultiScale", "rcnn", "RCNN", "retinanet", "aspect_ratio_group",
+        "models.detection", "bucket",
+    ),
+    GRAPH_NETWORK: ("torch_geometric", "import dgl"),
+    COMMAND_LINE: ("HfArgumentParser", "TrlParser", "LightningCLI("),
+    LAUNCHED: ("Accelerator(",),
+    OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
+}  # fmt: skip
+_MADE = re.compile(r"(?<!class )(?<!\w)$")  # made there, not defined under the same name
+# The literal beginning lets the search skip through the text; what stands before it is looked at by hand.
+_PATTERNS: dict[str, tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]] = {
+    AUTOCAST: (
+        (re.compile(r"amp(?![a-z]|\.custom_| import custom_)"), re.compile(r"(?:^|[^a-zA-Z])$")),
+        (re.compile(r"precision(?:\s*[=:]\s*(?:str\s*=\s*)?['\"]|=[^,\n]*precision|=16)"), re.compile(r"\W$")),
+    ),
+    AUTOTUNER: ((re.compile(r"benchmark\s*=\s*(?:True|False)"), re.compile(r"[.\w]$")),),
+    COMPILE: (
+        (re.compile(r"\.compile\("), re.compile(r"(?<!\bre)(?<!\bregex)(?<!\bsre)$")),
+        (re.compile(r"compile(?:\s*[:=]\s*(?:bool|True|False)|['\"])"), re.compile(r"")),
+    ),
+    CUDA: ((re.compile(r"cuda\b"), re.compile(r"(?:^|\W)$")),),
+    CONVOLUTION_1D: ((re.compile(r"Conv1d\("), _MADE),),
+    CONVOLUTION_2D: ((re.compile(r"Conv[23]d\("), _MADE),),
+    WORKERS: (
+        (
+            re.compile(r"workers['\"]?\s*(?:[=:]|,\s*(?:type=int,\s*)?default=)\s*(?:int\s*=\s*)?[1-9a-z]"),
+            re.compile(r""),
+        ),
+    ),
+}
+_COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
+
+
+def features(text: str) -> frozenset[str]:
+    """The names of all that the text mentions."""
+    plain = _COMMENT.sub("\n", text)
+    found = {name for name, words in _WORDS.items() if any(word in plain for word in words)}
+    found |= {name for name, pairs in _PATTERNS.items() if name not in found and _matches(plain, pairs)}
+    if "class Conv2d(" in plain:
+        found -= {CONVOLUTION, CONVOLUTION_1D, CONVOLUTION_2D}  # layers for others to build networks of
+    return frozenset(found)
+
+
+def _matches(text: str, pairs: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]) -> bool:
+    return any(
+        before.search(text[max(0, match.start() - 8) : match.start()])
+        for pattern, before in pairs
+        for match in pattern.finditer(text)
+    )

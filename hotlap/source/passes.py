@@ -1,0 +1,120 @@
+"""Passes over a loader that a program makes every epoch: loops, and calls of functions that loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hotlap.model.scanned import Frequency
+from hotlap.source.classes import Reference
+from hotlap.source.code import Code, last_name
+from hotlap.source.evaluation import trains
+from hotlap.source.facts import Function
+from hotlap.source.heat import Side
+from hotlap.source.hotness import LoopKind
+from hotlap.source.terms import LOADERS, UNKNOWN, Term
+
+_AROUND = frozenset(("enumerate", "tqdm", "iter", "track", "trange", "progress_bar", "prefetch"))
+
+
+@dataclass(frozen=True)
+class Pass:
+    node: ast.For | ast.Call
+    loader: str  # as it is written where the pass is made
+    trains: bool
+    no_grad: bool
+    function: str  # what is called; "" for a loop right there
+
+
+def passes(code: Code) -> Iterator[tuple[ast.AST, list[Pass]]]:
+    """A loop over epochs, or a function called every epoch, and the passes that each epoch makes in it, in order."""
+    found: dict[ast.AST, list[Pass]] = {}
+    for node in (*code.nodes(ast.For), *code.all_calls()):
+        assert isinstance(node, ast.For | ast.Call)
+        heat = code.heat(node)
+        if heat.frequency is not Frequency.EPOCH or heat.rarely or heat.maybes or heat.side is Side.LOAD:
+            continue
+        for one in _of_loop(code, node) if isinstance(node, ast.For) else _of_call(code, node):
+            found.setdefault(_scope(code, node), []).append(one)
+    for scope, made in found.items():
+        yield scope, sorted(made, key=lambda one: (one.node.lineno, one.node.col_offset))
+
+
+def _scope(code: Code, node: ast.AST) -> ast.AST:
+    return next(code.loops(node), None) or code.function(node) or code.tree
+
+
+def _of_loop(code: Code, loop: ast.For) -> Iterator[Pass]:
+    if code.is_batch_loop(loop):
+        over = ast.unparse(_stripped(loop.iter))
+        yield Pass(loop, over, trains(code, loop), code.under_no_grad(loop), "")
+
+
+def _stripped(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Call) and last_name(node.func) in _AROUND and node.args:
+        node = node.args[0]
+    return node
+
+
+def _of_call(code: Code, call: ast.Call) -> Iterator[Pass]:
+    targets = code.project.targets(code.term(call.func), code.path)
+    if len(targets) != 1:
+        return
+    reference = targets[0]
+    function = code.project.function(reference)
+    for number, kind in enumerate(code.hotness.kinds.get(reference, ())):
+        if kind < LoopKind.BATCH_LIKELY:
+            continue
+        over = _given(call, function, _plain(function.loops[number].over))
+        if over:
+            heat = code.hotness.at(reference, (number,))
+            trained = heat is None or heat.side is Side.TRAIN
+            yield Pass(
+                call, over, trained, _records_nothing(code, reference, number), f"{reference.path}:{reference.name}"
+            )
+            return
+
+
+def _records_nothing(code: Code, reference: Reference, number: int) -> bool:
+    function = code.project.function(reference)
+    return function.loops[number].no_grad or function.no_grad or code.hotness.under_no_grad(reference)
+
+
+def _plain(term: Term) -> Term:
+    while isinstance(term, tuple) and term[0] in ("enumerated", "list") and isinstance(term[1], tuple):
+        term = term[1]
+    return term
+
+
+def _given(call: ast.Call, function: Function, over: Term) -> str:
+    """The loader as the caller writes it; "" where that cannot be told."""
+    if over in LOADERS:
+        over = _annotated(function)
+    if not isinstance(over, tuple):
+        return ""
+    if over[0] == "attr" and isinstance(over[1], tuple) and over[1][0] == "self":
+        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+        return f"{ast.unparse(receiver)}.{over[2]}" if isinstance(receiver, ast.Name) else ""
+    if over[0] != "param" or over[1] != function.name:
+        return ""
+    name = function.parameters[over[2]]
+    given = next((word.value for word in call.keywords if word.arg == name), None)
+    number = over[2] - (1 if function.owner and isinstance(call.func, ast.Attribute) else 0)
+    if given is None and 0 <= number < len(call.args) and not any(isinstance(one, ast.Starred) for one in call.args):
+        given = call.args[number]
+    return ast.unparse(_stripped(given)) if given is not None else ""
+
+
+def _annotated(function: Function) -> Term:
+    """The one parameter that is said to be a loader."""
+    found = [number for number, said in enumerate(function.annotations) if said in LOADERS]
+    return ("param", function.name, found[0]) if len(found) == 1 else UNKNOWN
+
+
+def other_arguments(one: Pass) -> set[str]:
+    """What the call gets besides the loader."""
+    if not isinstance(one.node, ast.Call):
+        return set()
+    given = [*one.node.args, *(word.value for word in one.node.keywords)]
+    return {ast.unparse(value) for value in given} - {one.loader}

@@ -1,0 +1,91 @@
+"""What statements look like, as far as reading a file needs to know."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container
+
+from hotlap.source.calls import last_name
+from hotlap.source.facts import Function, Summary
+
+Decorators = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def relative(summary: Summary, level: int, module: str) -> str:
+    """The full name of what `from ..x import y` names."""
+    parts = summary.module.split(".")
+    up = level - 1 if summary.package else level
+    return "@" + ".".join([*parts[: max(len(parts) - up, 0)], *([module] if module else [])])
+
+
+def qualified(owner: str, function: Function, name: str) -> str:
+    """The name of something defined in a class or function."""
+    if owner:
+        return f"{owner}.{name}"
+    return f"{function.name}.{name}" if function.name else name
+
+
+def free_name(functions: dict[str, Function], name: str, line: int, decorators: Decorators) -> str:
+    """A name for each definition: the last one has it, but for the setter of a property."""
+    known = functions.get(name)
+    if known is None:
+        return name
+    if any(full.endswith((".setter", ".deleter")) for full, _ in decorators):
+        return f"{name}@{line}"
+    known.name = f"{name}@{known.line}"
+    functions[known.name] = known
+    return name
+
+
+def is_static(function: Function) -> bool:
+    return any(name == "staticmethod" for name, _ in function.decorators)
+
+
+def converted(node: ast.If) -> list[str]:
+    """`if not isinstance(x, list): x = x.tolist()`: afterwards x is what the branch made of it, on either path."""
+    if node.orelse:
+        return []
+    targets = [target for one in node.body if isinstance(one, ast.Assign) for target in one.targets]
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    if not names:
+        return []
+    tested = {
+        one.args[0].id
+        for one in ast.walk(node.test)
+        if isinstance(one, ast.Call) and one.args and isinstance(one.args[0], ast.Name)
+        if last_name(one.func) in ("isinstance", "is_tensor", "hasattr")
+    }
+    return [name for name in names if name in tested]
+
+
+def counts(node: ast.expr) -> bool:
+    """enumerate(…), also inside tqdm(…)."""
+    while isinstance(node, ast.Call):
+        if last_name(node.func) == "enumerate":
+            return True
+        if not node.args:
+            return False
+        node = node.args[0]
+    return False
+
+
+def dotted(node: ast.expr) -> str:
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else last_name(node)
+
+
+def counts_on(value: ast.expr, counters: Container[str]) -> bool:
+    """Arithmetic on a counter of a loop and plain numbers."""
+    if isinstance(value, ast.BinOp):
+        return counts_on(value.left, counters) or counts_on(value.right, counters)
+    return isinstance(value, ast.Name) and value.id in counters
+
+
+def strided(node: ast.expr) -> bool:
+    """range(start, end, step), also inside enumerate(…) or tqdm(…): pieces of one long sequence."""
+    while isinstance(node, ast.Call):
+        if last_name(node.func) == "range":
+            return len(node.args) == 3
+        if not node.args:
+            return False
+        node = node.args[0]
+    return False

@@ -1,0 +1,87 @@
+"""Programs that the user's program starts: what these write is not diverted, so that must be said.
+
+A Python of theirs is entered like the first and diverted. The others are noted by name, but for those that only look.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import wrapt
+
+from hotlap.patch.ledger import Ledger
+
+FILE = "programs.txt"
+LOOKING = frozenset(
+    "git nvidia-smi rocm-smi lscpu uname hostname ldconfig objdump file which where env printenv ps free df cat ls "
+    "sysctl sw_vers date whoami id locale gcc g++ cc c++ clang clang++ ld as ptxas nvcc ninja cuobjdump nvdisasm "
+    "ffprobe true false test echo".split()
+)
+MOST_SHOWN = 4
+
+
+class Foreign:
+    def __init__(self, folder: Path, ledger: Ledger) -> None:
+        self._file, self._ledger = folder / FILE, ledger
+        self._known: set[str] = set()
+
+    def install(self) -> None:
+        self._ledger.wrap(os, "system", self._system)
+        wrapt.register_post_import_hook(self._subprocess, "subprocess")
+
+    def _subprocess(self, module: Any) -> None:
+        self._ledger.wrap(module.Popen, "__init__", self._popen)
+
+    def _system(self, original: Any) -> Any:
+        def system(command: Any) -> Any:
+            self._note(first_word(command))
+            return original(command)
+
+        system.__wrapped__ = original  # type: ignore[attr-defined]
+        return system
+
+    def _popen(self, original: Any) -> Any:
+        def __init__(popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:  # noqa: N807
+            self._note(first_word(args))
+            original(popen, args, *rest, **kwargs)
+
+        __init__.__wrapped__ = original  # type: ignore[attr-defined]
+        return __init__
+
+    def _note(self, name: str) -> None:
+        if not name or name in self._known or name in LOOKING or name.startswith("python"):
+            return
+        self._known.add(name)
+        with suppress(OSError):
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, f"{name}\n".encode(errors="replace"))
+            finally:
+                os.close(descriptor)
+
+
+def first_word(command: Any) -> str:
+    """The program's name; of a shell's line its first word. Empty where nobody could tell."""
+    with suppress(TypeError, ValueError, IndexError):
+        words = shlex.split(command) if isinstance(command, str) else [os.fsdecode(one) for one in command]
+        if len(words) > 2 and Path(words[0]).name in ("sh", "bash") and words[1] == "-c":
+            words = shlex.split(words[2])
+        return Path(next((word for word in words if "=" not in word), "")).name
+    return ""
+
+
+def foreign(folder: Path) -> str | None:
+    """One line about what was started while a program was watched; None where nothing was."""
+    try:
+        names = list(dict.fromkeys((folder / FILE).read_text(encoding="utf-8").split()))
+    except OSError:
+        return None
+    shown = ", ".join(names[:MOST_SHOWN]) + (" …" if len(names) > MOST_SHOWN else "")
+    return (
+        f"the command starts other programs ({shown}): what these write is not kept apart from your files; "
+        "leave that out of what you tune where it matters"
+    )

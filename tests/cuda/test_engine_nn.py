@@ -1,0 +1,269 @@
+"""Recurrent layers on a GPU: every kernel against torch.nn in float64, and all the ways a program may use them."""
+
+import copy
+
+import pytest
+import torch
+from catalog.compute_models import SERIES, Recurrent, train
+from torch import nn
+
+import hotlap
+from hotlap.engine import nn as ours
+from hotlap.engine.nn import candidates, choosing, measuring
+from tests.engine.nn.compared import KINDS, assert_alike, doubled, outcome, pair, states
+
+pytestmark = pytest.mark.cuda
+kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
+EXACT, TF32 = 2e-5, 1e-2
+VARIANTS = [
+    ("cuda:fma:r1:c1:b1", 10), ("cuda:fma:r4:c1:b1", 64), ("cuda:fma:r2:c1:b1:k2", 16), ("cuda:fma:r3:c4:b1", 128),
+    ("cuda:fma:r2:c8:b1", 256), ("cuda:mma:r8:c1:b1", 16), ("cuda:mma:r32:c1:b1", 64), ("cuda:mma:r16:c2:b1", 128),
+    ("cuda:mma:r8:c4:b1", 100), ("cuda:mma:r16:c8:b1", 256), ("triton:fma:r2:w4", 16), ("triton:dot:r16:w4", 64),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_memory(monkeypatch, tmp_path):
+    """What is measured here is remembered nowhere else."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    choosing.forget()
+    yield
+    choosing.forget()
+    hotlap.disable()
+
+
+def on_gpu(hx):
+    return hx if hx is None else tuple(one.cuda() for one in hx) if isinstance(hx, tuple) else hx.cuda()
+
+
+def case(kind, hidden, batch, given=True, **options):
+    torch.manual_seed(hidden)
+    layer, reference = pair(kind, 5, hidden, **options)
+    hx = states(kind, layer, (batch,)) if given else None
+    return layer.cuda(), reference, torch.randn(37, batch, 5, device="cuda"), on_gpu(hx)
+
+
+@kinds
+@pytest.mark.parametrize(("variant", "hidden"), VARIANTS)
+def test_every_kernel_computes_what_torch_does(kind, variant, hidden):
+    for exact in (False, True):
+        if exact and ":mma:" in variant:
+            continue
+        layer, reference, x, hx = case(kind, hidden, 37)
+        layer.precision = "ieee" if exact else "tf32"
+        assert_alike(kind, variant, layer, reference, x, hx, EXACT if exact else TF32)
+        layer, reference, x, hx = case(kind, hidden, 3, False, num_layers=2, bidirectional=True, bias=False)
+        layer.precision = "ieee" if exact else "tf32"
+        assert_alike(kind, variant, layer, reference, x, hx, EXACT if exact else TF32)
+
+
+@kinds
+@pytest.mark.parametrize("hidden", [10, 64, 128, 256])
+def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
+    layer, reference, x, hx = case(kind, hidden, 200)
+    exact = outcome(reference.cuda(), x.double(), doubled(hx))
+    found = outcome(layer, x, hx)
+    with choosing.forced("cudnn"):
+        cudnn = outcome(layer, x, hx)
+
+    def error(which):
+        pairs = zip((*which[0], *which[1]), (*exact[0], *exact[1]), strict=True)
+        return max(float((one.double() - other).norm() / other.norm()) for one, other in pairs)
+
+    assert error(found) <= 1.25 * error(cudnn) + 1e-6
+
+
+@kinds
+@pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1"])
+def test_twice_the_same_input_gives_the_same_bits(kind, variant):
+    layer, _, x, hx = case(kind, 64, 50, num_layers=2)
+    with choosing.forced(variant):
+        first, second = outcome(layer, x, hx), outcome(layer, x, hx)
+    assert all(torch.equal(*both) for pairs in zip(first, second, strict=True) for both in zip(*pairs, strict=True))
+
+
+@kinds
+def test_a_graph_replays_what_was_captured(kind):
+    layer, _, x, _ = case(kind, 64, 50, given=False)
+    weights = list(layer.parameters())
+
+    def run():
+        y, last = layer(x)
+        return torch.autograd.grad(y.square().sum() + (last[0] if kind == "lstm" else last).sum(), weights)
+
+    side = torch.cuda.Stream()
+    with choosing.forced("cuda:fma:r2:c1:b1"):
+        with torch.cuda.stream(side):
+            expected = run()
+            run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = run()
+    for _ in range(2):
+        for one in captured:
+            one.zero_()
+        graph.replay()
+        assert all(torch.equal(one, other) for one, other in zip(captured, expected, strict=True))
+
+
+@kinds
+def test_a_shape_first_seen_in_a_capture_is_cudnns_and_is_not_measured(kind, monkeypatch):
+    layer, _, x, _ = case(kind, 32, 8, given=False)
+    with choosing.forced("cudnn"), torch.no_grad():
+        layer(x)
+    monkeypatch.setattr(measuring, "times", lambda *_: pytest.fail("measured while capturing"))
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        layer(x)
+    graph.replay()
+
+
+@kinds
+def test_nothing_waits_for_the_device(kind):
+    layer, _, x, hx = case(kind, 64, 50)
+    outcome(layer, x, hx)  # measures
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        y, _ = layer(x, hx)
+        torch.autograd.grad(y, list(layer.parameters()), y.detach())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@kinds
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_it_is_one_operation_of_a_compiled_graph(kind, backend):
+    torch._dynamo.reset()
+    layer, _, x, _ = case(kind, 64, 20, given=False, num_layers=2)
+    weights = list(layer.parameters())
+    with choosing.forced("cuda:fma:r2:c1:b1"), torch._dynamo.config.patch(allow_rnn=True):
+        expected = torch.autograd.grad(layer(x)[0].square().sum(), weights)
+        compiled = torch.compile(layer, fullgraph=True, backend=backend)
+        found = torch.autograd.grad(compiled(x)[0].square().sum(), weights)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_outputs_have_its_type(kind, dtype):
+    layer, reference, x, _ = case(kind, 64, 20, given=False)
+    with torch.autocast("cuda", dtype=dtype):
+        with choosing.forced("cuda:fma:r2:c1:b1"):
+            y, last = layer(x)
+        theirs, _ = KINDS[kind][1].forward(layer, x)
+    assert y.dtype == theirs.dtype == dtype
+    assert y.shape == theirs.shape
+    exact = reference.cuda()(x.double())[0]
+    assert (y - exact).norm() <= 1.1 * (theirs - exact).norm() + 1e-3 * exact.norm()
+    y.float().sum().backward()
+    assert all(one.grad.dtype == torch.float32 for one in layer.parameters())
+    assert (last[0] if kind == "lstm" else last).dtype == dtype
+
+
+@kinds
+def test_low_precision_weights(kind):
+    layer, reference, x, _ = case(kind, 64, 20, given=False)
+    layer = layer.bfloat16()
+    reference.load_state_dict(layer.state_dict())
+    with choosing.forced("cuda:mma:r8:c1:b1"):
+        (y, *_), gradients = outcome(layer, x.bfloat16(), None)
+    exact = reference.cuda()(x.bfloat16().double())[0]
+    assert y.dtype == torch.bfloat16
+    assert (y - exact).norm() <= 1e-2 * exact.norm()
+    assert all(one.dtype == torch.bfloat16 for one in gradients)
+
+
+@kinds
+def test_packed_sequences_are_torchs(kind):
+    layer, _, x, _ = case(kind, 16, 4, given=False)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([37, 20, 9, 1]))
+    assert torch.equal(layer(packed)[0].data, KINDS[kind][1].forward(layer, packed)[0].data)
+
+
+@kinds
+def test_float64_is_torchs(kind):
+    layer, _, x, _ = case(kind, 16, 4, given=False)
+    layer = layer.double()
+    assert torch.equal(layer(x.double())[0], KINDS[kind][1].forward(layer, x.double())[0])
+
+
+@kinds
+def test_only_the_last_state_is_used(kind):
+    layer, reference, x, _ = case(kind, 64, 20, given=False)
+    layer.precision = "ieee"
+    with choosing.forced("cuda:fma:r2:c1:b1"):
+        layer(x)[1][0].sum().backward()
+    reference.cuda()(x.double())[1][0].sum().backward()
+    for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
+        assert (one.grad - other.grad).norm() <= 1e-5 * other.grad.norm()
+
+
+@kinds
+def test_the_choice_is_measured_once_and_kept(kind, monkeypatch):
+    layer, _, x, _ = case(kind, 64, 64, given=False)
+    layer(x)
+    chosen = dict(choosing._known)
+    assert len(chosen) == 1
+    assert choosing.file_of(0).exists()
+    choosing.forget()
+    monkeypatch.setattr(measuring, "times", lambda *_: pytest.fail("measured again"))
+    layer(x)
+    assert dict(choosing._known) == chosen
+
+
+@kinds
+def test_measuring_leaves_random_numbers_and_settings_alone(kind):
+    layer, _, x, _ = case(kind, 64, 64, given=False)
+    before = torch.cuda.get_rng_state(), torch.get_rng_state(), torch.backends.cuda.matmul.allow_tf32
+    layer(x)
+    after = torch.cuda.get_rng_state(), torch.get_rng_state(), torch.backends.cuda.matmul.allow_tf32
+    assert torch.equal(before[0], after[0])
+    assert torch.equal(before[1], after[1])
+    assert before[2] == after[2]
+
+
+def test_all_that_is_likely_can_be_measured():
+    """Every kernel that may be tried at the reports' shapes compiles, launches and gives a time."""
+    for kind, hidden in (("lstm", 16), ("gru", 64), ("lstm", 128), ("gru", 256)):
+        key = choosing.Key(kind, 200, 20, 8, hidden, 1, 1, True, "float32", False, True)
+        times = measuring.times(key, 0)
+        assert len(times) == 1 + candidates.MEASURED, times
+
+
+@kinds
+def test_under_ddp(kind, tmp_path):
+    layer, _, x, _ = case(kind, 64, 20, given=False)
+    twin = copy.deepcopy(layer)
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(layer, device_ids=[0])
+        with choosing.forced("cuda:fma:r2:c1:b1"):
+            wrapped(x)[0].square().sum().backward()
+            twin(x)[0].square().sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    for one, other in zip(layer.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_parametrized_weights_are_followed():
+    layer = nn.utils.parametrizations.weight_norm(ours.LSTM(5, 16, precision="ieee").cuda(), "weight_hh_l0")
+    x = torch.randn(7, 3, 5, device="cuda")
+    with torch.no_grad():
+        layer.parametrizations.weight_hh_l0.original0.mul_(2)
+    with choosing.forced("cuda:fma:r2:c1:b1"):
+        found = layer(x)[0]
+    torch.testing.assert_close(found, nn.LSTM.forward(layer, x)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_the_entry_trains_an_unmodified_model_alike():
+    plain = train(Recurrent, SERIES, device="cuda")
+    with hotlap.enable(None, with_=["recurrent-kernels"]) as under:
+        losses, module, *_ = train(Recurrent, SERIES, device="cuda")
+        (outcome_,) = under.outcomes
+    assert outcome_.status == "applied", outcome_.why
+    assert losses == pytest.approx(plain[0], rel=2e-3)
+    assert type(module.lstm) is nn.LSTM

@@ -1,0 +1,143 @@
+"""What was measured and what the source shows become one finding."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from hotlap import pipeline, scanning
+from hotlap.diagnose import diagnose
+from hotlap.model.codec import from_json
+from hotlap.model.diagnosis import Diagnosis
+from hotlap.model.scanned import Scan, Scanned
+from hotlap.report import as_json, html, markdown, terminal
+from tests.observations import TRAIN, hot_line, input_bound, observation, on_cuda, sync, sync_bound
+
+PROGRAM = """\
+import torch
+
+def train(model, loader, optimizer):
+    for x, y in loader:
+        loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        print(
+            loss.item(),
+        )
+"""
+
+
+def scanned(line: int, code: str = "H201", name: str = "item-in-loop", **overrides) -> Scanned:
+    values = {
+        "code": code, "name": name, "path": TRAIN, "line": line, "column": 9, "end_line": line, "end_column": 20,
+        "message": "`loss.item()` waits", "repair": "add up on the device", "frequency": "every batch",
+        "confidence": "high", "applicability": "safe", "hints": {"for": "its fix"},
+    }  # fmt: skip
+    return Scanned(**values | overrides)
+
+
+def slow_sync(line: int = 41):
+    return observation(shares={"sync": 0.5, "forward": 0.5}, syncs=(sync(line=line, ms_per_step=5.0),))
+
+
+def drawn(seen, diagnosis) -> str:
+    console = Console(file=io.StringIO(), width=400)
+    terminal(seen, diagnosis, console)
+    return " ".join(console.file.getvalue().split())
+
+
+def test_a_measured_line_and_the_scanned_one_are_one_finding_with_both():
+    seen = slow_sync()
+    found = diagnose(seen, Scan((scanned(41), scanned(60))))
+    (one,) = [each for each in found.findings if each.code == "sync-in-loop"]
+    assert one.ms_per_step == pytest.approx(5.0)
+    assert one.advice == "add up on the device (hotlap scan --fix --select H201 repairs it)"
+    assert "in the source: H201 item-in-loop" in one.evidence
+    assert [each.line for each in one.scanned] == [41]
+    assert [each.finding.line for each in found.written] == [60]
+
+
+def test_a_call_over_several_lines_is_met_on_any_of_them():
+    found = diagnose(slow_sync(43), Scan((scanned(41, end_line=44),)))
+    assert not found.written
+    assert diagnose(slow_sync(45), Scan((scanned(41, end_line=44),))).written
+
+
+def test_a_pattern_of_another_file_is_not_this_line():
+    found = diagnose(slow_sync(), Scan((scanned(41, path="/elsewhere/train.py"),)))
+    assert not any(one.scanned for one in found.findings)
+
+
+def test_what_was_timed_is_told_for_patterns_too_cheap_for_a_finding():
+    seen = observation(syncs=(sync(line=41, ms_per_step=0.01),), hot_lines=(hot_line("rest", 50, ms_per_step=0.2),))
+    found = diagnose(seen, Scan((scanned(41), scanned(50), scanned(70))))
+    assert [(one.finding.line, one.ms_per_step) for one in found.written] == [(50, 0.2), (41, 0.01), (70, None)]
+
+
+def test_advice_about_the_whole_program_joins_the_cost_it_is_about():
+    workers = scanned(5, "D101", "loader-workers", repair="set num_workers", applicability="unsafe")
+    found = diagnose(input_bound(), Scan((workers,)))
+    (one,) = [each for each in found.findings if each.code == "data-wait"]
+    assert "train.py:5: set num_workers (hotlap scan --fix --unsafe --select D101 repairs it)" in one.advice
+    assert one.advice.startswith(
+        next(each.advice for each in diagnose(input_bound()).findings if each.code == one.code)
+    )
+    slow_sample = scanned(31, "D301", "read-in-getitem", frequency="every sample", applicability="display-only")
+    (one,) = [each for each in diagnose(input_bound(), Scan((slow_sample,))).findings if each.code == "data-wait"]
+    assert one.scanned[0].code == "D301"
+
+
+@pytest.mark.parametrize("scenario", [observation, on_cuda, sync_bound, input_bound])
+def test_without_a_scan_and_with_an_empty_one_nothing_changes(scenario):
+    assert diagnose(scenario(), Scan(())) == diagnose(scenario())
+
+
+def test_every_way_of_drawing_shows_it_and_the_record_reads_back():
+    seen = slow_sync()
+    found = diagnose(seen, Scan((scanned(41), scanned(60, message="`b.item()` waits"))))
+    page = markdown(seen, found)
+    for text in (drawn(seen, found), page.replace("\\", ""), html(seen, found, "run")):
+        assert "in the source: H201 item-in-loop" in text
+        assert "Also in the source" in text
+        assert "b.item()" in text
+    data = json.loads(as_json(seen, found))["diagnosis"]
+    assert data["findings"][0]["scanned"][0]["code"] == "H201"
+    assert from_json(Diagnosis, json.dumps(data), "test") == found
+
+
+def test_the_files_that_were_seen_are_read_with_the_script_and_no_library(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "lib.py").write_text(PROGRAM)
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "theirs.py").write_text(PROGRAM)
+    seen = replace(
+        slow_sync(), directory=str(tmp_path), command=("python", "train.py", "--lr", "0.1", "x" * 5000),
+        syncs=tuple(sync(file=str(tmp_path / name), line=9) for name in ("own/lib.py", "site-packages/theirs.py")),
+    )  # fmt: skip
+    found = scanning.scan_program(seen)
+    assert {one.path for one in found.findings} == {str(tmp_path / "train.py"), str(tmp_path / "own" / "lib.py")}
+    by_module = replace(seen, command=("python", "-m", "own.lib"), syncs=())
+    assert {one.path for one in scanning.scan_program(by_module).findings} == {str(tmp_path / "own" / "lib.py")}
+    assert scanning.scan_program(replace(seen, command=("python",), syncs=())) == Scan(())
+
+
+def test_the_settings_of_the_project_hold_for_a_profile_too(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "pyproject.toml").write_text('[tool.hotlap]\nselect = ["H201"]\n')
+    seen = replace(slow_sync(), directory=str(tmp_path), command=("python", "train.py"), syncs=())
+    assert {one.code for one in scanning.scan_program(seen).findings} == {"H201"}
+
+
+def test_a_scan_that_fails_never_harms_the_profile(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "pyproject.toml").write_text("[tool.hotlap\n")
+    seen = replace(slow_sync(), directory=str(tmp_path), command=("python", "train.py"))
+    found = pipeline._diagnosis(seen)
+    assert found.findings == diagnose(seen).findings
+    assert "reading it failed" in found.unknowns[-1]
+    monkeypatch.setattr(scanning, "scan_program", None)
+    assert pipeline._diagnosis(seen).verdict == diagnose(seen).verdict

@@ -1,0 +1,269 @@
+"""The cache gives back what was made, makes anew what changed or is damaged, and is safe for several at once."""
+
+import multiprocessing
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hotlap.engine.data import Arrays, Cache, DataError, DataMismatch, DataUnreadable, stored
+from hotlap.engine.data.keys import key_of
+
+CALLS = []
+
+
+def doubled(path, factor=2):
+    CALLS.append(factor)
+    return {"numbers": np.array([int(word) * factor for word in Path(path).read_text().split()])}
+
+
+@pytest.fixture
+def text(tmp_path):
+    CALLS.clear()
+    (tmp_path / "words.txt").write_text("1 2 3")
+    return tmp_path / "words.txt"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache")
+
+
+def made(cache, text, factor=2, **options):
+    return cache.arrays(doubled, inputs=[text], arguments={"path": str(text), "factor": factor}, **options)["numbers"]
+
+
+def test_what_was_made_once_is_read_the_second_time(cache, text):
+    assert made(cache, text).tolist() == [2, 4, 6]
+    again = made(cache, text)
+    assert again.tolist() == [2, 4, 6]
+    assert CALLS == [2]
+    torch.from_numpy(again)[0] = 9  # memory of its own: what is on disk stays
+    assert made(cache, text).tolist() == [2, 4, 6]
+
+
+def test_other_content_arguments_or_version_are_made_anew(cache, text):
+    made(cache, text)
+    made(cache, text, factor=3)
+    made(cache, text, version="2")
+    text.write_text("1 2 4")
+    assert made(cache, text).tolist() == [2, 4, 8]
+    assert CALLS == [2, 3, 2, 2]
+
+
+def test_the_same_content_elsewhere_has_the_same_key_and_a_sample_knows_the_time(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one, two):
+        path.write_bytes(b"x" * 3_000_000)
+        os.utime(path, (5, 5))
+
+    def key(path, identity):
+        return key_of(doubled, [path], {}, "", identity)
+
+    assert key(one, "content") == key(two, "content")
+    assert key(one, "sample") == key(two, "sample")
+    os.utime(two, (6, 6))
+    assert key(one, "content") == key(two, "content")
+    assert key(one, "sample") != key(two, "sample")
+    with pytest.raises(DataError, match="use 'content' or 'sample'"):
+        key(one, "guess")
+
+
+def test_a_folder_counts_by_names_and_content(tmp_path):
+    (tmp_path / "a").write_text("1")
+    before = key_of(doubled, [tmp_path], {}, "", "content")
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert key_of(doubled, [tmp_path], {}, "", "content") != before
+
+
+@dataclass
+class Options:
+    low: int
+
+
+def test_every_argument_counts_with_its_type():
+    values = [
+        1, 1.0, True, None, "1", b"1", [1], [[1]], {"a": 1}, {"a": 2}, Options(1), Options(2), {1}, np.int64(1),
+        np.array([1]), np.array([1.0]), np.array([[1]]), torch.tensor([2]), Path("1"), torch.float32,
+    ]  # fmt: skip
+    keys = {key_of(doubled, [], {"value": value}, "", "content") for value in values}
+    assert len(keys) == len(values)
+    with pytest.raises(DataError, match="type object cannot be part"):
+        key_of(doubled, [], {"value": object()}, "", "content")
+
+
+def test_another_function_has_another_key_even_without_source():
+    spaces = [{}, {}]
+    exec("def make(): return {'a': 1}", spaces[0])
+    exec("def make(): return {'a': 2}", spaces[1])
+    assert key_of(spaces[0]["make"], [], {}, "", "content") != key_of(spaces[1]["make"], [], {}, "", "content")
+
+
+def test_what_a_function_uses_of_the_one_around_it_counts(cache):
+    def maker(size, helper):
+        return lambda low=0: {"a": helper(np.arange(low, size))}
+
+    def twice(values):
+        return values * 2
+
+    assert cache.arrays(maker(2, twice))["a"].tolist() == [0, 2]
+    assert cache.arrays(maker(3, twice))["a"].tolist() == [0, 2, 4]
+    assert cache.arrays(maker(3, lambda values: values * 3))["a"].tolist() == [0, 3, 6]
+    with pytest.raises(DataError, match="type object cannot be part"):
+        cache.arrays(maker(object(), twice))
+    with pytest.raises(DataError, match="depends on its object"):
+        cache.arrays(cache.prune)
+
+
+def test_an_input_that_is_not_there_is_named(cache, tmp_path):
+    with pytest.raises(DataUnreadable, match=r"gone.txt: there is no such file"):
+        made(cache, tmp_path / "gone.txt")
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "no entry", "half an entry", "no file"])
+def test_a_damaged_entry_is_made_again(cache, text, damage):
+    made(cache, text)
+    (entry,) = cache.folder.glob("*/entry.json")
+    file = entry.parent / "numbers.npy"
+    content = bytearray(file.read_bytes())
+    if damage == "cut":
+        file.write_bytes(content[:-3])
+    elif damage == "bit":
+        content[-1] ^= 1
+        file.write_bytes(content)
+    elif damage == "no entry":
+        entry.unlink()
+    elif damage == "half an entry":
+        entry.write_text(entry.read_text()[:20])
+    else:
+        file.unlink()
+    assert made(cache, text).tolist() == [2, 4, 6]
+    assert CALLS == [2, 2]
+    made(cache, text)
+    assert CALLS == [2, 2]
+
+
+def test_a_maker_that_fails_leaves_nothing_behind(cache, text):
+    text.write_text("1 two 3")
+    with pytest.raises(ValueError, match="two"):
+        made(cache, text)
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_cleared(cache, text):
+    made(cache, text)
+    (entry,) = cache.folder.glob("*/entry.json")
+    (cache.folder / f"{entry.parent.name}.99999.tmp").mkdir()
+    entry.unlink()
+    made(cache, text)
+    assert [path.name for path in cache.folder.iterdir()] == [entry.parent.name]
+
+
+def test_threads_that_ask_at_once_make_it_once(cache, text):
+    results = []
+    CALLS.clear()
+
+    def make():
+        CALLS.append("slow")
+        time.sleep(0.05)
+        return {"a": np.arange(3)}
+
+    threads = [threading.Thread(target=lambda: results.append(cache.arrays(make)["a"].tolist())) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[0, 1, 2]] * 6
+    assert CALLS == ["slow"]
+
+
+def hold(folder, key, held):
+    def fill(target):
+        held.set()
+        time.sleep(60)
+
+    Cache(folder).entry(key, fill)
+
+
+def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path):
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    process = context.Process(target=hold, args=(tmp_path, "key", held))
+    process.start()
+    assert held.wait(20)
+    process.kill()
+    process.join()
+    folder = Cache(tmp_path).entry("key", lambda target: (target / "a").write_text("whole"))
+    assert (folder / "a").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_the_entries_used_longest_ago_go_when_there_is_no_room(tmp_path, text):
+    cache = Cache(tmp_path / "cache", limit_bytes=1)
+    cache.limit_bytes = 10**9
+    for factor in (1, 2, 3):
+        made(cache, text, factor=factor)
+        for number, entry in enumerate(
+            sorted(cache.folder.glob("*/entry.json"), key=lambda path: path.stat().st_mtime)
+        ):
+            os.utime(entry, (100 + number, 100 + number))
+    made(cache, text, factor=1)  # used now
+    one = sum(file.stat().st_size for file in next(cache.folder.iterdir()).iterdir())
+    cache.limit_bytes = int(2.5 * one)
+    assert len(cache.prune()) == 1
+    CALLS.clear()
+    made(cache, text, factor=1)
+    made(cache, text, factor=3)
+    assert CALLS == []
+    made(cache, text, factor=2)
+    assert CALLS == [2]
+
+
+def test_a_folder_that_cannot_be_written_costs_the_cache_not_the_training(tmp_path, text, caplog):
+    (tmp_path / "file").write_text("not a folder")
+    assert made(Cache(tmp_path / "file" / "cache"), text).tolist() == [2, 4, 6]
+    assert "cannot be written" in caplog.text
+    assert CALLS == [2]
+
+
+def test_a_disk_that_fills_up_keeps_what_was_made(cache, text, monkeypatch, caplog):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    assert made(cache, text).tolist() == [2, 4, 6]
+    assert "No space left" in caplog.text
+    assert CALLS == [2]
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_an_input_the_function_cannot_read_is_its_own_error(cache):
+    def make():
+        raise FileNotFoundError("model.bin")
+
+    with pytest.raises(FileNotFoundError, match=r"model.bin"):
+        cache.arrays(make)
+
+
+def test_python_objects_and_odd_names_are_refused(cache):
+    with pytest.raises(DataMismatch, match="Python objects"):
+        cache.arrays(lambda: {"a": np.array([{}])})
+    with pytest.raises(DataMismatch, match="no name"):
+        cache.arrays(lambda: {"../a": np.arange(2)})
+
+
+def test_what_is_slow_to_decode_is_stored_once_as_mapped_arrays(cache, tmp_path):
+    (tmp_path / "input").write_text("v1")
+    table, labels = np.random.default_rng(0).random((1000, 7)), np.arange(1000)
+    reader = Arrays(table, labels)
+    arrays = stored(reader, cache, [tmp_path / "input"])
+    assert all(isinstance(array, np.memmap) for array in arrays.arrays)
+    assert np.array_equal(arrays.arrays[0], table)
+    assert np.array_equal(arrays.arrays[1], labels)
+    reader.read = None  # not read again
+    assert stored(reader, cache, [tmp_path / "input"]).rows == 1000

@@ -1,0 +1,27 @@
+"""The examples of docs/engine-data.md run as they stand."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "docs" / "engine-data.md"
+
+
+def test_the_examples_run_in_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    space = {"__name__": "example"}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), space)
+    assert float(capsys.readouterr().out.split()[-1]) < 0.3
+    assert space["train"].rows == 1362
+    assert space["recipe"].batch_size == 256
+
+
+@pytest.mark.parametrize("name", re.findall(r"^\| `(\w+)\(", PAGE.read_text(), re.MULTILINE))
+def test_every_source_and_reader_named_is_there(name):
+    from hotlap.engine import data
+
+    assert name in data.__all__

@@ -1,0 +1,54 @@
+"""Readers by memory tier, never more threads than cores, never more batches than a quarter of the memory."""
+
+import pytest
+
+from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.data.memory import GIB, host_free, host_total, in_words
+from hotlap.engine.data.workers import Machine, quota_cores, this_machine, workers_for
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("kind", "memory", "readers"),
+    [
+        ("sequence", 4, 0), ("sequence", 12, 2), ("sequence", 64, 4),
+        ("table", 4, 2), ("table", 12, 4), ("table", 64, 8),
+    ],
+)  # fmt: skip
+def test_the_tiers_of_the_reports_on_a_machine_with_many_cores(kind, memory, readers):
+    assert workers_for(kind, MIB, Machine(cores=32, memory=memory * GIB, gpu=True)).readers == readers
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("kind", ["sequence", "table", "image"])
+def test_readers_and_compute_threads_together_are_never_more_than_the_cores(cores, gpu, kind):
+    chosen = workers_for(kind, MIB, Machine(cores, 64 * GIB, gpu))
+    assert chosen.readers + chosen.compute_threads <= max(cores, 1)
+    assert chosen.compute_threads >= 1
+
+
+def test_large_batches_take_readers_away():
+    machine = Machine(cores=32, memory=16 * GIB, gpu=True)
+    large = workers_for("image", GIB, machine)
+    assert large.readers == 2
+    assert large.ahead <= 4
+    assert workers_for("image", 3 * GIB, machine).readers == 0
+    assert "by the size of a batch (1.0 GiB)" in large.why
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(DataMismatch, match="use one of sequence, table, image"):
+        workers_for("sound", MIB)
+
+
+def test_this_machine_is_read_from_the_system(tmp_path):
+    machine = this_machine()
+    assert machine.cores >= 1
+    assert 0 < host_free() <= host_total() == machine.memory
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert quota_cores(tmp_path / "cpu.max") == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert quota_cores(tmp_path / "cpu.max") is None
+    assert in_words(3 * 2**19) == "1.5 MiB"

@@ -1,0 +1,135 @@
+// Runs kernels.cu on a CPU: every thread of a cluster is a fiber that yields at barriers. What a GPU leaves undefined
+// (shared memory at the start) is NaN here, and a barrier that not all threads reach is an endless wait that is reported.
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __device__
+#define __forceinline__ inline
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+namespace emulated {
+constexpr int kThreads = CLUSTER * THREADS, kWarps = (kThreads + 31) / 32;
+struct Fiber {
+  ucontext_t context;
+  bool done;
+  long block_waits, cluster_waits, warp_waits;
+};
+Fiber fibers[kThreads];
+char* stacks = nullptr;
+float* shared = nullptr;
+ucontext_t scheduler;
+int rounding = 0, current = 0, cluster = 0, shared_floats = 0;
+long block_arrivals[CLUSTER], cluster_arrivals, warp_arrivals[kWarps];
+float a_of[kThreads][4], b_of[kThreads][2];
+
+void yield() { swapcontext(&fibers[current].context, &scheduler); }
+void wait(long& arrivals, long& waits, long size) {
+  ++arrivals;
+  ++waits;
+  for (long spins = 0; arrivals < waits * size; ++spins) {
+    if (spins > 100000) {
+      fprintf(stderr, "a barrier that not all threads reach\n");
+      abort();
+    }
+    yield();
+  }
+}
+void warp_barrier() { wait(warp_arrivals[current / 32], fibers[current].warp_waits, 32); }
+float* block_memory(int rank) { return shared + (size_t)rank * shared_floats; }
+}  // namespace emulated
+
+#define SHARED float* shared_memory = emulated::block_memory(emulated::current / THREADS);
+inline int thread_index() { return emulated::current % THREADS; }
+inline int cluster_rank() { return emulated::current / THREADS; }
+inline int block_index() { return emulated::cluster * CLUSTER + cluster_rank(); }
+inline void block_barrier() {
+  emulated::wait(emulated::block_arrivals[cluster_rank()], emulated::fibers[emulated::current].block_waits, THREADS);
+}
+inline void cluster_barrier() {
+  emulated::wait(emulated::cluster_arrivals, emulated::fibers[emulated::current].cluster_waits, emulated::kThreads);
+}
+inline void put_everywhere(float* address, float value) {
+  long offset = address - emulated::block_memory(cluster_rank());
+  if (offset < 0 || offset >= emulated::shared_floats) abort();
+  for (int rank = 0; rank < CLUSTER; ++rank) emulated::block_memory(rank)[offset] = value;
+}
+inline float to_tf32(float value) {
+  if (emulated::rounding) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    bits = (bits + 0x1000u) & 0xffffe000u;
+    memcpy(&value, &bits, 4);
+  }
+  return value;
+}
+inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
+  using namespace emulated;
+  int base = current / 32 * 32, lane = current % 32;
+  memcpy(a_of[current], a, sizeof a);
+  b_of[current][0] = b0;
+  b_of[current][1] = b1;
+  warp_barrier();
+  for (int i = 0; i < 4; ++i) {
+    int m = lane / 4 + i / 2 * 8, n = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 8; ++k)
+      sum[i] += a_of[base + m % 8 * 4 + k % 4][m / 8 + k / 4 * 2] * b_of[base + n * 4 + k % 4][k / 4];
+  }
+  warp_barrier();
+}
+inline void fetch(const float*) {}
+inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+inline float tangent(float x) { return tanhf(x); }
+#define KERNEL static void
+
+#include "kernels.cu"
+
+static Walk the_walk;
+static void enter() {
+#if BACKWARD
+  rnn_backward(the_walk);
+#else
+  rnn_forward(the_walk);
+#endif
+  emulated::fibers[emulated::current].done = true;
+}
+
+extern "C" void run(const Walk* walk, int clusters, int floats, int round_to_tf32) {
+  using namespace emulated;
+  constexpr size_t stack = 256 << 10;
+  the_walk = *walk;
+  shared_floats = floats;
+  rounding = round_to_tf32;
+  stacks = (char*)malloc(stack * kThreads);
+  shared = (float*)malloc(sizeof(float) * floats * CLUSTER);
+  for (cluster = 0; cluster < clusters; ++cluster) {
+    for (int i = 0; i < floats * CLUSTER; ++i) shared[i] = NAN;
+    memset(block_arrivals, 0, sizeof block_arrivals);
+    memset(warp_arrivals, 0, sizeof warp_arrivals);
+    cluster_arrivals = 0;
+    memset(fibers, 0, sizeof fibers);
+    for (int i = 0; i < kThreads; ++i) {
+      getcontext(&fibers[i].context);
+      fibers[i].context.uc_stack.ss_sp = stacks + stack * i;
+      fibers[i].context.uc_stack.ss_size = stack;
+      fibers[i].context.uc_link = &scheduler;
+      makecontext(&fibers[i].context, enter, 0);
+    }
+    for (int left = kThreads; left > 0;) {
+      left = 0;
+      for (current = 0; current < kThreads; ++current)
+        if (!fibers[current].done) {
+          swapcontext(&scheduler, &fibers[current].context);
+          left += !fibers[current].done;
+        }
+    }
+  }
+  free(stacks);
+  free(shared);
+}

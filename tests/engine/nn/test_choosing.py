@@ -1,0 +1,237 @@
+"""Which way a layer is run: measured once per shape, remembered in the process and on disk, never slower than cuDNN."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hotlap.engine.nn import choosing, cuda_walk, folder, measuring, nvrtc, walk
+from hotlap.engine.nn.choosing import CUDNN, Key, choice, fastest
+from hotlap.engine.nn.geometry import layout, parse
+
+KEY = Key("lstm", 200, 400, 3, 64, 1, 1, True, "float32", False, True)
+FAST = "cuda:fma:r2:c1:b1"
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """A GPU that only answers what is asked of it here; what it measures is set by the test."""
+
+    class Gpu:
+        capturing, loads, loaded, measured, times = False, True, [], [], {CUDNN: 2.0, FAST: 0.5}
+
+    def load(variant, *_):
+        if not Gpu.loads:
+            raise RuntimeError("no such kernel")
+        Gpu.loaded.append(str(variant))
+
+    def measured(key, device, only):
+        Gpu.measured.append(key)
+        Gpu.only = only
+        return Gpu.times
+
+    Gpu.loaded, Gpu.measured = [], []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Gpu.capturing)
+    monkeypatch.setattr(choosing, "file_of", lambda device: tmp_path / "choices.json")
+    monkeypatch.setattr(cuda_walk, "load", load)
+    monkeypatch.setattr(measuring, "times", measured)
+    choosing.forget()
+    yield Gpu
+    choosing.forget()
+
+
+def test_a_shape_is_measured_once(gpu):
+    assert [choice(KEY, GPU) for _ in range(3)] == [FAST] * 3
+    assert gpu.measured == [KEY]
+
+
+def test_at_another_length_only_what_won_is_measured(gpu):
+    choice(KEY, GPU)
+    assert gpu.only == ()
+    choice(replace(KEY, steps=150), GPU)
+    assert gpu.only == (FAST,)
+    choice(replace(KEY, batch=32), GPU)
+    assert gpu.only == ()
+
+
+def test_the_next_process_reads_it_from_disk(gpu, tmp_path):
+    choice(KEY, GPU)
+    choosing.forget()
+    assert choice(KEY, GPU) == FAST
+    assert (len(gpu.measured), gpu.loaded) == (1, [FAST])
+    assert json.loads((tmp_path / "choices.json").read_text()) == {KEY.text: FAST}
+
+
+def test_what_another_process_wrote_meanwhile_stays(gpu, tmp_path):
+    choosing.kept(0)
+    (tmp_path / "choices.json").write_text(json.dumps({"other": CUDNN}))
+    choice(KEY, GPU)
+    assert json.loads((tmp_path / "choices.json").read_text()) == {KEY.text: FAST, "other": CUDNN}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}', '{"a": "cuda:nonsense"}', "\x00"])
+def test_a_torn_or_foreign_file_is_no_memory(gpu, tmp_path, content):
+    (tmp_path / "choices.json").write_text(content)
+    assert choice(KEY, GPU) == FAST
+    assert gpu.measured == [KEY]
+
+
+def test_a_remembered_kernel_that_does_not_load_is_measured_anew(gpu, tmp_path):
+    (tmp_path / "choices.json").write_text(json.dumps({KEY.text: FAST}))
+    gpu.loads, gpu.times = False, {CUDNN: 2.0}
+    assert choice(KEY, GPU) is None
+    assert gpu.measured == [KEY]
+
+
+def test_while_a_graph_is_captured_nothing_is_measured(gpu):
+    gpu.capturing = True
+    assert choice(KEY, GPU) is None
+    gpu.capturing = False
+    assert choice(KEY, GPU) == FAST
+    gpu.capturing = True
+    assert choice(KEY, GPU) == FAST
+    assert gpu.measured == [KEY]
+
+
+def test_lengths_that_never_repeat_end_at_cudnn(gpu, monkeypatch):
+    monkeypatch.setattr(choosing, "MEASURED_AT_MOST", 2)
+    keys = [Key("gru", 8, steps, 3, 16, 1, 1, True, "float32", False, True) for steps in range(1, 5)]
+    assert [choice(key, GPU) for key in keys] == [FAST, FAST, None, None]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({CUDNN: 2.0, FAST: 0.5, "cuda:mma:r8:c1:b1": 0.4}, "cuda:mma:r8:c1:b1"),
+        ({CUDNN: 1.0, FAST: 1.1}, CUDNN),
+        ({CUDNN: 1.0, FAST: 0.99}, CUDNN),
+        ({CUDNN: 1.0}, CUDNN),
+        ({}, CUDNN),
+        ({FAST: 0.1}, CUDNN),
+    ],
+)
+def test_ours_only_where_it_is_clearly_faster(times, expected):
+    assert fastest(times) == expected
+
+
+def test_forcing_a_variant_ends_with_its_block(gpu):
+    with choosing.forced(CUDNN):
+        assert choice(KEY, GPU) is None
+    with choosing.forced("torch"):
+        assert choice(KEY, GPU) == "torch"
+    assert choice(KEY, GPU) == FAST
+    with pytest.raises(ValueError, match="no variant"), choosing.forced("fastest"):
+        pass
+
+
+def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
+    class Properties:
+        multi_processor_count, major, minor = 132, 9, 0
+
+    def missing():
+        raise nvrtc.NoCompiler("libnvrtc was not found")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(nvrtc, "library", missing)
+    monkeypatch.setattr(measuring, "_said", set())
+    monkeypatch.setattr(measuring, "_has_triton", lambda: False)
+    assert [measuring.usable(KEY, 0) for _ in range(2)] == [[], []]
+    assert [one.levelno for one in caplog.records] == [logging.WARNING]
+    assert "recurrent layers use Triton's kernels or cuDNN" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("backward", [True, False])
+def test_what_is_timed_is_a_whole_layer_and_draws_no_random_numbers(kind, dtype, backward):
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    key = Key(kind, 4, 5, 3, 8, 2, 2, True, dtype, False, backward)
+    with torch.set_grad_enabled(backward):
+        layer, x, dy = measuring.made(key, "cpu")
+        assert (x.shape, dy.shape, x.dtype) == ((5, 4, 3), (5, 4, 16), getattr(torch, dtype))
+        measuring.by_torch(key, layer, x, dy)
+        measuring.by_ours(key, layer, x, dy, "torch")
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_the_fastest_of_several_rounds_counts_and_what_fails_is_left_out(monkeypatch, caplog):
+    clock = iter([9, 2.0, 9, 1.0, 1.8, 1.1, 2.2, 0.9])
+    monkeypatch.setattr(measuring, "_said", set())
+    monkeypatch.setattr(measuring, "_timed", lambda run: run() or next(clock))
+
+    def fails():
+        raise RuntimeError("too many resources requested")
+
+    found = measuring.interleaved({CUDNN: lambda: None, FAST: lambda: None, "cuda:mma:r8:c8:b1": fails})
+    assert found == {CUDNN: 1.8, FAST: 0.9}
+    assert "too many resources requested" in caplog.text
+
+
+def test_a_kernel_is_launched_with_the_tensors_of_the_walk_on_the_current_stream(monkeypatch):
+    launched = []
+
+    class Driver:
+        def cuLaunchKernel(self, function, *given):
+            launched.append((given[:7], given[7].value, Arguments.from_address(given[8][0]).batch))
+            launched.append(Arguments.from_address(given[8][0]).gates)
+            return 0
+
+        def __getattr__(self, name):
+            return lambda *given: 0
+
+    Arguments = cuda_walk.Arguments
+    monkeypatch.setattr(nvrtc, "driver", Driver)
+    monkeypatch.setattr(cuda_walk, "binary", lambda found, device: b"machine code")
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+    state, y = torch.zeros(5, 64), torch.zeros(3, 5, 64)
+    one = walk.Walk("lstm", False, False, torch.zeros(3, 5, 256), torch.zeros(256, 64), None, None, None, None, y, None)
+    one.h_n = one.c_n = state
+    variant = parse("cuda:fma:r2:c4:b1")
+    found = layout("lstm", 64, variant, False, False)
+    cuda_walk.kernel.cache_clear()
+    cuda_walk.launch(variant, one, backward=False)
+    cuda_walk.kernel.cache_clear()
+    grid = (12, 1, 1, found.threads, 1, 1, found.shared_bytes)  # three groups of two rows, four blocks each
+    assert launched == [(grid, 77, 5), one.gates.data_ptr()]
+
+
+def test_kernels_and_choices_are_kept_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert folder.cache_folder() == tmp_path / "hotlap" / "recurrent"
+    folder.written(folder.cache_folder() / "kernels" / "one", b"content")
+    assert [one.name for one in (folder.cache_folder() / "kernels").iterdir()] == ["one"]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    folder.written(tmp_path / "file" / "below", b"content")
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_a_kernel_torn_on_disk_is_compiled_again(monkeypatch, tmp_path):
+    class Library:
+        @staticmethod
+        def nvrtcVersion(*_):
+            return 0
+
+    compiled = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(nvrtc, "library", Library)
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: compiled.append(1) or b"machine code")
+    for _ in range(2):
+        assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
+    assert len(compiled) == 1
+    (path,) = (folder.cache_folder() / "kernels").iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
+    assert len(compiled) == 2

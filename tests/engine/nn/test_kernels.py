@@ -1,0 +1,124 @@
+"""The CUDA kernels' very source, run on the CPU thread by thread, and Triton's in its interpreter, against torch.nn."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import environment
+
+from hotlap.engine.nn import cuda_walk
+from hotlap.engine.nn.candidates import Chip, likely
+from hotlap.engine.nn.geometry import SHARED_AT_MOST, layout, parse
+from tests.engine.nn import emulating
+from tests.engine.nn.compared import one_case
+
+H200 = Chip(132, (9, 0))
+needs_compiler = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, reason="needs a C++ compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kind", "variant", "hidden", "batch"),
+    [
+        ("lstm", "cuda:fma:r2:c1:b1", 10, 3),
+        ("gru", "cuda:fma:r3:c2:b1:k2", 29, 4),
+        ("lstm", "cuda:mma:r16:c2:b1", 24, 17),
+        ("gru", "cuda:mma:r8:c1:b1", 16, 9),
+    ],
+)
+def test_cuda_kernels_compute_what_torch_does(monkeypatch, kind, variant, hidden, batch):
+    monkeypatch.setattr(cuda_walk, "launch", emulating.launch)
+    one_case(kind, variant, hidden, batch, 2e-6)
+    one_case(kind, variant, hidden, 1, 2e-6, given=False, bidirectional=True)
+    one_case(kind, variant, hidden, 2, 2e-6, num_layers=2, bias=False)
+
+
+@needs_compiler
+def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch):
+    def rounded(variant, walk, backward):
+        return emulating.launch(variant, walk, backward, round_to_tf32=True)
+
+    monkeypatch.setattr(cuda_walk, "launch", rounded)
+    one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-3)
+    with pytest.raises(AssertionError, match="is off by"):
+        one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-6)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_triton_kernels_compute_what_torch_does_in_the_interpreter():
+    """In a Python of its own: Triton decides when it is imported whether it interprets."""
+    command = [sys.executable, "-m", "tests.engine.nn.interpreted"]
+    root, interpreting = Path(__file__).parents[3], environment(TRITON_INTERPRET="1")
+    ran = subprocess.run(command, cwd=root, env=interpreting, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert ran.stdout.split() == ["lstm", "gru"]
+
+
+# What is laid out for a shape
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("hidden", [10, 16, 64, 128, 256])
+@pytest.mark.parametrize("batch", [32, 200, 8192])
+@pytest.mark.parametrize("exact", [False, True])
+def test_every_shape_of_the_benchmark_has_variants_that_fit(kind, hidden, batch, exact):
+    found = likely(kind, hidden, batch, exact, H200)
+    assert 1 < len(found) <= 4
+    assert not exact or all(one.product == "fma" for one in found)
+    for variant in found:
+        for backward in (False, True):
+            made = layout(kind, hidden, variant, backward, exact)
+            assert made.threads % 32 == 0
+            assert made.threads <= 1024
+            assert made.shared_bytes <= SHARED_AT_MOST
+            assert made.padded >= hidden
+            assert made.padded % variant.cluster == 0
+
+
+def test_without_clusters_only_small_layers_fit():
+    assert all(one.cluster == 1 for one in likely("lstm", 64, 200, False, Chip(108, (8, 0))))
+    assert likely("lstm", 256, 200, False, Chip(108, (8, 0))) == []
+
+
+def test_what_is_far_too_large_fits_nowhere():
+    assert likely("lstm", 2048, 200, False, H200) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b2", "cuda:fma:r1:c1:b1:k2", "triton:dot:r32:w8", "torch"]
+)
+def test_a_variant_is_known_by_its_name(text):
+    assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "cuda", "cuda:dot:r2", "triton:mma:r2", "cuda:fma:rows", "torch:r2", "cudnn"])
+def test_what_is_no_variant_is_refused(text):
+    with pytest.raises(ValueError, match="no variant"):
+        parse(text)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.parametrize("name", ["lstm_forward", "lstm_backward", "gru_forward", "gru_backward"])
+def test_triton_kernels_compile_for_a_gpu_that_is_not_there(name, monkeypatch, tmp_path):
+    """With a state, without biases: what the interpreter runs, the compiler may refuse."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from hotlap.engine.nn import triton_kernels
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = getattr(triton_kernels, name)
+    fixed = {"HIDDEN": 10, "WIDE": 16, "ROWS": 2, "DOT": False, "PRECISION": "tf32", "KEEP": True}
+    absent = {"c0": None, "bias_ih": None, "bias_hh": None, "dh_n": None, "dc_n": None}
+    numbers = ("gates_row", "y_row", "dy_step", "dy_row", "steps", "batch", "reverse")
+    constants = {one: value for one, value in {**fixed, **absent}.items() if one in kernel.arg_names}
+    types = {one: "i32" if one in numbers else "*fp32" for one in kernel.arg_names}
+    signature = {one: "constexpr" if one in constants else kind for one, kind in types.items()}
+    source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    assert "sm_90" in made.asm["ptx"]

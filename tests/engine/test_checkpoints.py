@@ -1,0 +1,214 @@
+"""Checkpoints: whole or not there, and resumed to the bit as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap.engine.trainer
+from hotlap.engine import Checkpoints, Cosine, FromTorch, Phase
+from hotlap.engine import checkpoints as kept
+from hotlap.engine.errors import (
+    CheckpointDamaged,
+    CheckpointNotWritten,
+    CheckpointOfAnotherModel,
+    NonFiniteLoss,
+    NothingToResume,
+)
+from tests.engine.tape import EmulatedRecorder
+from tests.engine.training import Rows, Stream, fitted, numbers, outcome, same, trainer
+
+WITH_STATE = {
+    "plain": {},
+    "schedule": {"schedule": Cosine(), "warmup": 3},
+    "torch-scheduler": {
+        "schedule": FromTorch(make=lambda one: torch.optim.lr_scheduler.StepLR(one, 4, 0.5), by="step")
+    },
+    "ema": {"ema": 0.9},
+    "fp16": {"precision": "fp16"},
+    "accumulate": {"accumulate": 2},
+    "phases": {"phases": (Phase(1, frozen=("body",)), Phase(2))},
+    "losses": {"loss": lambda o, t: {"a": (o - t).square().mean(), "b": (o - t).abs().mean()}},
+}
+
+
+class Cut(Exception):
+    """The process is gone."""
+
+
+def cut_at(step, how=None):
+    """A callback that ends the training at this step, by an error or a signal."""
+
+    def callback(record):
+        if getattr(record, "step", None) == step:
+            if how is None:
+                raise Cut
+            os.kill(os.getpid(), how)
+
+    return callback
+
+
+def interrupted(folder, step, how, train=None, **options):
+    made = trainer(callbacks=[cut_at(step, how)], log_every=1, checkpoints=Checkpoints(folder, steps=1), **options)
+    expected = {None: Cut, signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}[how]
+    epochs = None if "phases" in options else 3
+    with pytest.raises(expected):
+        made.fit(train or Rows(*numbers()), Rows(*numbers(seed=1)), epochs)
+
+
+@pytest.mark.parametrize("options", WITH_STATE.values(), ids=WITH_STATE.keys())
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_resumed_in_the_middle_of_an_epoch_to_the_bit(tmp_path, options, graph, monkeypatch):
+    if graph:
+        monkeypatch.setattr(hotlap.engine.trainer, "recorder_for", lambda device: EmulatedRecorder())
+        options = {**options, "graph": "on"}
+    steps = 5 if "accumulate" in options else 8
+    interrupted(tmp_path, steps, None, **options)
+    torch.manual_seed(77)  # another process has other random streams
+    resumed = fitted(resume=True, checkpoints=Checkpoints(tmp_path), **options)
+    same(outcome(*resumed), outcome(*fitted(**options)))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_everything_up_to_the_last_step(tmp_path, how):
+    before = signal.getsignal(how)
+    interrupted(tmp_path, 7, how)
+    state = torch.load(tmp_path / "last.pt", weights_only=True)
+    assert (state["place"]["epoch"], state["place"]["window"]) == (1, 3)  # step 8 was under way
+    assert signal.getsignal(how) is before
+    same(outcome(*fitted(resume=True, checkpoints=Checkpoints(tmp_path))), outcome(*fitted()))
+
+
+def test_a_signal_between_epochs(tmp_path):
+    def callback(record):
+        if getattr(record, "scores", None) is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    made = trainer(callbacks=[callback], checkpoints=Checkpoints(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        made.fit(Rows(*numbers()), Rows(*numbers(seed=1)), 3)
+    resumed = fitted(resume=True, checkpoints=Checkpoints(tmp_path))
+    assert [one.epoch for one in resumed[1].epochs] == [1, 2, 3]
+    same(outcome(*resumed), outcome(*fitted()))
+
+
+def test_streamed_data_is_asked_for_the_rest_of_the_epoch_only(tmp_path):
+    interrupted(tmp_path, 8, None, train=Stream(*numbers()))
+    asked = []
+
+    class Watched(Stream):
+        def batches(self, order, *others):
+            asked.append(len(order))
+            return super().batches(order, *others)
+
+    resumed = fitted(resume=True, train=Watched(*numbers()), checkpoints=Checkpoints(tmp_path))
+    assert asked == [70 - 2 * 16, 70]
+    same(outcome(*resumed), outcome(*fitted(train=Stream(*numbers()))))
+
+
+def test_a_longer_run_goes_on_where_a_shorter_one_ended(tmp_path):
+    fitted(epochs=2, checkpoints=Checkpoints(tmp_path))
+    resumed = fitted(epochs=3, resume=True, checkpoints=Checkpoints(tmp_path))
+    same(outcome(*resumed), outcome(*fitted(epochs=3)))
+    again = fitted(epochs=3, resume=tmp_path / "last.pt")
+    assert [one.epoch for one in again[1].epochs] == [1, 2, 3]
+
+
+def test_best_last_and_every_second_epoch(tmp_path):
+    scores = iter([1.0, 3.0, 2.0, 2.5])
+    options = {"evaluate": lambda model: {"score": next(scores)}, "metrics": {}, "higher_is_better": True}
+    fitted(epochs=4, checkpoints=Checkpoints(tmp_path, every=2), **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "epoch-0002.pt", "epoch-0004.pt", "last.pt"]
+    epochs = {path.stem: kept.load(path)["place"]["epoch"] for path in tmp_path.iterdir()}
+    assert epochs == {"best": 2, "epoch-0002": 2, "epoch-0004": 4, "last": 4}
+
+
+def test_damaged_files_are_refused_and_the_last_good_one_is_named(tmp_path):
+    fitted(epochs=2, checkpoints=Checkpoints(tmp_path, best=False, every=1))
+    last = tmp_path / "last.pt"
+    whole = last.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    for damaged in (whole[:middle], flipped, b"", b"not a checkpoint"):
+        last.write_bytes(damaged)
+        with pytest.raises(CheckpointDamaged, match=r"last\.pt cannot be read.*last good one is .*epoch-0002\.pt"):
+            fitted(resume=True, checkpoints=Checkpoints(tmp_path))
+    torch.save({"weights": torch.zeros(1)}, last)
+    with pytest.raises(CheckpointDamaged, match="not a checkpoint of the engine"):
+        fitted(resume=True, checkpoints=Checkpoints(tmp_path))
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    fitted(epochs=1, checkpoints=Checkpoints(tmp_path))
+    before = trainer(model=lambda: nn.Linear(6, 1), checkpoints=Checkpoints(tmp_path))
+    weights = before.model.weight.detach().clone()
+    with pytest.raises(CheckpointOfAnotherModel, match=r"is of another model: .* is missing there"):
+        before.fit(Rows(*numbers()), epochs=1, resume=True)
+    assert torch.equal(before.model.weight, weights)
+    with pytest.raises(CheckpointOfAnotherModel, match="trained with optimizer Adam, this run has SGD"):
+        fitted(resume=True, optimizer=torch.optim.SGD, checkpoints=Checkpoints(tmp_path))
+    interrupted(tmp_path, 8, None)
+    with pytest.raises(CheckpointOfAnotherModel, match="batch_size 16, this run has 8"):
+        fitted(resume=True, batch_size=8, checkpoints=Checkpoints(tmp_path))
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(NothingToResume, match="start once without resume"):
+        fitted(resume=True, checkpoints=Checkpoints(tmp_path))
+    with pytest.raises(NothingToResume, match="needs a recipe with checkpoints"):
+        fitted(resume=True)
+
+
+def test_a_broken_loss_names_the_checkpoint_before_it(tmp_path):
+    inputs, targets = numbers()
+
+    def poison(record):
+        if getattr(record, "scores", None) is not None:
+            targets.fill_(float("inf"))
+
+    with pytest.raises(
+        NonFiniteLoss, match=r"loss is inf at step 6 \(epoch 2\); last good checkpoint: .*last\.pt"
+    ) as e:
+        fitted(train=Rows(inputs, targets), callbacks=[poison], checkpoints=Checkpoints(tmp_path, steps=2))
+    state = kept.load(e.value.checkpoint)
+    assert all(one.isfinite().all() for one in state["model"].values())
+    assert state["place"]["epoch"] == 1
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_is_said_at_the_end(tmp_path, monkeypatch):
+    fitted(epochs=1, checkpoints=Checkpoints(tmp_path))
+    whole = (tmp_path / "last.pt").read_bytes()
+
+    def full(state, file):
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    made = trainer(checkpoints=Checkpoints(tmp_path))
+    with pytest.raises(CheckpointNotWritten, match="No space left on device"):
+        made.fit(Rows(*numbers()), epochs=2)
+    assert (tmp_path / "last.pt").read_bytes() == whole
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """What is written is the state of its moment, however late the disk is."""
+    import threading
+
+    gate, write = threading.Event(), kept.write
+    monkeypatch.setattr(kept, "write", lambda *args: (gate.wait(10), write(*args))[1])
+
+    def open_gate(record):
+        if getattr(record, "epoch", 0) == 2:
+            gate.set()
+
+    states = []
+    made = trainer(callbacks=[lambda record: states.append(made.model.head.weight.detach().clone()), open_gate],
+                   checkpoints=Checkpoints(tmp_path, best=False, every=1))  # fmt: skip
+    made.fit(Rows(*numbers()), epochs=2)
+    for epoch, weight in enumerate(states, start=1):
+        assert torch.equal(kept.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)

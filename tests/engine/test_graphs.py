@@ -1,0 +1,187 @@
+"""The step as one graph, emulated on the CPU (tape.py): trained to the bit as the step itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap.engine.trainer
+from hotlap.engine import Cosine, Mean, Phase
+from hotlap.engine.errors import CaptureFailed
+from tests.engine.tape import EmulatedRecorder
+from tests.engine.training import Net, Rows, Stream, captured, fitted, numbers, outcome, same, trainer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip": 0.5, "ema": 0.9},
+        {"accumulate": 3},
+        {"drop_last": True, "optimizer": torch.optim.AdamW},
+        {"precision": "bf16"},
+        {"precision": "fp16", "clip": 0.5},
+        {"optimizer": lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9, dampening=0.1)},
+        {"train_metrics": {"error": Mean(lambda o, t: (o - t).square().mean())}},
+        {"loss": lambda o, t: {"a": (o - t).square().mean(), "b": (o - t).abs().mean()}, "loss_weights": {"a": 2.0}},
+        {"phases": (Phase(2, frozen=("body",)), Phase(1))},
+        {"train": Stream(*numbers())},
+        {"train": Stream(*numbers()), "accumulate": 2},
+        {"schedule": Cosine(by="epoch")},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_a_replayed_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch):
+    """Dropout, running statistics, the short last batch and the gradients of several batches included."""
+    made, history = captured(monkeypatch, **options)
+    assert history.mode == "one CUDA graph"
+    if "schedule" in options:  # a rate on the device has the digits of a float32
+        plain, _ = fitted(**options)
+        pairs = zip(made.model.parameters(), plain.model.parameters(), strict=True)
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
+        return
+    same(outcome(made, history), outcome(*fitted(**options)))
+
+
+def test_rates_change_within_an_epoch_without_a_new_capture(monkeypatch):
+    recorder = EmulatedRecorder()
+    options = {"schedule": Cosine(), "warmup": 4, "model": lambda: nn.Linear(6, 1)}
+    made, _ = fitted(recorder=recorder, monkeypatch=monkeypatch, graph="on", **options)
+    plain, _ = fitted(**{**options, "graph": "off"})
+    assert recorder.captures == 2  # full batches, and the short last one
+    assert torch.allclose(made.model.weight, plain.model.weight, atol=1e-5)
+    assert made.optimizer.param_groups[0]["lr"] == plain.optimizer.param_groups[0]["lr"]
+
+
+def test_half_precision_skips_a_step_whose_gradients_overflow(monkeypatch):
+    """Scaled by 65536 the gradients of large targets are beyond float16."""
+    inputs, targets = numbers()
+    options = {"train": Rows(inputs, targets * 100), "precision": "fp16", "model": lambda: nn.Linear(6, 1)}
+    made, _ = captured(monkeypatch, **options)
+    steps = {int(state["step"]) for state in made.optimizer.state.values()}
+    assert len(steps) == 1
+    assert 0 < steps.pop() < 15
+    assert all(one.isfinite().all() for one in made.model.parameters())
+
+
+def test_choosing_leaves_no_trace(monkeypatch):
+    """Measured on real batches, and everything put back: as if nothing had been tried."""
+    said = []
+    recorder = EmulatedRecorder()
+    found = outcome(*fitted(recorder=recorder, monkeypatch=monkeypatch, ema=0.9, say=said.append))
+    monkeypatch.undo()
+    same(found, outcome(*fitted(ema=0.9)))
+    assert len(said) == 1
+    assert "one CUDA graph" in said[0]
+    assert "eager" in said[0]
+    assert " ms" in said[0]
+
+
+class Reads(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) * (1.0 if inputs.sum().item() > -1e9 else 0.0)
+
+
+class Counts(Net):
+    calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs)
+
+
+class Draws(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) * (1.0 + 0.0 * random.random())
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Reads, "a value is read on the host"),
+        (Counts, "forward changes the attribute calls of the model"),
+        (Draws, "forward draws random numbers on the host"),
+    ],
+)
+def test_a_model_that_cannot_be_replayed_is_trained_as_it_is(model, why, monkeypatch):
+    said = []
+    random.seed(1)
+    found = outcome(*fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, model=model, say=said.append))
+    assert "step: eager" in said[0]
+    assert why in said[0]
+    monkeypatch.undo()
+    random.seed(1)
+    same(found, outcome(*fitted(model=model)))
+    with pytest.raises(CaptureFailed, match=why):
+        fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, model=model, graph="on")
+
+
+def test_a_replay_that_trains_otherwise_is_not_used(monkeypatch):
+    class Lazy(EmulatedRecorder):
+        def capture(self, work):
+            super().capture(work)
+            return lambda: None
+
+    said = []
+    _, history = fitted(recorder=Lazy(), monkeypatch=monkeypatch, say=said.append)
+    assert history.mode == "eager"
+    assert "a replay trains otherwise than the step itself (by 100% of it)" in said[0]
+
+
+def test_an_optimizer_of_the_users_own_is_not_captured(monkeypatch):
+    class Own(torch.optim.Optimizer):
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for one in group["params"]:
+                    one -= group["lr"] * one.grad
+
+    recorder = EmulatedRecorder()
+    _, history = fitted(recorder=recorder, monkeypatch=monkeypatch, optimizer=Own)
+    assert recorder.captures == 0
+    assert history.epochs[-1].loss < history.epochs[0].loss
+
+
+def test_batches_whose_shape_changes_run_as_they_are_and_it_is_said_once(monkeypatch):
+    def shortened(number, batch):
+        return tuple(one[:, :3] if one.shape[1] > 1 else one for one in batch) if number in (2, 3) else batch
+
+    class AnyWidth(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def forward(self, inputs):
+            return self.layer(inputs.mean(dim=1, keepdim=True))
+
+    said = []
+    options = {"model": AnyWidth, "say": said.append, "train": Stream(*numbers(), altered=shortened)}
+    found = outcome(*captured(monkeypatch, **options))
+    assert [line for line in said if "shapes change" in line] == [
+        "shapes change within the epoch ((16, 3), (16, 1) after (16, 6), (16, 1)): such batches run eager"
+    ]
+    monkeypatch.undo()
+    same(found, outcome(*fitted(**options)))
+
+
+def test_a_phase_gets_a_capture_of_its_own(monkeypatch):
+    recorder = EmulatedRecorder()
+    phases = (Phase(1, frozen=("body",)), Phase(1))
+    fitted(recorder=recorder, monkeypatch=monkeypatch, graph="on", phases=phases, epochs=2, drop_last=True)
+    assert recorder.captures == 2
+
+
+def test_two_fits_go_on_from_each_other(monkeypatch):
+    monkeypatch.setattr(hotlap.engine.trainer, "recorder_for", lambda device: EmulatedRecorder())
+    graphed, plain = trainer(graph="on"), trainer(graph="off")
+    for made in (graphed, plain):
+        made.fit(Rows(*numbers()), epochs=1)
+        made.fit(Rows(*numbers()), epochs=1)
+    pairs = zip(graphed.model.state_dict().values(), plain.model.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)

@@ -1,0 +1,112 @@
+"""Metrics on the device against their definitions, batch by batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hotlap.engine import RMSE, BinaryF1, Dice, GroupMeans, Mean
+from hotlap.engine.evaluation import Evaluation
+from hotlap.engine.metrics import f1, majority, read
+from hotlap.engine.update import Forward
+from tests.engine.training import Rows, Stream, fitted
+
+
+def over_batches(metric, outputs, *targets, size=7):
+    metric.reset()
+    for first in range(0, len(outputs), size):
+        metric.update(*(one[first : first + size] for one in (outputs, *targets)))
+    return metric.compute().item()
+
+
+@pytest.fixture
+def drawn():
+    generator = torch.Generator().manual_seed(5)
+    return torch.rand(40, 9, generator=generator), torch.rand(40, 9, generator=generator) > 0.6
+
+
+def test_root_mean_square_error(drawn):
+    outputs, truth = drawn
+    expected = (outputs - truth.float()).square().mean().sqrt().item()
+    assert over_batches(RMSE(), outputs, truth.float()) == pytest.approx(expected)
+
+
+def test_mean_of_rows_and_of_batches(drawn):
+    outputs, _ = drawn
+    assert over_batches(Mean(lambda one, other: one.sum(1)), outputs, outputs) == pytest.approx(
+        outputs.sum(1).mean().item()
+    )
+    assert over_batches(Mean(lambda one, other: one.mean()), outputs, outputs) == pytest.approx(outputs.mean().item())
+
+
+def test_binary_f1(drawn):
+    outputs, truth = drawn
+    found = outputs >= 0.5
+    both = (found & truth).sum().item()
+    expected = 2 * both / (found.sum().item() + truth.sum().item())
+    assert over_batches(BinaryF1(), outputs, truth) == pytest.approx(expected)
+    assert over_batches(BinaryF1(2.0), outputs, torch.zeros_like(truth)) == 0.0
+
+
+def test_dice_of_each_row(drawn):
+    outputs, truth = drawn
+    outputs[0], truth[0] = 0.0, False  # nothing predicted and nothing there: right
+    scores = []
+    for row, actual in zip(outputs > 0.5, truth, strict=True):
+        predicted = {i for i, on in enumerate(row.tolist()) if on}
+        there = {i for i, on in enumerate(actual.tolist()) if on}
+        total = len(predicted) + len(there)
+        scores.append(2 * len(predicted & there) / total if total else 1.0)
+    assert over_batches(Dice(), outputs, truth) == pytest.approx(sum(scores) / len(scores))
+
+
+def test_groups_are_averaged_across_batches_then_judged_together():
+    """Six files of two long segments of four: a file counts when at least half of its long segments do."""
+    generator = torch.Generator().manual_seed(2)
+    values = torch.rand(48, generator=generator)
+    truth = torch.tensor([1, 0, 1, 0, 0, 1], dtype=torch.bool)
+    groups = torch.arange(48) // 4
+    order = torch.randperm(48, generator=generator)
+    by_hand = []
+    for file in range(6):
+        longs = [values[groups == 2 * file + part].mean().item() >= 0.5 for part in range(2)]
+        by_hand.append(2 * sum(longs) >= 2)
+    expected = f1(torch.tensor(by_hand), truth).item()
+    metric = GroupMeans(12, of=lambda out, group: (out, group), finish=lambda m: f1(majority(m >= 0.5, 2), truth))
+    assert over_batches(metric, values[order], groups[order], size=5) == pytest.approx(expected)
+    assert torch.allclose(metric.means(), torch.stack([values[groups == g].mean() for g in range(12)]).double())
+
+
+def test_evaluation_halves_its_batches_until_they_fit():
+    sizes, said = [], []
+
+    class Large(torch.nn.Module):
+        def forward(self, inputs):
+            sizes.append(len(inputs))
+            assert torch.is_inference_mode_enabled()
+            if len(inputs) > 10:
+                raise torch.OutOfMemoryError("too large")
+            return inputs
+
+    rows = torch.arange(25.0)[:, None]
+    for source in (Rows(rows, rows + 1), Stream(rows, rows + 1)):
+        forward = Forward(Large(), None, None, 1, {}, "fp32", False)
+        evaluation = Evaluation(forward, {"rmse": RMSE()}, 40, said.append)
+        assert evaluation(source, torch.device("cpu")) == {"rmse": 1.0}
+        assert sizes[-3:] == [10, 10, 5]
+        assert evaluation.batch == 10
+    assert said[:2] == [f"evaluation does not fit into memory: batches of {n} from now on" for n in (20, 10)]
+
+
+def test_a_module_kept_in_evaluation_mode_stays_so():
+    made, _ = fitted(epochs=1)
+    made.model.body[1].eval()
+    made.evaluate(Rows(torch.zeros(4, 6), torch.zeros(4, 1)))
+    assert made.model.training
+    assert not made.model.body[1].training
+
+
+def test_without_metrics_the_loss_is_the_score():
+    _, history = fitted(metrics={}, epochs=1)
+    assert list(history.last.scores) == ["valid_loss"]
+    assert read({}) == {}

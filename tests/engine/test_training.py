@@ -1,0 +1,319 @@
+"""What is trained: the same as a loop written by hand would."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.engine import Cosine, FromTorch, Linear, Mean, Phase, Recipe, Trainer
+from hotlap.engine.errors import (
+    BadRecipe,
+    BatchTooLarge,
+    CaptureFailed,
+    DataElsewhere,
+    EmptySplit,
+    NoDevice,
+    NonFiniteLoss,
+)
+from hotlap.engine.order import epoch_order
+from tests.engine.training import RATE, Net, Rows, Stream, fitted, numbers, outcome, same, trainer
+
+
+def by_hand(epochs=3, batch_size=16, clip=None, drop_last=False):
+    torch.manual_seed(3)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+    inputs, targets = numbers()
+    losses = []
+    torch.manual_seed(0)
+    for epoch in range(epochs):
+        order = epoch_order(len(inputs), 0, epoch, torch.device("cpu"))
+        total = rows = 0
+        for index in order.split(batch_size):
+            if len(index) < batch_size and drop_last:
+                continue
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs[index]), targets[index])
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            total, rows = total + loss.item() * len(index), rows + len(index)
+        losses.append(total / rows)
+    return model, losses
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.5}, {"drop_last": True}])
+@pytest.mark.parametrize("source", [Rows, Stream])
+def test_trains_to_the_bit_as_a_plain_loop_does(options, source):
+    model, losses = by_hand(**options)
+    made, history = fitted(train=source(*numbers()), **options)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), made.model.parameters(), strict=True))
+    assert [one.loss for one in history.epochs] == pytest.approx(losses, rel=1e-6)
+    assert history.last.rows == (64 if options.get("drop_last") else 70)
+
+
+@pytest.mark.parametrize("source", [Rows, Stream])
+def test_accumulated_batches_are_one_large_batch_the_short_last_one_included(source):
+    """70 rows: one window of 4 × 16, then one of a single batch of 6; and 3 × 16 + (16 + 6)."""
+    plain = {"model": lambda: nn.Linear(6, 1), "optimizer": torch.optim.SGD}
+    for accumulate in (4, 3):
+        made, history = fitted(train=source(*numbers()), accumulate=accumulate, **plain)
+        large, other = fitted(batch_size=16 * accumulate, **plain)
+        for one, two in zip(made.model.parameters(), large.model.parameters(), strict=True):
+            torch.testing.assert_close(one, two)
+        assert history.last.steps == other.last.steps == 6
+        assert history.last.loss == pytest.approx(other.last.loss, rel=1e-5)
+
+
+def test_several_losses_are_weighted_and_told_by_name():
+    def losses(outputs, targets):
+        error = outputs - targets
+        return {"square": error.square().mean(), "absolute": error.abs().mean()}
+
+    made, history = fitted(loss=losses, loss_weights={"absolute": 0.5})
+    alone, other = fitted(loss=lambda o, t: (o - t).square().mean() + 0.5 * (o - t).abs().mean())
+    same((outcome(made, history)[0], []), (outcome(alone, other)[0], []))
+    last = history.last
+    assert last.loss == pytest.approx(last.losses["square"] + 0.5 * last.losses["absolute"], rel=1e-5)
+    with pytest.raises(BadRecipe, match="loss_weights names"):
+        fitted(loss=losses, loss_weights={"other": 1.0})
+
+
+def test_a_step_of_the_users_own_stands_for_model_and_loss():
+    def step(model, batch):
+        inputs, targets = batch
+        return (model(inputs) - targets).square().mean()
+
+    same(outcome(*fitted(loss=None, step=step)), outcome(*fitted(loss=lambda o, t: (o - t).square().mean())))
+
+
+def test_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 1)
+
+        def forward(self, one, two):
+            return self.layer(one + two)
+
+    inputs, targets = numbers()
+    _, history = fitted(train=Rows(inputs, inputs, targets), valid=Rows(inputs, inputs, targets), inputs=2, model=Two)
+    assert history.epochs[-1].loss < history.epochs[0].loss
+
+
+def test_frozen_parameters_stay_and_may_train_again_in_the_next_phase():
+    seen = []
+
+    def look(record):
+        seen.append(made.model.body[0].weight.detach().clone())
+
+    made = trainer(callbacks=[look], phases=(Phase(2, frozen=("body",), learning_rate=0.5), Phase(1)))
+    before = made.model.body[0].weight.detach().clone()
+    history = made.fit(Rows(*numbers()))
+    assert torch.equal(seen[0], before)
+    assert torch.equal(seen[1], before)
+    assert not torch.equal(seen[2], before)
+    assert [one.learning_rate for one in history.epochs] == [0.5, 0.5, RATE]
+    assert all(one.requires_grad for one in made.model.parameters())
+
+
+def test_a_fresh_optimizer_forgets_its_moments():
+    kept, _ = fitted(epochs=None, phases=(Phase(1), Phase(1)))
+    fresh, _ = fitted(epochs=None, phases=(Phase(1), Phase(1, fresh_optimizer=True)))
+    assert {int(one["step"]) for one in kept.optimizer.state.values()} == {10}
+    assert {int(one["step"]) for one in fresh.optimizer.state.values()} == {5}
+
+
+def rates(**options):
+    made = trainer(rate=1.0, log_every=1, **options)
+    found, step = [], made.optimizer.step
+    made.optimizer.step = lambda: (found.append(float(made.optimizer.param_groups[0]["lr"])), step())[1]
+    made.fit(Rows(*numbers()), epochs=3)
+    return found
+
+
+def test_learning_rates_follow_the_schedule():
+    assert rates(schedule=Linear(end=0.5, by="epoch")) == [1.0] * 5 + [0.75] * 5 + [0.5] * 5
+    cosine = rates(schedule=Cosine(end=0.1), warmup=4)
+    assert cosine[:2] == pytest.approx([0.25, 0.49], abs=0.01)
+    assert cosine[-1] == pytest.approx(0.1)
+    by_torch = FromTorch(make=lambda one: torch.optim.lr_scheduler.ExponentialLR(one, 0.5))
+    assert rates(schedule=by_torch) == [1.0] * 5 + [0.5] * 5 + [0.25] * 5
+    by_step = FromTorch(make=lambda one: torch.optim.lr_scheduler.StepLR(one, 4), by="step")
+    assert rates(schedule=by_step) == pytest.approx([1.0] * 4 + [0.1] * 4 + [0.01] * 4 + [0.001] * 3)
+
+
+def test_a_plateau_lowers_the_rate():
+    schedule = FromTorch(make=lambda one: torch.optim.lr_scheduler.ReduceLROnPlateau(one, patience=0, factor=0.5))
+    _, history = fitted(evaluate=lambda model: {"flat": 1.0}, metrics={}, schedule=schedule, epochs=3)
+    assert [one.learning_rate for one in history.epochs] == [RATE, RATE, RATE / 2]
+
+
+def test_stops_early_and_knows_the_best():
+    scores = iter([3.0, 1.0, 2.0, 1.5, 0.0])
+    _, history = fitted(epochs=5, evaluate=lambda model: {"score": next(scores)}, metrics={}, patience=2)
+    assert [one.epoch for one in history.epochs] == [1, 2, 3, 4]
+    assert history.stopped_early
+    assert history.best_epoch == 2
+    with pytest.raises(BadRecipe, match="monitor='nothing'"):
+        fitted(monitor="nothing")
+
+
+def test_averaged_weights_are_what_is_evaluated():
+    made, history = fitted(ema=0.9, model=lambda: nn.Linear(6, 1))
+    averaged = nn.Linear(6, 1)
+    weights = []
+    torch.manual_seed(3)
+    plain = nn.Linear(6, 1)
+    average = torch.optim.swa_utils.AveragedModel(plain, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    average.update_parameters(plain)  # starts from the weights as they were made
+    again = trainer(model=plain, callbacks=[lambda record: weights.append(1)])
+    step = again.optimizer.step
+    again.optimizer.step = lambda: (step(), average.update_parameters(plain))[0]
+    again.fit(Rows(*numbers()), epochs=3)
+    averaged.load_state_dict(average.module.state_dict())
+    inputs, targets = numbers(seed=1)
+    expected = nn.functional.mse_loss(averaged(inputs), targets).sqrt().item()
+    assert history.last.scores["rmse"] == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(made.model.weight, plain.weight)
+
+
+def test_metrics_of_the_training_itself():
+    _, history = fitted(train_metrics={"error": Mean(lambda o, t: (o - t).square().mean())})
+    assert history.last.train_scores["error"] == pytest.approx(history.last.loss, rel=1e-5)
+
+
+def test_recomputed_blocks_train_the_same_with_the_same_random_numbers():
+    same(outcome(*fitted(activation_checkpointing=True)), outcome(*fitted()))
+    same(outcome(*fitted(activation_checkpointing=("body",))), outcome(*fitted()))
+    made, _ = fitted(activation_checkpointing=True)
+    assert "forward" not in vars(made.model.body)
+    with pytest.raises(BadRecipe, match="'tail', which the model does not have"):
+        fitted(activation_checkpointing=("tail",))
+
+
+def test_compiled_when_asked_for(monkeypatch):
+    """The compiler itself is torch's; here it hands the function back."""
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: asked.append(dynamic) or function)
+    said = []
+    same(outcome(*fitted(compile="on", say=said.append)), outcome(*fitted()))
+    assert asked == [False]
+    assert said[0].startswith("step: compiled")
+
+
+def test_half_precision_computes_losses_in_full():
+    kinds = []
+
+    def loss(outputs, targets):
+        kinds.append(outputs.dtype)
+        return nn.functional.mse_loss(outputs, targets)
+
+    _, history = fitted(precision="bf16", loss=loss)
+    assert set(kinds) == {torch.float32}
+    assert history.epochs[-1].loss < history.epochs[0].loss
+
+
+def test_channels_last():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(32, 1))
+    layouts = []
+    model[0].register_forward_pre_hook(
+        lambda module, args: layouts.append(args[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    images, targets = torch.randn(32, 3, 4, 4), torch.randn(32, 1)
+    fitted(model=model, channels_last=True, train=Rows(images, targets), valid=Rows(images, targets))
+    assert all(layouts)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "words"),
+    [
+        (BatchTooLarge, {"batch_size": 71}, "larger than the 70 rows"),
+        (EmptySplit, {"train": Rows(torch.zeros(0, 6), torch.zeros(0, 1))}, "training split is empty"),
+        (EmptySplit, {"valid": Rows(torch.zeros(0, 6), torch.zeros(0, 1))}, "validation split is empty"),
+        (DataElsewhere, {"train": Rows(*numbers(device="meta"))}, "is on meta, the model trains on cpu"),
+        (CaptureFailed, {"graph": "on"}, "no CUDA device"),
+        (BadRecipe, {"epochs": None}, "say how long"),
+        (BadRecipe, {"phases": (Phase(2),)}, "the phases of the recipe are 2"),
+        (BadRecipe, {"phases": (Phase(3, frozen=("nowhere",)),)}, "freezes 'nowhere'"),
+        (BadRecipe, {"phases": (Phase(3, frozen=("body", "head")),)}, "left to train"),
+        (BadRecipe, {"loss": lambda outputs, targets: 1.0}, "return a tensor or a dict"),
+    ],
+)
+def test_refused_with_one_clear_line(error, options, words):
+    with pytest.raises(error, match=words) as caught:
+        fitted(**options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"batch_size": 0}, {"accumulate": 0}, {"precision": "fp8"}, {"graph": "maybe"}, {"clip": 0.0}, {"ema": 1.0},
+        {"warmup": -1}, {"patience": 0}, {"log_every": 0}, {"evaluation_batch": 0},
+    ],
+)  # fmt: skip
+def test_wrong_values_of_a_recipe(values):
+    with pytest.raises(BadRecipe):
+        Recipe(**{"batch_size": 8, **values})
+
+
+def test_no_gpu_and_other_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(NoDevice, match='use device="cpu" or "auto"'):
+        trainer(device="cuda")
+    with pytest.raises(NoDevice, match="trains on cpu or cuda"):
+        trainer(device="meta")
+    with pytest.raises(BadRecipe, match="either loss or step"):
+        Trainer(nn.Linear(1, 1), None, None, Recipe(batch_size=1))
+
+
+@pytest.mark.parametrize("log_every", [200, 2])
+def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(log_every):
+    inputs, targets = numbers()
+    order = epoch_order(70, 0, 1, torch.device("cpu"))
+    targets = targets.clone()
+    broken = Rows(inputs, targets)
+
+    def poison(record):
+        if getattr(record, "scores", None) is not None:
+            targets[order[20]] = float("nan")  # in the second batch of the second epoch
+
+    with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 7 \(epoch 2\); no checkpoint was kept") as caught:
+        fitted(train=broken, callbacks=[poison], log_every=log_every)
+    assert caught.value.step == 7
+    _, history = fitted(train=broken, nan_guard=False)
+    assert history.last.loss != history.last.loss
+
+
+def test_an_error_of_the_data_comes_through_and_nothing_is_left_behind():
+    def fail(number, batch):
+        if number == 2:
+            raise OSError("row 40 cannot be read")
+        return batch
+
+    made = trainer()
+    with pytest.raises(OSError, match="row 40"):
+        made.fit(Stream(*numbers(), altered=fail), epochs=1)
+    made.fit(Rows(*numbers()), epochs=1)
+
+
+def test_sparse_gradients_are_trained_as_they_are():
+    model = nn.Sequential(nn.Embedding(10, 1, sparse=True), nn.Flatten(1))
+    rows = torch.arange(70)[:, None] % 10
+    data = Rows(rows, rows.float())
+    options = {"model": model, "optimizer": torch.optim.SGD, "rate": 0.5, "train": data, "valid": data}
+    _, history = fitted(epochs=5, **options)
+    assert history.last.loss < 0.5 * history.epochs[0].loss
+
+
+def test_a_loss_whose_names_change_is_refused():
+    names = iter(["a"] * 3 + ["b"] * 99)
+    with pytest.raises(BadRecipe, match="the loss returned loss, b, and loss, a before"):
+        fitted(loss=lambda outputs, targets: {next(names): (outputs - targets).square().mean()})

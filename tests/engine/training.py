@@ -1,0 +1,99 @@
+"""A small training, the data it needs, and what two of them must have in common."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import hotlap.engine.trainer
+from hotlap.engine import RMSE, Recipe, Trainer
+from tests.engine.tape import EmulatedRecorder
+
+ROWS = 70
+RATE = 2**-6  # the same number as a float32 on the device and as a float of Python
+
+
+class Rows:
+    """The least a resident source can be."""
+
+    def __init__(self, *tensors):
+        self.tensors, self.rows, self.device = tensors, len(tensors[0]), tensors[0].device
+
+    def gather(self, index):
+        return tuple(one.index_select(0, index) for one in self.tensors)
+
+
+class Stream:
+    """The least a streamed source can be; `altered(number, batch)` may change a batch on its way."""
+
+    def __init__(self, *tensors, altered=lambda number, batch: batch):
+        self.tensors, self.rows, self.altered = tensors, len(tensors[0]), altered
+
+    def batches(self, order, batch_size, device, drop_last):
+        for number, index in enumerate(order.split(batch_size)):
+            if len(index) == batch_size or not drop_last:
+                yield self.altered(number, tuple(one[index].to(device) for one in self.tensors))
+
+
+def numbers(rows=ROWS, seed=0, device="cpu"):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(rows, 6, generator=generator)
+    return inputs.to(device), (inputs.sum(1, keepdim=True) + inputs[:, :1] ** 2).to(device)
+
+
+class Net(nn.Module):
+    """With what a graph could get wrong: statistics in buffers, and random numbers."""
+
+    def __init__(self, dropout=0.2):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(dropout))
+        self.head = nn.Linear(12, 1)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs))
+
+
+def trainer(model=None, loss=nn.functional.mse_loss, optimizer=None, rate=RATE, device="cpu", **options):
+    """Options of the recipe, and under their own names those of the trainer."""
+    torch.manual_seed(3)
+    model = (model or Net)() if not isinstance(model, nn.Module) else model
+    optimizer = (optimizer or torch.optim.Adam)(model.parameters(), lr=rate)
+    names = {"inputs", "step", "metrics", "train_metrics", "evaluate", "callbacks", "sinks", "say", "progress"}
+    own = {name: options.pop(name) for name in names & set(options)}
+    own.setdefault("say", lambda line: None)
+    own.setdefault("metrics", {"rmse": RMSE()})
+    recipe = Recipe(**{"batch_size": 16, "onednn": "on", "compile": "off", **options})
+    return Trainer(model, loss, optimizer, recipe, device=device, **own)
+
+
+def fitted(epochs=3, train=None, valid=None, resume=False, recorder=None, monkeypatch=None, **options):
+    made = trainer(**options)
+    if recorder is not None:
+        monkeypatch.setattr(hotlap.engine.trainer, "recorder_for", lambda device: recorder)
+    source = train if train is not None else Rows(*numbers())
+    history = made.fit(source, valid if valid is not None else Rows(*numbers(seed=1)), epochs, resume)
+    return made, history
+
+
+def outcome(made, history):
+    """All that two trainings must have in common to the bit."""
+    optimizer = made.optimizer.state_dict()["state"]
+    moments = [one for state in optimizer.values() for one in state.values() if isinstance(one, torch.Tensor)]
+    scores = [(one.loss, one.scores, one.losses, one.train_scores, one.steps) for one in history.epochs]
+    return [*made.model.state_dict().values(), *moments], scores
+
+
+def same(one, other):
+    tensors, scores = one
+    others, other_scores = other
+    assert scores == other_scores
+    assert len(tensors) == len(others)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, others, strict=True))
+
+
+def captured(monkeypatch, **options):
+    """A training whose step is a graph, as far as the CPU can tell."""
+    recorder = EmulatedRecorder()
+    found = fitted(recorder=recorder, monkeypatch=monkeypatch, graph="on", **options)
+    assert recorder.replays > 0
+    return found

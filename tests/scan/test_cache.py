@@ -1,0 +1,148 @@
+"""Results kept by content: right or not at all."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hotlap import scanning
+from hotlap.model.scanned import Scan
+from hotlap.scanning import cache
+from tests.scan.command import PROGRAM, TWO, scan
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "from helper import note\n" + PROGRAM.replace("total += loss.item()", "note(loss)")
+    )
+    (tmp_path / "helper.py").write_text("def note(value):\n    return value.item()\n")
+    return tmp_path
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """How often files were really scanned."""
+    real, made = scanning.scan, []
+
+    def counted(*given, **named):
+        made.append(1)
+        return real(*given, **named)
+
+    monkeypatch.setattr(scanning, "scan", counted)
+    return made
+
+
+def test_an_unchanged_tree_is_not_scanned_again(scans):
+    first = scan(*TWO)
+    assert scan(*TWO) == first
+    assert len(scans) == 1
+    assert scan(*TWO, "--no-cache") == first
+    assert len(scans) == 2
+
+
+def test_a_change_of_one_file_changes_what_is_found_in_another(project, scans):
+    assert "helper.py:2" in scan(*TWO)[1]
+    (project / "train.py").write_text("import torch\n")
+    assert scan(*TWO)[0] == 0
+    assert len(scans) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda project: (project / "new.py").write_text("x = 1\n"),
+        lambda project: (project / "helper.py").rename(project / "other.py"),
+        lambda project: (project / "helper.py").unlink(),
+        lambda project: (project / "helper.py").write_text("def note(value):\n    return value.item() \n"),
+        lambda project: (project / "pyproject.toml").write_text("[tool.hotlap]\npedantic = true\n"),
+    ],
+)
+def test_whatever_may_matter_means_a_new_scan(project, scans, change):
+    scan(*TWO)
+    change(project)
+    scan(*TWO)
+    assert len(scans) == 2
+
+
+def test_other_rules_are_another_result(scans):
+    scan("--select", "H101")
+    assert "H201" in scan("--select", "H201")[1]
+    assert len(scans) == 2
+
+
+def test_a_file_around_the_scanned_one_counts(project, scans):
+    (project / "pyproject.toml").write_text("")
+    assert scan("helper.py", *TWO)[0] == 1
+    (project / "train.py").write_text("import torch\n")
+    assert scan("helper.py", *TWO)[0] == 0
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"{", b'{"findings": 3}', b"\xff\xfe", b"null"])
+def test_what_was_damaged_is_made_again(project, scans, rubbish):
+    first = scan(*TWO)
+    (kept,) = (project / ".hotlap" / "scan").glob("*.json")
+    kept.write_bytes(rubbish)
+    assert scan(*TWO) == first
+    assert len(scans) == 2
+    assert scan(*TWO) == first
+    assert len(scans) == 2
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(project):
+    (project / ".hotlap").write_text("a file where the folder should be")
+    assert scan(*TWO)[0] == 1
+
+
+def test_only_so_much_is_kept(tmp_path, monkeypatch):
+    for number in range(30):
+        cache.save(tmp_path / "few", f"{number}", Scan(()))
+    assert len(list((tmp_path / "few").glob("*.json"))) == 16
+    assert cache.load(tmp_path / "few", "29") == Scan(())
+    monkeypatch.setattr(cache, "_LARGEST", 100)
+    for number in range(5):
+        cache.save(tmp_path / "small", f"{number}", Scan(()))
+    assert [path.name for path in (tmp_path / "small").glob("*.json")] == ["4.json"]
+
+
+def test_many_at_once_leave_whole_results(project):
+    folder = project / "kept"
+
+    def save() -> None:
+        for number in range(20):
+            cache.save(folder, f"{number % 3}", Scan(()))
+
+    threads = [threading.Thread(target=save) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "0.json", "1.json", "2.json"]
+    assert all(cache.load(folder, name) == Scan(()) for name in "012")
+
+
+def test_all_cores_find_what_one_finds(project, monkeypatch):
+    from hotlap.scanning import Wanted, crew
+    from hotlap.source import files
+
+    monkeypatch.setattr(crew, "_ALONE", 0)
+    sources, _ = files.discover(["."])
+    wanted = Wanted(select=("H101", "H201"))
+    assert crew.scan(sources, wanted, cores=3) == crew.scan(sources, wanted, cores=1)
+    monkeypatch.setattr(crew, "_KEPT", 0)  # no room for trees: parsed again
+    assert crew.scan(sources, wanted, cores=1) == crew.scan(sources, wanted, cores=2)
+
+
+def test_a_process_that_is_killed_costs_time_and_no_findings(project, monkeypatch):
+    import os
+
+    from hotlap.scanning import Wanted, crew
+    from hotlap.source import files
+
+    sources, _ = files.discover(["."])
+    expected = crew.scan(sources, Wanted(), cores=1)
+    monkeypatch.setattr(crew, "_ALONE", 0)
+    monkeypatch.setattr(crew, "_work", lambda line, work: os._exit(9))
+    assert crew.scan(sources, Wanted(), cores=2) == expected

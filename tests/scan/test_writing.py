@@ -1,0 +1,111 @@
+"""--fix replaces a file whole or not at all, and keeps all of it that is not repaired."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hotlap.scanning import Wanted, repairing
+from hotlap.source import files
+from tests.scan.command import PROGRAM, TWO, scan
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def left_behind(project) -> list[str]:
+    return [path.name for path in project.iterdir() if path.name.startswith(".train")]
+
+
+def test_encoding_line_ends_and_byte_order_mark_stay(project):
+    text = "# -*- coding: latin-1 -*-\n# größe\n" + PROGRAM
+    (project / "train.py").write_bytes(text.replace("\n", "\r\n").encode("latin-1"))
+    (project / "marked.py").write_bytes(b"\xef\xbb\xbf" + PROGRAM.encode())
+    assert scan("--fix", *TWO)[0] == 0
+    data = (project / "train.py").read_bytes()
+    assert "größe".encode("latin-1") in data
+    assert b"empty_cache" not in data
+    assert data.count(b"\r\n") == data.count(b"\n") > 5
+    marked = (project / "marked.py").read_bytes()
+    assert marked.startswith(b"\xef\xbb\xbfimport torch")
+    assert b"empty_cache" not in marked
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n\n"])
+def test_the_end_of_the_file_stays(project, ending):
+    (project / "train.py").write_text(PROGRAM.rstrip() + ending)
+    assert scan("--fix", *TWO)[0] == 0
+    assert (project / "train.py").read_text().endswith("return total" + ending)
+
+
+def test_permissions_stay_and_a_link_stays_a_link(project):
+    (project / "real").mkdir()
+    (project / "train.py").rename(project / "real" / "code.py")
+    (project / "real" / "code.py").chmod(0o755)
+    (project / "train.py").symlink_to("real/code.py")
+    assert scan("--fix", "train.py", *TWO)[0] == 0
+    assert (project / "train.py").is_symlink()
+    assert "empty_cache" not in (project / "real" / "code.py").read_text()
+    assert (project / "real" / "code.py").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_write_that_fails_leaves_the_old_file(project, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(repairing.os, "fsync", full)
+    code, text = scan("--fix", *TWO)
+    assert code == 2
+    assert "No space left on device; it is as it was" in text
+    assert (project / "train.py").read_text() == PROGRAM
+    assert left_behind(project) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file(project, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    sources, _ = files.discover(["train.py"])
+    (one,), _ = repairing.repair(sources, Wanted(select=("H101",)), unsafe=False)
+    monkeypatch.setattr(repairing.os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        repairing.write(one)
+    assert (project / "train.py").read_text() == PROGRAM
+    assert left_behind(project) == []
+
+
+def test_a_file_that_was_changed_meanwhile_is_left_alone(project, monkeypatch):
+    real = repairing.write
+
+    def slow(one):
+        (project / "train.py").write_text("# mine\n" + PROGRAM)
+        real(one)
+
+    monkeypatch.setattr("hotlap.scanning.write", slow)
+    code, text = scan("--fix", *TWO)
+    assert code == 2
+    assert "train.py was changed while it was being scanned" in text
+    assert (project / "train.py").read_text() == "# mine\n" + PROGRAM
+
+
+def test_a_read_only_file_is_left_alone(project, monkeypatch):
+    monkeypatch.setattr(repairing.os, "access", lambda path, mode: mode != os.W_OK)
+    code, text = scan("--fix", *TWO)
+    assert code == 2
+    assert "read-only" in text
+    assert (project / "train.py").read_text() == PROGRAM
+
+
+def test_what_cannot_be_scanned_is_not_touched(project):
+    strange = {"old.py": b"print 'x'\n", "binary.py": b"\0\1\2", "latin.py": "x = 'größe'\n".encode("latin-1")}
+    for name, data in strange.items():
+        (project / name).write_bytes(data)
+    assert scan("--fix", *TWO)[0] == 0
+    for name, data in strange.items():
+        assert (project / name).read_bytes() == data
+    assert "empty_cache" not in (project / "train.py").read_text()

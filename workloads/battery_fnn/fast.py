@@ -1,0 +1,81 @@
+"""The training of naive.py on hotlap.engine: same data, model, loss, clipping, Adam, batch size and updates.
+
+All rows live on the device and on CUDA the whole step is one graph. What the CSV files become is kept in the engine's
+cache. The order of the shuffle is the engine's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import naive
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import cache as generated
+
+from hotlap.engine import RMSE, Checkpoints, EpochRecord, Recipe, StepRecord, Trainer
+from hotlap.engine.data import Cache, Tensors
+
+EVALUATION_BATCH = 1 << 17
+
+
+def row_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """Features and state of charge of every row, of both parts."""
+    arrays = {}
+    for part, frames in zip(("train", "valid"), naive.normalised_cycles(folder), strict=True):
+        features, targets = naive.row_dataset(frames).tensors
+        arrays[f"{part}_features"], arrays[f"{part}_targets"] = features.numpy(), targets.numpy()
+    return arrays
+
+
+def build_sources(folder: Path, device: torch.device) -> tuple[Tensors, Tensors]:
+    kept = Cache(generated.data_root() / "engine")
+    arrays = kept.arrays(row_arrays, inputs=[folder], arguments={"folder": folder}, version="1")
+    train, valid = (
+        Tensors(arrays[f"{part}_features"], arrays[f"{part}_targets"], device=device) for part in ("train", "valid")
+    )
+    return train, valid
+
+
+def tell(record: StepRecord | EpochRecord) -> None:
+    if isinstance(record, EpochRecord):
+        print(naive.epoch_line(record.epoch, record.loss, record.scores[naive.METRIC], record.seconds), flush=True)
+
+
+def train(settings: naive.Settings, folder: Path, out: Path, device: torch.device) -> float:
+    torch.manual_seed(settings.seed)
+    train_data, valid_data = build_sources(folder, device)
+    model = naive.build_model(settings)
+    recipe = Recipe(
+        batch_size=settings.batch_size,
+        evaluation_batch=EVALUATION_BATCH,
+        precision="fp16" if settings.mixed_precision else "tf32",
+        clip=settings.clip,
+        seed=settings.seed,
+        checkpoints=Checkpoints(out),
+    )
+    trainer = Trainer(
+        model,
+        naive.loss_function,
+        naive.build_optimizer(model, settings),
+        recipe,
+        metrics={naive.METRIC: RMSE()},
+        callbacks=[tell],
+        device=device,
+    )
+    print(naive.samples_line(train_data.rows, valid_data.rows), flush=True)
+    return trainer.fit(train_data, valid_data, settings.epochs).last.scores[naive.METRIC]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    settings, folder, out, device = naive.parse_arguments(arguments)
+    with naive.output_folder(out) as where:
+        print(naive.final_line(train(settings, folder, where, device), settings), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The training of naive.py on hotlap.engine: same data, model, loss, Adam, batch size and number of updates.
+
+Filters and names are encoded by whole columns, once: the result is kept in the engine's cache as a bit a value. On the
+device they are float32, so that a step gathers and does not cast. On CUDA the whole step is one graph. The order of the
+shuffle is the engine's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import data
+import h5py
+import naive
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import cache as generated
+
+from hotlap.engine import Checkpoints, Dice, EpochRecord, Recipe, StepRecord, Trainer
+from hotlap.engine.data import Cache, Tensors, bits, ngrams
+
+EVALUATION_BATCH = 8192
+
+
+def encoded(path: Path) -> dict[str, np.ndarray]:
+    """Bits and two-grams of everyone, eight to a byte."""
+    with h5py.File(path, "r") as file:
+        columns = tuple(file[name][:] for name in data.TEXT_COLUMNS)
+        filters = file["bloomfilter"][:]
+    both = {"bits": bits(filters), "labels": ngrams(columns, data.TWO_GRAMS)}
+    return {name: np.packbits(values.numpy(), axis=1) for name, values in both.items()}
+
+
+def unpacked(packed: np.ndarray, width: int, device: torch.device) -> Tensor:
+    """`[rows, width]` float32 on the device, unpacked there: an eighth of the bytes go over."""
+    places = torch.arange(7, -1, -1, device=device, dtype=torch.uint8)
+    out = torch.empty(len(packed), width, device=device)
+    for start in range(0, len(packed), EVALUATION_BATCH):  # bounds what the bytes take on their way
+        part = torch.from_numpy(np.ascontiguousarray(packed[start : start + EVALUATION_BATCH])).to(device)
+        out[start : start + len(part)] = (part[:, :, None] >> places & 1).flatten(1)[:, :width]
+    return out
+
+
+def build_sources(folder: Path, device: torch.device) -> tuple[Tensors, Tensors]:
+    """People known by name to train on, and the rest."""
+    path = folder / data.FILE_NAME
+    kept = Cache(generated.data_root() / "engine")
+    arrays = kept.arrays(encoded, inputs=[path], arguments={"path": path}, version="1")
+    inputs = unpacked(arrays["bits"], data.BITS, device)
+    labels = unpacked(arrays["labels"], len(data.TWO_GRAMS), device)
+    known = int(naive.TRAIN_SHARE * len(inputs))
+    return Tensors(inputs[:known], labels[:known]), Tensors(inputs[known:], labels[known:])
+
+
+def probabilities(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.sigmoid(outputs), labels
+
+
+def tell(record: StepRecord | EpochRecord) -> None:
+    if isinstance(record, EpochRecord):
+        print(naive.epoch_line(record.epoch, record.loss, record.scores[naive.METRIC], record.seconds), flush=True)
+
+
+def train(settings: naive.Settings, folder: Path, out: Path, device: torch.device) -> float:
+    torch.manual_seed(settings.seed)
+    train_data, valid_data = build_sources(folder, device)
+    model = naive.build_model(settings)
+    recipe = Recipe(
+        batch_size=settings.batch_size,
+        evaluation_batch=EVALUATION_BATCH,
+        higher_is_better=True,
+        seed=settings.seed,
+        checkpoints=Checkpoints(out),
+    )
+    trainer = Trainer(
+        model,
+        naive.loss_function,
+        naive.build_optimizer(model, settings),
+        recipe,
+        metrics={naive.METRIC: Dice(naive.THRESHOLD, of=probabilities)},
+        callbacks=[tell],
+        device=device,
+    )
+    print(naive.samples_line(train_data.rows, valid_data.rows), flush=True)
+    return trainer.fit(train_data, valid_data, settings.epochs).last.scores[naive.METRIC]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    settings, folder, out, device = naive.parse_arguments(arguments)
+    with naive.output_folder(out) as where:
+        print(naive.final_line(train(settings, folder, where, device), settings), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
