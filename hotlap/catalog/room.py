@@ -24,9 +24,31 @@ def cores(environ: Mapping[str, str] = os.environ, cgroup: Path = CGROUP) -> int
     return max(1, here // max(1, int(ranks) if ranks.isdecimal() else 1))
 
 
+def gpus(torch: Any) -> int:
+    """That the program may use, counted without starting CUDA: it may still choose among them, or fork.
+
+    torch.cuda.is_available() would start the driver, which from then on ignores CUDA_VISIBLE_DEVICES.
+    """
+    return int(torch.cuda.device_count())
+
+
+def gpu_name(torch: Any) -> str:
+    """Of the first one, by NVML: torch would start CUDA to tell it."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        first = torch.cuda._parse_visible_devices()[0]
+        by_number = isinstance(first, int)
+        device = pynvml.nvmlDeviceGetHandleByIndex(first) if by_number else pynvml.nvmlDeviceGetHandleByUUID(first)
+        return str(pynvml.nvmlDeviceGetName(device))
+    except Exception:  # noqa: BLE001 no NVML, or a form of CUDA_VISIBLE_DEVICES it does not know
+        return str(torch.cuda.get_device_name())
+
+
 def training_threads(torch: Any) -> int:
     """With a GPU only the thread that issues its work; else torch computes on all its threads."""
-    return 1 if torch.cuda.is_available() else int(torch.get_num_threads())
+    return 1 if gpus(torch) else int(torch.get_num_threads())
 
 
 def workers_by_memory(batch_bytes: int, depth: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hotlap.catalog import entries
 from hotlap.catalog.moments import Moments
+from hotlap.catalog.room import gpu_name, gpus
 from hotlap.catalog.site import Site
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
@@ -42,8 +43,8 @@ def difference(proven: Circumstances, torch: Any) -> str | None:
 
 
 def hardware(torch: Any) -> str:
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    if count := gpus(torch):
+        return f"{count} × {gpu_name(torch)}"
     return f"{os.cpu_count()} cores, {platform.machine()}"
 
 
@@ -119,7 +120,7 @@ class Running:
 def unmet(site: Site, torch: Any) -> str | None:
     """Why an entry cannot do anything on this machine."""
     entry = site.entry
-    if entry.device == "cuda" and not torch.cuda.is_available():
+    if entry.device == "cuda" and not gpus(torch):
         return NO_GPU
     numbers = torch.__version__.split("+")[0].split(".")[:2]
     if all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < entry.torch:

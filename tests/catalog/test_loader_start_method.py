@@ -65,7 +65,7 @@ def test_training_outside_of_the_guard_is_noticed(tmp_path):
 class Site:
     def __init__(self, asked=False, alongside=(), cuda=False, available=False):
         self.asked, self.alongside = asked, frozenset(alongside)
-        cuda_ = types.SimpleNamespace(is_initialized=lambda: cuda, is_available=lambda: available)
+        cuda_ = types.SimpleNamespace(is_initialized=lambda: cuda, device_count=lambda: int(available))
         self.torch = types.SimpleNamespace(cuda=cuda_)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -101,7 +102,7 @@ def test_an_entry_that_cannot_be_applied_is_withdrawn_and_the_others_stay(plante
     ("parts", "why"), [({"device": "cuda"}, "no GPU that torch can use"), ({"torch": (99, 0)}, "needs torch 99.0")]
 )
 def test_a_requirement_that_is_not_met_is_no_effect_with_the_reason(planted, seams, monkeypatch, parts, why):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     planted(demanding={"apply": lambda site: 1 / 0, **parts})
     running = Running(torch, choices("demanding"), seams)
     running.begin()
@@ -203,8 +204,24 @@ def test_differences_are_named():
     assert difference(circumstances(), torch) is None
     assert "torch 1.0, this is" in (difference(circumstances(torch="1.0"), torch) or "")
     assert "8 × Fast GPU, this is" in (difference(circumstances(hardware="8 × Fast GPU"), torch) or "")
-    gpu = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, get_device_name=lambda: "Fast GPU")
+    gpu = SimpleNamespace(device_count=lambda: 2, get_device_name=lambda: "Fast GPU")
     assert room.hardware(SimpleNamespace(cuda=gpu)) == "2 × Fast GPU"
+
+
+@pytest.mark.parametrize("visible", [1, "GPU-5"])
+def test_a_gpu_is_named_without_starting_cuda(visible, monkeypatch):
+    def name(device):
+        return {1: "Second GPU", "GPU-5": "Fifth GPU"}[device]
+
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetName=name,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    gpu = SimpleNamespace(device_count=lambda: 1, _parse_visible_devices=lambda: [visible])
+    assert room.hardware(SimpleNamespace(cuda=gpu)) == f"1 × {name(visible)}"
 
 
 def test_what_is_applied_to_a_model_trained_later_is_said_then(planted, seams, capsys):

@@ -83,7 +83,7 @@ def test_the_programs_choice_by_the_newer_interface_stays(site, monkeypatch):
 
 
 def test_without_a_gpu_they_do_nothing(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with hotlap.enable(None, with_=["tf32", "cudnn-autotuner", "recurrent"]) as under:
         assert {one.why for one in under.outcomes} == {"no GPU that torch can use"}
         assert torch.get_float32_matmul_precision() == "highest"

@@ -7,6 +7,7 @@ from typing import Any
 
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.room import gpus
 from hotlap.catalog.site import Site
 from hotlap.catalog.weighing import weigh
 
@@ -33,7 +34,7 @@ def found(site: Site, making: Making) -> str:
     """Not by fork once graphs of the device will be captured or, where it was asked for, the device is in use."""
     if making.start_method != "fork":
         raise NoEffect(f"workers start by {making.start_method} already")
-    graphs = GRAPHS in site.alongside and site.torch.cuda.is_available()
+    graphs = GRAPHS in site.alongside and gpus(site.torch) > 0
     if graphs or (site.asked and site.torch.cuda.is_initialized()):
         return CLEAN
     raise NoEffect("a fork is safe here: no CUDA graph will be captured")
