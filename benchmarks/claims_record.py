@@ -1,0 +1,138 @@
+"""What benchmarks/claims.py keeps, and the figures drawn from it. Times are in seconds, memory in MiB.
+
+The changes of one workload are measured in blocks: naive and a few changes, run A B C, then C B A. A change is compared
+with naive in its own block only, so a drift of the machine hits both alike; or with the change it is `against`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from claims_book import DEVICE_MEMORY, HOST_MEMORY, STARTUP, TRAINING, Book, Claim
+
+from hotlap.bench import contract
+from hotlap.bench.record import TRAINED, Run
+from hotlap.bench.summary import steady
+from hotlap.errors import RecordUnreadable
+from hotlap.judge.ratio import Ratio, Work, ratio
+from hotlap.model.codec import from_json, to_json
+from hotlap.model.observation import Machine
+
+BENCHMARK = "claims"
+NAIVE = "naive"
+LOST = re.compile(r"\bloss (nan|-?inf)\b")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    block: int
+    run: Run  # its arm is naive or the name of a change
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claims:
+    schema: int
+    benchmark: str
+    date: str
+    command: str
+    machine: Machine
+    versions: Mapping[str, str]
+    environment: Mapping[str, str]  # variables that decide how fast torch is
+    device: str
+    size: str
+    repeats: int
+    epochs: Mapping[str, int]  # by workload
+    host_memory: str  # "PSS", where shared pages count once, or "RSS"
+    sources: Mapping[str, str]  # by workload: of naive.py and what it imports
+    changes: Mapping[str, str]  # name → fingerprint of what was run
+    blocks: tuple[tuple[str, ...], ...]  # names of changes
+    taken: tuple[Taken, ...]
+
+    def block_of(self, change: str) -> int | None:
+        return next((number for number, names in enumerate(self.blocks) if change in names), None)
+
+    def runs(self, block: int, arm: str) -> list[Run]:
+        found = [one.run for one in self.taken if (one.block, one.run.arm) == (block, arm)]
+        return sorted(found, key=lambda run: run.seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """What was measured for one claim."""
+
+    ratio: Ratio | None  # before / after; above 1 is a gain
+    first_epoch: tuple[float, float] | None  # seconds of naive and of the change, in the first run of each
+    broken: str | None
+    stale: bool  # claims.toml says another change now
+
+
+def save(record: Claims, path: Path) -> None:
+    """Atomic: after a crash all finished runs are there."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(to_json(record), encoding="utf-8")
+    draft.replace(path)
+
+
+def load(path: Path) -> Claims:
+    record = from_json(Claims, path.read_text(encoding="utf-8"), path.name)
+    if record.benchmark != BENCHMARK:
+        raise RecordUnreadable(f"{path.name} is a result of {record.benchmark!r}, not of claims")
+    return record
+
+
+def works(run: Run, measure: str) -> list[Work]:
+    """The units of one run: its epochs but the first, or the run as a whole."""
+    if measure == TRAINING:
+        return steady(contract.read(run.lines))
+    if measure == STARTUP:
+        return [Work(samples=1, seconds=line.at) for line in run.lines if contract.TRAIN.fullmatch(line.text)]
+    if measure in (HOST_MEMORY, DEVICE_MEMORY):
+        peak = run.peak_host_mb if measure == HOST_MEMORY else run.peak_device_mb
+        return [Work(samples=1, seconds=peak)] if peak else []
+    printed = [float(found[1]) for line in run.lines if (found := re.search(rf"\b{measure} (\S+)", line.text))]
+    return [Work(samples=1, seconds=seconds) for seconds in printed[1:] or printed]
+
+
+def figure(record: Claims, claim: Claim, book: Book) -> Figure | None:
+    """None where the change was not run."""
+    change = book.changes[claim.measured_by or ""]
+    block = record.block_of(change.name)
+    if block is None or not record.runs(block, change.name):
+        return None
+    naive, changed = record.runs(block, change.against or NAIVE), record.runs(block, change.name)
+    broken = [run.why or run.ended for run in (*naive, *changed) if run.ended != TRAINED]
+    broken += [f"the loss became {lost}" for run in changed if (lost := _lost(run))]
+    before, after = (_arm(runs, claim.measure) for runs in (naive, changed))
+    if change.undone:
+        before, after = after, before
+    timed = claim.measure == TRAINING and not change.undone
+    return Figure(
+        ratio=ratio(after, before) if before and after else None,
+        first_epoch=_first_epochs(naive, changed) if timed else None,
+        broken=broken[0] if broken else None,
+        stale=record.changes.get(change.name) != book.fingerprint(change, record.device, record.size),
+    )
+
+
+def _arm(runs: Sequence[Run], measure: str) -> list[list[Work]]:
+    units = [works(run, measure) for run in runs if run.ended == TRAINED]
+    return [one for one in units if one]
+
+
+def _lost(run: Run) -> str | None:
+    """A training that broke down is no faster training."""
+    return next((found[1] for line in run.lines if (found := LOST.search(line.text))), None)
+
+
+def _first_epochs(naive: Sequence[Run], changed: Sequence[Run]) -> tuple[float, float] | None:
+    """Of the first run: what was compiled is read from torch's cache in later ones."""
+    firsts = [
+        [contract.read(run.lines).epochs[0].seconds for run in runs if run.ended == TRAINED][:1]
+        for runs in (naive, changed)
+    ]
+    return (firsts[0][0], firsts[1][0]) if all(firsts) else None
