@@ -109,7 +109,7 @@ def _follow(words: list[str], farewell: int, max_seconds: float | None, on_line:
         tail, said = _tail(errors), _said(errors)
     return Ending(
         exit_code=process.returncode,
-        seconds=seconds,
+        seconds=max([seconds, *(line.at for line in lines[-1:])]),  # the last line is read after the end, if only just
         lines=tuple(lines),
         errors=tail,
         said=said,
