@@ -28,8 +28,8 @@ HOW = """## Arms against arms
 
 `hotlap bench` trains the bundled workloads by several arms, interleaved, in fresh processes, on the same data. *naive*
 is the pipeline as the report found it, *lightning* and *accelerate* the same training with the frameworks' own fast
-settings, *run* the naive script under `hotlap run`, *engine* the same written on `hotlap.engine`, *limit* the same written
-by hand for the hardware. Measure it yourself: `hotlap bench --size tiny`.
+settings, *run* the naive script under `hotlap run`, *engine* the same written on `hotlap.engine`, *limit* the same
+written by hand for the hardware. Measure it yourself: `hotlap bench --size tiny`.
 """
 OVERHEAD = """## What observing costs
 

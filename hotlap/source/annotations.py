@@ -58,7 +58,7 @@ def _of_name(term: Term) -> Term:
     if not isinstance(term, tuple) or term[0] != "name":
         return ("call", term) if isinstance(term, tuple) and term[0] == "def" else UNKNOWN
     name = term[1]
-    if name in ("typing.Any", "object"):
+    if name in ("typing.Any", "object", "dict", "list", "tuple", "set"):  # of what, the callers tell
         return UNKNOWN
     if name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor", "torch.BoolTensor"):
         return TENSOR

@@ -58,6 +58,8 @@ def prepared(base: Term, arguments: list[Term]) -> Term | None:
 def method_of_unknown(base: Term, name: str, node: ast.Call) -> Term | None:
     if name == "item":
         return NUMBER
+    if name in torch_names.WEIGHTS:
+        return torch_names.WEIGHTS[name]
     if name in ("to", "cuda"):
         return hosted(base) if to_host(node) else moved(base)
     if name == "cpu":
@@ -174,6 +176,12 @@ def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
     return given.get(node.id, -1) if isinstance(node, ast.Name) else -1
 
 
+def mark_module(names: dict[str, Term], name: str, known: Term) -> None:
+    """Only modules have what was called on it."""
+    if known == UNKNOWN or isinstance(known, tuple):
+        names[name] = join(known, MODULE)
+
+
 def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
     """What a loop gives is moved to a device."""
     number = given_by(node, given)
@@ -183,7 +191,7 @@ def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop])
 
 def mark_use(call: ast.Call, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
     """What a loop gives goes into a call."""
-    for argument in call.args:
+    for argument in (*call.args, *(word.value for word in call.keywords)):
         if isinstance(argument, ast.Name) and argument.id in given:
             loops[given[argument.id]].unpacks = True
 

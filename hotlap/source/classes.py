@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hotlap.source import torch_names
 from hotlap.source.facts import Class, Summary
-from hotlap.source.terms import Term
+from hotlap.source.terms import MODULE, Term
 
 _MOST_OVERRIDES = 64  # of a method; a base class of so many says nothing about one of them
 
@@ -111,6 +111,28 @@ class Classes:
             and any("forward" in one.methods for _, one in self.lineage(path, owner))
             and not any("Function" in name for name in names)
         )
+
+    def is_model(self, answer: Term) -> bool:
+        """A module of torch's, or an object of a class that is one."""
+        if isinstance(answer, tuple) and answer[0] == "instance":
+            return self.is_module(answer[1], self.files[answer[1]].classes[answer[2]])
+        if isinstance(answer, tuple) and answer[0] == "join":
+            return any(map(self.is_model, answer[1:]))
+        return answer == MODULE
+
+    def is_loader(self, answer: Term) -> bool:
+        """An object of a class that inherits from torch's loader."""
+        if not isinstance(answer, tuple) or answer[0] != "instance":
+            return False
+        names = self.base_names(answer[1], self.files[answer[1]].classes[answer[2]])
+        return any(name.endswith("DataLoader") for name in names)
+
+    def gives_in_turn(self, answer: Term) -> bool:
+        """An object of the project's that says itself what iterating over it gives; layers in a row are none."""
+        if not isinstance(answer, tuple) or answer[0] != "instance":
+            return False
+        owner = self.files[answer[1]].classes[answer[2]]
+        return self.method(answer[1], owner, "__iter__") is not None and not self.is_module(answer[1], owner)
 
     def is_dataset(self, path: str, owner: Class) -> bool:
         return any(name.endswith("Dataset") for name in self.base_names(path, owner))

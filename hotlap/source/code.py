@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence, Frequency
+from hotlap.source import modes
 from hotlap.source.classes import Reference
 from hotlap.source.facts import Function
 from hotlap.source.flow import FileReader, read_closely
@@ -207,7 +208,12 @@ class Code:
             )
             for node in ast.walk(loop)
         )
-        return inside or self.hotness.under_no_grad(Reference(self.path, function.name))
+        return inside or modes.under_no_grad(self.project, self.hotness.callers, Reference(self.path, function.name))
+
+    def put_to_eval(self, node: ast.AST) -> bool:
+        function = self._reader_function(node)
+        known = Reference(self.path, function.name) if function is not None else None
+        return known is not None and modes.put_to_eval(self.project, self.hotness.callers, known)
 
     # How often it runs
 

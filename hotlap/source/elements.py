@@ -139,7 +139,10 @@ def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
         return ast.unparse(node.args[0]) in names or _is_array(code, node.args[0])
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
         return _is_array(code, node.value.value)
-    return isinstance(node, ast.Name) and "batch" in node.id.lower()
+    if isinstance(node, ast.Name) and "batch" not in node.id.lower():
+        made = _last_value(code, node)  # `n = inputs.size(0)`: only tensors are asked for one of their sizes
+        return isinstance(made, ast.Call) and last_name(made.func) == "size" and bool(made.args)
+    return isinstance(node, ast.Name)
 
 
 def _is_array(code: Code, node: ast.expr) -> bool:

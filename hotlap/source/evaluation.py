@@ -21,9 +21,9 @@ def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
         assert isinstance(node, Repeated)
         if not code.is_batch_loop(node) or trains(code, node):
             continue
-        if not model_calls(code, node) and not _helper_calls(code, node):
+        if not runs_model(code, node):
             continue
-        yield node, _is_put_to_eval(code, node)
+        yield node, code.put_to_eval(node) or _is_put_to_eval(code, node)
 
 
 def trains(code: Code, loop: Repeated) -> bool:
@@ -34,7 +34,12 @@ def trains(code: Code, loop: Repeated) -> bool:
     return any(isinstance(node, ast.Call) and last_name(node.func) in _TRAINS for node in ast.walk(loop))
 
 
-def model_calls(code: Code, loop: Repeated) -> list[ast.Call]:
+def runs_model(code: Code, block: Repeated | ast.With) -> bool:
+    """A module is called in it, or a function of this file that calls one."""
+    return bool(model_calls(code, block)) or _helper_calls(code, block)
+
+
+def model_calls(code: Code, loop: Repeated | ast.With) -> list[ast.Call]:
     return [
         node
         for statement in loop.body
@@ -43,7 +48,7 @@ def model_calls(code: Code, loop: Repeated) -> list[ast.Call]:
     ]
 
 
-def _helper_calls(code: Code, loop: Repeated) -> bool:
+def _helper_calls(code: Code, loop: Repeated | ast.With) -> bool:
     """A function of this file, called in the loop, calls a model with its graph: `self._predict_batch(x)`."""
     lines = {
         code.project.function(target).line

@@ -15,6 +15,7 @@ from hotlap.source.calls import (
     given_by,
     is_library,
     is_on_device,
+    mark_module,
     mark_moving,
     mark_use,
     may_be_function,
@@ -287,6 +288,7 @@ class Expressions:
             for frame in self.stack:
                 if frame >= 0:
                     self.function.loops[frame].models = True
+                    self.function.loops[frame].quiet |= self.no_grad
 
     def _notice_method(self, node: ast.Call, function: ast.Attribute, callee: Term) -> None:
         name = function.attr
@@ -299,10 +301,10 @@ class Expressions:
             self.reader.register(self, node)
         elif name in ("to", "cuda") and self.loop_names:
             mark_moving(function.value, self.loop_names, self.function.loops)
-        elif name in OF_MODULES and not node.args and isinstance(function.value, ast.Name):
-            known = self.lookup(function.value.id)
-            if known == UNKNOWN or isinstance(known, tuple):
-                self.names[function.value.id] = join(known, MODULE)
+        elif name in OF_MODULES and not node.args:
+            self.function.evaluates = self.function.evaluates or name == "eval"
+            if isinstance(function.value, ast.Name):
+                mark_module(self.names, function.value.id, self.lookup(function.value.id))
         elif name == "step" and updates(function.value, self.lookup):
             self.function.updates = True
             loop = self._innermost()

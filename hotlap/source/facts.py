@@ -32,6 +32,7 @@ class Loop:
     updates: bool = False  # steps an optimizer right in it
     feeds: bool = False  # gives something on the device to what may be a module
     models: bool = False  # calls a module right in it
+    quiet: bool = False  # the same, without recording a graph
     unpacks: bool = False  # gives what it iterates over to a call
     yields: bool = False  # right in it
     strided: bool = False  # over pieces of one sequence
@@ -61,6 +62,7 @@ class Function:
     steps: bool = False  # a backward pass in no loop of its own
     builds: bool = False  # makes an optimizer: it is a whole training, not a step
     updates: bool = False  # steps an optimizer
+    evaluates: bool = False  # puts a model in evaluation mode
     rare: bool = False  # answers a question that is true now and then: step % n == 0
     asked: list[tuple[Term, int]] = field(default_factory=list)  # what a branch depends on, and its guard otherwise
     no_grad: bool = False

@@ -16,7 +16,7 @@ from hotlap.source.reader import Reader
 from hotlap.source.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
 
 _WEIGHTS = frozenset(
-    "parameters named_parameters modules named_modules children state_dict buffers param_groups".split()
+    "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights".split()
 )
 _ANSWERING = ("def", "name", "attr")
 _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
@@ -302,6 +302,10 @@ class Body(Expressions):
         after = self.names
         for name in statements.converted(node):
             before[name] = after.get(name, UNKNOWN)
+        for name in statements.tested_for_tensor(node.test):
+            known = before.get(name, UNKNOWN)
+            if known == TENSOR or known[:1] == ("param",):  # what was taken out of a batch may be a list of tensors
+                before[name] = UNKNOWN
         self.names = before
         self.guarded(node.orelse, other)
         self._merge(after)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source.classes import Reference
+from hotlap.source.containers import sampled_modules
 from hotlap.source.facts import Call, Class, Function
 from hotlap.source.heat import Heat, Side
 from hotlap.source.project import Project
@@ -23,6 +24,7 @@ _EVALUATE_BATCH = frozenset(
     "on_test_batch_start on_test_batch_end validation_step_end eval_step test_on_batch on_prediction_step "
     "after_val_iter".split()
 )
+_EVALUATE_STEP = _EVALUATE_BATCH | frozenset("val_step valid_step evaluation_step evaluate_step eval_batch".split())
 _EPOCH = frozenset(
     "on_train_epoch_start on_train_epoch_end on_validation_epoch_start on_validation_epoch_end on_epoch_end "
     "on_epoch_begin on_epoch_start training_epoch_end validation_epoch_end before_epoch after_epoch "
@@ -57,13 +59,17 @@ def runs_its_arguments(callee: Term) -> bool:
 
 
 def roots(project: Project) -> Iterator[tuple[Reference, Heat]]:
+    transforms = set(sampled_modules(project))
     for path, summary in project.files.items():
         for owner in summary.classes.values():
-            yield from _of_class(project, path, owner)
+            yield from (one for one in _of_class(project, path, owner) if one[0] not in transforms)
         for name, function in summary.functions.items():
             yield from _of_function(project, Reference(path, name), function)
             for call in function.calls:
                 yield from _of_call(project, path, call)
+    for one in transforms:
+        step = Step(one.path, project.function(one).line, f"{one.name} prepares a sample")
+        yield one, _heat(Frequency.SAMPLE, 2, step)
 
 
 def _of_class(project: Project, path: str, owner: Class) -> Iterator[tuple[Reference, Heat]]:
@@ -86,9 +92,11 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
             return found
     if method in _TRAIN_BATCH and project.files[path].functions[f"{owner.name}.{method}"].steps:
         return Frequency.BATCH, 0, f"{short}.{method} makes a training step"
+    if method in _EVALUATE_STEP and _has_training_step(project, path, owner):
+        return Frequency.BATCH, 1, f"{short}.{method} makes a step of an evaluation"
     if method in ("__getitem__", "__getitems__") and project.is_dataset(path, owner):
         return Frequency.SAMPLE, 2, f"{short}.{method} loads a sample"
-    if method == "step" and any(name.endswith("Optimizer") for name in names):
+    if method == "step" and _is_optimizer(names, project.files[path].functions[f"{owner.name}.step"]):
         return Frequency.BATCH, 0, f"{short}.step is called every training batch"
     if method == "update" and any(name.endswith("Metric") for name in names):
         return Frequency.BATCH, 1, f"{short}.update is called every batch of an evaluation"
@@ -97,6 +105,29 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
     if method == "forward" and project.is_module(path, owner):
         return Frequency.BATCH, 0, f"{short}.forward is called every batch"
     return None
+
+
+def _has_training_step(project: Project, path: str, owner: Class) -> bool:
+    """A trainer written by hand: a method of its makes training steps, so its evaluation steps are per batch too."""
+    return any(
+        project.files[where].functions[f"{one.name}.{method}"].steps
+        for where, one in project.lineage(path, owner)
+        for method in one.methods & _TRAIN_BATCH
+    )
+
+
+def evaluation_steps(project: Project) -> Iterator[Reference]:
+    """Steps of an evaluation that a trainer written by hand calls in a loop of its own."""
+    for path, summary in project.files.items():
+        for owner in summary.classes.values():
+            found = owner.methods & _EVALUATE_STEP
+            if found and _has_training_step(project, path, owner):
+                yield from (Reference(path, f"{owner.name}.{method}") for method in found)
+
+
+def _is_optimizer(names: set[str], step: Function) -> bool:
+    """Also a wrapper: `step(self, closure=None)` that steps another one."""
+    return any(name.endswith("Optimizer") for name in names) or (step.updates and "closure" in step.parameters)
 
 
 def _framework_hook(method: str, names: set[str], short: str) -> tuple[Frequency, int, str] | None:

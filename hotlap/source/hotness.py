@@ -11,13 +11,14 @@ from functools import cached_property
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import hooks
 from hotlap.source.classes import Reference
+from hotlap.source.containers import moved_batches
 from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD, Call, Function, Loop, Stack
 from hotlap.source.heat import Heat, Side
 from hotlap.source.modules import argument
 from hotlap.source.project import Project
 from hotlap.source.statements import is_static
 from hotlap.source.steps import grow, is_trial, steppers
-from hotlap.source.terms import BATCH, EXTENT, HOST, LOADERS, MODULE, NUMPY, TENSOR, Term
+from hotlap.source.terms import BATCH, EXTENT, HOST, LOADERS, NUMBER, NUMPY, TENSOR, Term
 
 _LONGEST = 12  # calls in a chain
 
@@ -42,6 +43,7 @@ class Hotness:
             if function.loops:
                 self.kinds[reference] = [self._kind(reference, loop) for loop in function.loops]
         self._mark_stepping_loops()
+        self._mark_evaluating_loops()
         self._mark_gathering_loops()
         self.loopers = self._loopers()
         self._mark_epochs()
@@ -100,9 +102,13 @@ class Hotness:
             return LoopKind.ELEMENT
         if loop.comprehension or loop.weights:
             return LoopKind.PLAIN
+        if self.project.is_loader(over):
+            return LoopKind.BATCH
+        if self.project.gives_in_turn(over) and self._calls_module(reference, loop, deep=1):
+            return LoopKind.BATCH_LIKELY
         if loop.moves and (loop.feeds or self._calls_module(reference, loop)):
             return LoopKind.BATCH_LIKELY
-        if loop.no_grad and loop.unpacks and self._calls_module(reference, loop):
+        if loop.unpacks and (self._calls_module(reference, loop) if loop.no_grad else self._infers(reference, loop)):
             return LoopKind.BATCH_LIKELY
         return LoopKind.PLAIN
 
@@ -117,20 +123,33 @@ class Hotness:
             return next((part for part in term[1:] if part in LOADERS), term)
         return term
 
-    def _calls_module(self, reference: Reference, loop: Loop) -> bool:
+    def _calls_module(self, reference: Reference, loop: Loop, deep: int = 0) -> bool:
         if loop.models:
             return True
         function = self.project.function(reference)
         number = function.loops.index(loop)
-        for call in function.calls:
-            if number in call.stack and self._is_module(self.project.answer(call.callee, reference.path)):
-                return True
-        return False
+        return any(number in call.stack and self._runs_module(call, reference.path, deep) for call in function.calls)
 
-    def _is_module(self, answer: Term) -> bool:
-        if isinstance(answer, tuple) and answer[0] == "instance":
-            return self.project.is_module(answer[1], self.project.files[answer[1]].classes[answer[2]])
-        return answer == MODULE
+    def _infers(self, reference: Reference, loop: Loop) -> bool:
+        """Calls a module without recording a graph, in a loop that itself says nothing of graphs."""
+        function = self.project.function(reference)
+        number = function.loops.index(loop)
+        if loop.over == NUMBER:  # steps of a generation
+            return False
+        return loop.quiet or any(
+            call.no_grad and number in call.stack and self._runs_module(call, reference.path, 0)
+            for call in function.calls
+        )
+
+    def _runs_module(self, call: Call, origin: str, deep: int) -> bool:
+        """The call runs a module, or one of the functions that it runs does."""
+        if self.project.is_model(self.project.answer(call.callee, origin)):
+            return True
+        return deep > 0 and any(
+            self._runs_module(inner, target.path, deep - 1)
+            for target in self.project.targets(call.callee, origin)
+            for inner in self.project.function(target).calls
+        )
 
     def _mark_stepping_loops(self) -> None:
         for reference, function in self.project.functions():
@@ -140,6 +159,13 @@ class Hotness:
                     continue
                 if any(target in self.steppers for target in self._called(call, reference.path)):
                     self.kinds[reference][number] = LoopKind.BATCH
+
+    def _mark_evaluating_loops(self) -> None:
+        for step in hooks.evaluation_steps(self.project):
+            for reference, call in self.callers.get(step, ()):
+                number = innermost(call.stack, self.project.function(reference))
+                if number >= 0 and self.kinds[reference][number] is LoopKind.PLAIN:
+                    self.kinds[reference][number] = LoopKind.BATCH_LIKELY
 
     def _mark_gathering_loops(self) -> None:
         """Around a loop over micro-batches that only gathers gradients, the loop that steps is the one over batches."""
@@ -211,7 +237,7 @@ class Hotness:
                 self.functions[reference] = heat
         waiting.extend(reference for reference, _ in self.project.functions())
         self._reach(waiting)
-        for reference, heat in self._unreached_steps():
+        for reference, heat in (*self._unreached_steps(), *moved_batches(self.project, self.functions)):
             self.functions[reference] = heat
             waiting.append(reference)
         self._reach(waiting)
@@ -245,15 +271,6 @@ class Hotness:
             heat.side is Side.TRAIN and heat.hot and not reference.name.endswith(".forward")
             for reference, heat in self.functions.items()
         )
-
-    def under_no_grad(self, reference: Reference, deep: int = 0) -> bool:
-        """Everybody who calls it does so without recording a graph."""
-        if self.project.function(reference).no_grad:
-            return True
-        callers = self.callers.get(reference, [])
-        if not callers or deep > 4:
-            return False
-        return all(call.no_grad or self.under_no_grad(caller, deep + 1) for caller, call in callers)
 
     @cached_property
     def _hot_files(self) -> set[str]:
@@ -329,6 +346,8 @@ class Hotness:
         return self._evaluating[key]
 
     def _in_batch_loop(self, heat: Heat | None, reference: Reference, loop: Loop, kind: LoopKind) -> Heat:
+        if kind is LoopKind.BATCH_LIKELY and heat is not None and heat.hot and heat.side is Side.TRAIN:
+            return heat  # over parts of a batch, within a training step
         trains = loop.trains or (not loop.no_grad and self._trains_within(reference, loop))
         text = "training loop" if trains else "evaluation loop" if loop.no_grad else "loop over batches"
         side = heat.side if heat is not None and heat.side is Side.LOAD else Side.TRAIN if trains else Side.EVALUATE
@@ -360,7 +379,7 @@ class Hotness:
             return heat._replace(confidence=Confidence.LOW)
         often = heat.frequency.rank > Frequency.RARE.rank
         if guard == RECORD:
-            return heat._replace(frequency=Frequency.RARE) if often else heat
+            return heat._replace(frequency=Frequency.RARE) if often else heat._replace(maybes=heat.maybes + 1)
         if guard in (RARE, FIRST, ERROR):
             return heat._replace(frequency=Frequency.RARE) if often else heat._replace(rarely=True)
         return heat

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Heat, Side
+from hotlap.source.terms import TENSOR
 from hotlap.source.torch_names import TORCH_LOADERS
 
 POSITIONS = (
@@ -122,11 +123,58 @@ def _entries(value: ast.expr) -> dict[str, ast.expr] | None:
 
 def in_memory(code: Code, one: Loader) -> bool:
     """Its dataset is a TensorDataset: workers would only copy what is there already."""
+    return _tensor_dataset(code, one) is not None
+
+
+def on_device(code: Code, one: Loader) -> bool:
+    """The tensors of its TensorDataset were moved to the device: there is nothing to pin, and nothing to copy."""
+    made = _tensor_dataset(code, one)
+    return made is not None and any(_is_moved(code, given) for given in made.args)
+
+
+def _tensor_dataset(code: Code, one: Loader) -> ast.Call | None:
     dataset = one.settings.get("dataset")
     if isinstance(dataset, ast.Name):
         made = assigned(code, dataset.id)
         dataset = made[-1] if made else dataset
-    return isinstance(dataset, ast.Call) and last_name(dataset.func) == "TensorDataset"
+    return dataset if isinstance(dataset, ast.Call) and last_name(dataset.func) == "TensorDataset" else None
+
+
+def _is_moved(code: Code, given: ast.expr) -> bool:
+    if isinstance(given, ast.Name):
+        return any(_is_moved(code, one) for one in assigned(code, given.id) if isinstance(one, ast.Call))
+    moves = isinstance(given, ast.Call) and last_name(given.func) in ("to", "cuda")
+    return moves and code.kind(given) == TENSOR
+
+
+def is_changed_between(code: Code, one: Loader) -> bool:
+    """A loop has its dataset change something: `loader.dataset.resample()`. Workers that stay would not see it."""
+    statement = code.statement(one.call)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    dataset = one.settings.get("dataset")
+    places = {f"{ast.unparse(target)}.dataset"} if target is not None else set()
+    places |= {ast.unparse(dataset)} if isinstance(dataset, ast.Name | ast.Attribute) else set()
+    return any(
+        _changes(node, places) and any(code.loops(node)) and _sees(code, node, one.call)
+        for node in code.nodes(ast.Expr, ast.Assign)
+    )
+
+
+def _sees(code: Code, node: ast.AST, call: ast.Call) -> bool:
+    """Runs after the loader was made, and means the same names: those of its function, of the file, or of `self`."""
+    function = code.function(call)
+    if code.function(node) is function:
+        return code.statement(node).lineno > call.lineno
+    return function is None or ast.unparse(node).startswith("self.")
+
+
+def _changes(node: ast.AST, places: set[str]) -> bool:
+    """`place.method(…)` by itself, or `place.attribute = …`."""
+    if isinstance(node, ast.Assign):
+        return any(isinstance(one, ast.Attribute) and ast.unparse(one.value) in places for one in node.targets)
+    call = node.value if isinstance(node, ast.Expr) else None
+    function = call.func if isinstance(call, ast.Call) else None
+    return isinstance(function, ast.Attribute) and ast.unparse(function.value) in places
 
 
 def assigned(code: Code, name: str) -> list[ast.expr]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hotlap.model.scanned import Frequency
+from hotlap.source import modes
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, last_name
 from hotlap.source.evaluation import trains
@@ -78,7 +79,7 @@ def _of_call(code: Code, call: ast.Call) -> Iterator[Pass]:
 
 def _records_nothing(code: Code, reference: Reference, number: int) -> bool:
     function = code.project.function(reference)
-    return function.loops[number].no_grad or function.no_grad or code.hotness.under_no_grad(reference)
+    return function.loops[number].no_grad or modes.under_no_grad(code.project, code.hotness.callers, reference)
 
 
 def _plain(term: Term) -> Term:

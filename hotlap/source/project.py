@@ -337,8 +337,8 @@ class Project(Classes):
         if not isinstance(asked, tuple) or asked[0] != "attr":
             return None
         receiver = self.answer(asked[1], origin)
-        if isinstance(receiver, str):
-            return torch_names.method(receiver, asked[2], [], on_host=False)
+        if isinstance(receiver, str) or receiver[0] == "dict":
+            return torch_names.method_of(receiver, asked[2])
         if receiver[0] == "instance" and self.is_module(receiver[1], self.files[receiver[1]].classes[receiver[2]]):
             found = torch_names.method(MODULE, asked[2], [], on_host=False)
             return receiver if found == MODULE else TENSOR if asked[2] == "forward" else None

@@ -58,6 +58,15 @@ def converted(node: ast.If) -> list[str]:
     return [name for name in names if name in tested]
 
 
+def tested_for_tensor(test: ast.expr) -> list[str]:
+    """`if isinstance(x, torch.Tensor)`: in the other branch x is anything but that."""
+    if not isinstance(test, ast.Call) or not test.args or not isinstance(test.args[0], ast.Name):
+        return []
+    asked = last_name(test.func)
+    tensor = asked == "isinstance" and len(test.args) == 2 and last_name(test.args[1]) == "Tensor"
+    return [test.args[0].id] if tensor or asked == "is_tensor" else []
+
+
 def counts(node: ast.expr) -> bool:
     """enumerate(…), also inside tqdm(…)."""
     while isinstance(node, ast.Call):

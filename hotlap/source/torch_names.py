@@ -112,7 +112,7 @@ def _torch_call(name: str, arguments: list[Term], keywords: dict[str, Term]) -> 
     short = name[6:]
     if short in _NO_TENSOR:
         return _NO_TENSOR[short]
-    if short.startswith(("get_", "set_", "is_")):
+    if short.startswith(("get_", "set_", "is_", "are_", "use_")):
         return UNKNOWN
     if short == "compile" and arguments:
         return arguments[0]
@@ -209,14 +209,22 @@ _MODULE_OTHER = frozenset(
 )
 
 
+WEIGHTS: dict[str, Term] = {
+    "parameters": ("list", TENSOR),
+    "buffers": ("list", TENSOR),
+    "named_parameters": ("list", ("tuple", TEXT, TENSOR)),
+    "named_buffers": ("list", ("tuple", TEXT, TENSOR)),
+    "named_modules": ("list", ("tuple", TEXT, MODULE)),
+    "named_children": ("list", ("tuple", TEXT, MODULE)),
+}
+
+
 def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
     """What calling a method of something of this kind gives."""
     if kind in TENSORS:
         return _tensor_method(kind, name, arguments, on_host)
-    if kind == MODULE and name in (*SIZES, *TO_NUMBER):
-        return EXTENT
     if kind == MODULE:
-        return MODULE if name in _MODULE_SELF else UNKNOWN if is_accessor(name) else TENSOR
+        return _module_method(name)
     if kind == NUMPY:
         return NUMBER if name in ("item", "tolist") else NUMPY
     if kind == ACCELERATOR:
@@ -227,9 +235,23 @@ def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
         return _FRAME_GIVES.get(name, FRAME)
     if kind in (TEXT, NUMBER):
         return kind
-    if name in ONLY_TENSORS:
-        return TENSOR
-    return UNKNOWN
+    return TENSOR if name in ONLY_TENSORS else WEIGHTS.get(name, UNKNOWN)
+
+
+def _module_method(name: str) -> Term:
+    if name in WEIGHTS:
+        return WEIGHTS[name]
+    if name in SIZES or name in TO_NUMBER:
+        return EXTENT
+    return MODULE if name in _MODULE_SELF else UNKNOWN if is_accessor(name) else TENSOR
+
+
+def method_of(known: Term, name: str) -> Term:
+    """The same, also for a dictionary."""
+    if isinstance(known, str):
+        return method(known, name, [], on_host=False)
+    gives: dict[str, Term] = {"items": ("list", ("tuple", TEXT, known[1])), "values": ("list", known[1])}
+    return known[1] if name in ("get", "pop") else gives.get(name, UNKNOWN)
 
 
 def is_accessor(name: str) -> bool:

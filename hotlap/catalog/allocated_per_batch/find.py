@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
-from hotlap.source.code import Code, Repeated, is_constant, keyword, last_name
+from hotlap.source.code import Code, Definition, Repeated, is_constant, keyword, last_name
 from hotlap.source.invariant import is_changed, is_invariant, set_by
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
@@ -45,7 +45,11 @@ def _tensor(code: Code, call: ast.Call) -> Iterator[Found]:
     parts = [*call.args, *(word.value for word in call.keywords)]
     if not parts or is_constant(keyword(call, "requires_grad"), True):
         return
+    if loop is None:  # on the device and of the type of what comes in: a buffer is that, too
+        parts = [part for part in parts if not (isinstance(part, ast.Attribute) and part.attr in ("device", "dtype"))]
     if not all(is_invariant(part, changing) for part in parts) or _is_start_of_sum(code, call):
+        return
+    if _is_put_away(code, call):
         return
     whole = _moved(code, call, changing)
     hints = _hoisting(code, whole, loop)
@@ -56,6 +60,18 @@ def _tensor(code: Code, call: ast.Call) -> Iterator[Found]:
         Applicability.SAFE if hints else Applicability.DISPLAY_ONLY,
         confidence=None if loop is not None else Confidence.MEDIUM,
         hints=hints,
+    )
+
+
+def _is_put_away(code: Code, call: ast.Call) -> bool:
+    """`results.append(torch.tensor([-1]).float())`: the list keeps each of them."""
+    return (
+        any(
+            isinstance(outer, ast.Call) and last_name(outer.func) in ("append", "extend", "insert")
+            for outer in code.ancestors(call)
+            if not isinstance(outer, ast.stmt)
+        )
+        and code.batch_loop(call) is None
     )
 
 
@@ -85,7 +101,28 @@ def _parameters(code: Code, call: ast.Call) -> set[str]:
     if function is None:
         return set()
     names = {one.arg for one in (*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs)}
-    return (names | code.stored(function)) - {"self"}
+    return (names | code.stored(function)) - {"self"} - _settled(function, names)
+
+
+def _settled(function: Definition, parameters: set[str]) -> set[str]:
+    """Names that are set once, in no loop, to something that stays: `half = self.width // 2`, `device = x.device`."""
+    once = [one for one in function.body if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)]
+    stores = [
+        one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    ]  # fmt: skip
+    found: set[str] = set()
+    for statement in once:
+        name, value = statement.targets[0].id, statement.value  # type: ignore[attr-defined]
+        changing = (parameters | set(stores)) - {"self"} - found
+        place = isinstance(value, ast.Attribute) and value.attr in ("device", "dtype")
+        if stores.count(name) == 1 and (place or (_is_of_self(value) and is_invariant(value, changing))):
+            found.add(name)
+    return found
+
+
+def _is_of_self(value: ast.expr) -> bool:
+    """Made of attributes of the object: plain constants are mostly the start of a sum."""
+    return any(isinstance(one, ast.Name) and one.id == "self" for one in ast.walk(value))
 
 
 def _moved(code: Code, call: ast.Call, changing: set[str]) -> ast.Call:
@@ -106,7 +143,7 @@ def _moved(code: Code, call: ast.Call, changing: set[str]) -> ast.Call:
 def _is_start_of_sum(code: Code, call: ast.Call) -> bool:
     """`loss = torch.zeros(1)`, then added to: it must start anew."""
     statement = code.statement(call)
-    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or _is_part(code, call, statement):
         return False
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
     if not isinstance(target, ast.Name):
@@ -119,6 +156,16 @@ def _is_start_of_sum(code: Code, call: ast.Call) -> bool:
     loop = next(code.loops(call), None)
     block = loop.body if loop is not None else getattr(scope, "body", [])
     return len(stores) > 1 or is_changed(code, target.id, block, statement, strangers=False)
+
+
+def _is_part(code: Code, call: ast.Call, statement: ast.stmt) -> bool:
+    """An argument of an operation that makes something new: `torch.exp(torch.arange(n) * -scale)`."""
+    for outer in code.ancestors(call):
+        if outer is statement:
+            return False
+        if isinstance(outer, ast.Call) and code.full_name(outer.func).startswith("torch."):
+            return True
+    return False
 
 
 def _hoisting(code: Code, node: ast.Call, loop: Repeated | None) -> dict[str, str]:

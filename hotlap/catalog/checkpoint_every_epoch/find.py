@@ -70,6 +70,8 @@ def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> 
         return isinstance(given, ast.Call) and deep < 2 and _returns_weights(code, given)
     function = code.function(call)
     made = [one for one in loaders.assigned(code, given.id) if code.function(one) is function]
+    if function is not None and any(_puts_weights(one, given.id) for one in ast.walk(function)):
+        return True
     if made:
         return any(_has_weights(code, one, call, deep + 1) for one in made)
     if function is None or given.id not in [one.arg for one in function.args.args]:
@@ -79,6 +81,13 @@ def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> 
     handed = [one.args[number] for one in code.calls(function.name) if len(one.args) > number]
     handed += [one for caller in code.calls(function.name) if (one := keyword(caller, given.id)) is not None]
     return any(_has_weights(code, one, code.parents[one], deep + 1) for one in handed)  # type: ignore[arg-type]
+
+
+def _puts_weights(node: ast.AST, name: str) -> bool:
+    """`package["model"] = model.state_dict()`."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    put = isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == name
+    return put and "state_dict" in ast.unparse(node.value)  # type: ignore[attr-defined]
 
 
 def _names_model(given: ast.expr) -> bool:

@@ -20,7 +20,7 @@ def find(code: Code) -> Iterator[Found]:
     for call in code.calls(*_aliases(code)):
         name = code.full_name(call.func)
         device, short = _parts(name)
-        if not short:
+        if not short or _is_fallback(code, call.func):
             continue
         hints = _hints(code, call, device, short)
         yield Found(
@@ -47,6 +47,16 @@ def _parts(name: str) -> tuple[str, str]:
     parts = name.split(".")
     known = parts[0] == "torch" and len(parts) >= 4 and parts[1] in ("cuda", "cpu") and parts[2] == "amp"
     return (parts[1], parts[-1]) if known and parts[-1] in _NAMES else ("", "")
+
+
+def _is_fallback(code: Code, name: ast.expr) -> bool:
+    """The name is imported from `torch` or `torch.amp` as well: the deprecated one is for old versions."""
+    return isinstance(name, ast.Name) and any(
+        isinstance(node, ast.ImportFrom)
+        and node.module in ("torch", "torch.amp")
+        and any((one.asname or one.name) == name.id for one in node.names)
+        for node in code.nodes(ast.ImportFrom)
+    )
 
 
 def _hints(code: Code, call: ast.Call, device: str, short: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source.code import Code, keyword, last_name
+from hotlap.source.invariant import stored_in
 from hotlap.source.reads import ARCHIVE, ARRAY, PICTURE, READS, SOUND, WORDS, read_of
 from hotlap.source.rule import Found
 from hotlap.source.samples import dependents, is_kept, mentions, per_sample, set_to
@@ -67,7 +68,10 @@ def _is_same_file(code: Code, call: ast.Call) -> bool:
     path: ast.AST | None = call.args[0] if call.args else None
     if path is None and isinstance(call.func, ast.Attribute) and last_name(call.func) in ("read_text", "read_bytes"):
         path = call.func.value
-    return function is not None and path is not None and not mentions(path, dependents(function))
+    if function is None or path is None or mentions(path, dependents(function)):
+        return False
+    kept = {ast.unparse(one) for one in ast.walk(path) if isinstance(one, ast.Attribute)}
+    return not any(one in kept for one in stored_in(function.body))  # self.path = …: set anew for each sample
 
 
 def _is_picture(code: Code, call: ast.Call, sort: str) -> bool:

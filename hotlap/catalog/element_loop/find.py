@@ -19,13 +19,14 @@ from hotlap.source.elements import (
 from hotlap.source.rule import Found
 from hotlap.source.samples import only_shows, per_sample
 from hotlap.source.syncs import shown
-from hotlap.source.terms import NUMPY, TENSOR
+from hotlap.source.terms import NUMPY, TENSOR, TENSORS
 
 WORDS = ("for ",)
 ONLY_HOT = True
 
 
 def find(code: Code) -> Iterator[Found]:
+    yield from _gathered(code)
     for found in element_loops(code):
         heat = code.heat(found.loop.body[0])
         if (
@@ -39,7 +40,9 @@ def find(code: Code) -> Iterator[Found]:
             continue
         scalar = is_scalar_work(code, found)
         if not scalar and (
-            is_worked_on(code, found) or not reads_elements(found, single=True) or not _on_device(code, found)
+            is_worked_on(code, found)
+            or not (reads_elements(found, single=True) or _picks_by_mask(code, found))
+            or not _on_device(code, found)
         ):
             continue
         yield Found(
@@ -49,6 +52,22 @@ def find(code: Code) -> Iterator[Found]:
             heat=code.heat(found.loop),
             confidence=_confidence(code, found, scalar),
         )
+
+
+def _gathered(code: Code) -> Iterator[Found]:
+    """`torch.stack([table[i] for i in indices])`: each index is read from the device by itself."""
+    for node in code.nodes(ast.ListComp):
+        assert isinstance(node, ast.ListComp)
+        part, picked = node.generators[0], node.elt
+        if len(node.generators) > 1 or part.ifs or not isinstance(picked, ast.Subscript) or not code.hot(node):
+            continue
+        same = isinstance(part.target, ast.Name) and ast.unparse(picked.slice) == part.target.id
+        if same and code.kind(part.iter) == TENSOR and code.kind(picked.value) in TENSORS:
+            yield Found(
+                node,
+                f"`{shown(picked, 40)}` is picked for one index of `{shown(part.iter, 40)}` after the other",
+                f"index with the whole tensor: {shown(picked.value, 40)}[{shown(part.iter, 40)}]",
+            )
 
 
 def _confidence(code: Code, found: ElementLoop, scalar: bool) -> Confidence | None:
@@ -68,6 +87,15 @@ def _is_asked(code: Code, found: ElementLoop) -> bool:
             for part in ast.walk(one.test)
         )
         for one in code.ancestors(found.loop)
+    )
+
+
+def _picks_by_mask(code: Code, found: ElementLoop) -> bool:
+    """`row[mask[i] == 0].max()`: how many are picked, only the device knows, so the host waits in every turn."""
+    return any(
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Compare) and code.kind(node.value) == TENSOR
+        for statement in found.loop.body
+        for node in ast.walk(statement)
     )
 
 

@@ -9,7 +9,7 @@ from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, last_name
 from hotlap.source.frames import has_pandas
 from hotlap.source.rule import Found
-from hotlap.source.samples import is_kept
+from hotlap.source.samples import is_kept, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, NUMPY, UNKNOWN
 
@@ -71,13 +71,25 @@ def _is_named_frame(code: Code, node: ast.expr) -> bool:
 
 def _by_indexer(code: Code, node: ast.Subscript, base: ast.Attribute) -> tuple[str, Confidence | None]:
     kind = code.kind(base.value)
-    if kind not in (FRAME, UNKNOWN) or _is_constant(node.slice):
+    if kind not in (FRAME, UNKNOWN) or _is_constant(node.slice) or _is_row(code, base.value):
         return "", None
     if kind == UNKNOWN and base.attr != "iloc" and (base.attr != "loc" or not has_pandas(code)):
         return "", None  # distributions have a `loc` of their own, arrays of jax an `at`
     if isinstance(node.slice, ast.Slice):
         return "cuts rows out of a frame", Confidence.MEDIUM
     return "looks up a row of a frame", None if kind == FRAME or base.attr == "iloc" else Confidence.MEDIUM
+
+
+def _is_row(code: Code, node: ast.expr) -> bool:
+    """What `frame.iloc[index]` gave: the look-up of the row is the finding, not that of its entries."""
+    made = set_to(code, node)
+    return bool(made) and all(
+        isinstance(one, ast.Subscript)
+        and isinstance(one.value, ast.Attribute)
+        and one.value.attr in ("iloc", "loc")
+        and not isinstance(one.slice, ast.Slice)
+        for one in made
+    )
 
 
 def _is_constant(node: ast.expr) -> bool:

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
-from hotlap.source.code import Code, spread
+from hotlap.source.code import Code
 from hotlap.source.heat import Heat, Side
+from hotlap.source.loaders import loader
+from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
 
 WORDS = ("optim",)
@@ -18,7 +20,7 @@ _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
 
 
 def find(code: Code) -> Iterator[Found]:
-    if not _DEVICE.search(code.text) or not code.trains():
+    if is_test(code.path) or not (_DEVICE.search(code.text) or code.project_uses("cuda")) or not code.trains():
         return
     for call in sorted(code.calls(*_FUSED), key=lambda one: one.lineno):
         if _is_plain(code, call):
@@ -40,6 +42,7 @@ def find(code: Code) -> Iterator[Found]:
 
 def _is_plain(code: Code, call: ast.Call) -> bool:
     name = code.full_name(call.func)
-    if not name.startswith("torch.optim.") or spread(call) or code.heat(call).frequency is Frequency.NEVER:
+    if not name.startswith("torch.optim.") or code.heat(call).frequency is Frequency.NEVER:
         return False
-    return not any(word.arg in _CHOSEN for word in call.keywords)
+    given = loader(code, call)
+    return given.complete and not any(word in _CHOSEN for word in given.settings)

@@ -21,7 +21,7 @@ _SHAPED = frozenset(f"torch.{name}" for name in "tril triu diag flip cumsum sin 
 
 def find(code: Code) -> Iterator[Found]:
     for call, moved, device in transfers(code):
-        made = _made(code, moved)
+        made = _made(code, moved) or _made_before(code, moved)
         if made is None or not code.hot(call):
             continue
         short = code.full_name(made.func).rsplit(".", 1)[-1]
@@ -53,6 +53,22 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
             return None
         node = node.func.value
     return None
+
+
+def _made_before(code: Code, node: ast.expr) -> ast.Call | None:
+    """`mask = torch.ones(n)`, then `mask = mask.to(device)`, and nothing was written into it on the host."""
+    function = code.function(node)
+    if not isinstance(node, ast.Name) or function is None:
+        return None
+    before = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == node.id]
+    before = [one for one in before if one.lineno < node.lineno]
+    last = max((one.lineno for one in before if isinstance(one.ctx, ast.Store)), default=0)
+    statements = [code.statement(one) for one in before if one.lineno >= last]
+    if len(statements) != 1 or not isinstance(statements[0], ast.Assign):
+        return None  # read or written in between
+    made = _made(code, statements[0].value)
+    short = code.full_name(made.func)[6:] if made is not None else ""
+    return made if short not in ("tensor", "as_tensor") else None
 
 
 def _only_device(call: ast.Call) -> bool:

@@ -13,14 +13,16 @@ from hotlap.source.code import Code, last_name
 from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
-from hotlap.source.terms import SCHEDULER, UNKNOWN
+from hotlap.source.terms import SCHEDULER, TENSOR, UNKNOWN
 
-WORDS = ("sched", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
+WORDS = ("sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True
+_SIZED = {name: f"torch.{name}" for name in ("zeros", "ones", "empty", "eye")} | {"range": "range"}
 
 
 def find(code: Code) -> Iterator[Found]:
     yield from _metrics(code)
+    yield from _sizes(code)
     for call, tensor, confidence in syncs.explicit(code):
         if not code.hot(call) or syncs.in_test(code, call):
             continue
@@ -47,6 +49,22 @@ def _metrics(code: Code) -> Iterator[Found]:
                 f"`{syncs.shown(call)}` reads the metric from the device {code.heat(call).frequency.value}",
                 "step it once an epoch, with what was added up on the device",
                 confidence=Confidence.MEDIUM,
+            )
+
+
+def _sizes(code: Code) -> Iterator[Found]:
+    """`torch.zeros(index.max() + 1, 8)`: a size must be a number, so the tensor is read."""
+    for call in code.calls(*_SIZED):
+        if not call.args or code.full_name(call.func) not in _SIZED.values() or not code.hot(call):
+            continue
+        first = call.args[0]
+        sizes = first.elts if isinstance(first, ast.Tuple | ast.List) else call.args
+        read = next((one for one in sizes if code.kind(one) == TENSOR), None)
+        if read is not None:
+            yield Found(
+                call,
+                f"the size `{syncs.shown(read)}` is read from the device {code.heat(call).frequency.value}",
+                "take the size from a shape, or let the loader give it as a number",
             )
 
 

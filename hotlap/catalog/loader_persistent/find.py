@@ -20,6 +20,8 @@ def find(code: Code) -> Iterator[Found]:
             continue
         if "persistent_workers" in one.settings and one.workers() == "unknown":
             continue  # somebody chose it
+        if loaders.is_changed_between(code, one):
+            continue
         value = "True" if one.workers() == "some" else f"{ast.unparse(workers)} > 0"
         yield Found(
             one.call,

@@ -19,7 +19,7 @@ def find(code: Code) -> Iterator[Found]:
     if not here and not code.project_uses("cuda"):
         return
     for one in loaders.loaders(code):
-        if not one.lacks("pin_memory"):
+        if not one.lacks("pin_memory") or loaders.on_device(code, one):
             continue
         chosen = "pin_memory" in one.settings
         yield Found(

@@ -94,7 +94,9 @@ def _placed(code: Code) -> Iterator[tuple[ast.Call, Confidence]]:
 
 
 def _is_parameter(code: Code, device: ast.expr | None) -> bool:
-    """Who calls the function says which device, and may say none."""
+    """Who calls the function says which device, and may say none; also by the place of a tensor: `x.device`."""
+    if isinstance(device, ast.Attribute) and device.attr == "device" and isinstance(device.value, ast.Name):
+        return device.value.id != "self"
     function = code.function(device) if isinstance(device, ast.Name) else None
     if function is None or not isinstance(device, ast.Name):
         return False

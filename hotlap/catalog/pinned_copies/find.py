@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.model.scanned import Applicability, Confidence, Frequency
 from hotlap.source import loaders
-from hotlap.source.code import Code, keyword, spread
+from hotlap.source.code import Code, keyword, last_name, spread
+from hotlap.source.containers import MOVING
+from hotlap.source.heat import Heat, Side
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
-from hotlap.source.terms import BATCH, UNKNOWN
+from hotlap.source.terms import BATCH, MODULE, UNKNOWN
 from hotlap.source.transfers import transfers
 
 WORDS = (".to(", ".cuda(")
@@ -20,10 +22,15 @@ ONLY_HOT = True
 
 def find(code: Code) -> Iterator[Found]:
     for call, moved, _ in transfers(code):
-        if keyword(call, "non_blocking") is not None or len(call.args) > 1 or spread(call) or not code.hot(call):
+        if keyword(call, "non_blocking") is not None or len(call.args) > 1 or spread(call) or not code.heat(call).hot:
+            continue
+        if _moves_itself(code, call, moved):
+            yield _of_container(code, call)
+            continue
+        if not code.hot(call):
             continue
         confidence = _confidence(code, moved)
-        if confidence is None:
+        if confidence is None or _is_there(code, call) or _is_kept(code, call, moved):
             yield from _from_numpy(code, call, moved)
             continue
         hints = _pinning(code, call)
@@ -37,6 +44,40 @@ def find(code: Code) -> Iterator[Found]:
         )
 
 
+def _moves_itself(code: Code, call: ast.Call, moved: ast.expr) -> bool:
+    """`self.inputs = self.inputs.to(device)`, of an object that is a batch."""
+    statement = code.parent(call)
+    if not isinstance(statement, ast.Assign) or not isinstance(moved, ast.Attribute) or code.kind(moved) == MODULE:
+        return False
+    heat = code.heat(call)
+    if heat.side is not Side.LOAD and all(step.text != MOVING for step in heat.why):
+        return False
+    kept = isinstance(moved.value, ast.Name) and moved.value.id == "self"
+    same = ast.unparse(statement.targets[0]) == ast.unparse(moved)
+    return kept and same and heat.frequency is Frequency.BATCH and _gives_itself(code, call)
+
+
+def _gives_itself(code: Code, call: ast.Call) -> bool:
+    """`def to(self, device)` of a batch returns nothing else; a model or trainer keeps the tensor once it is there."""
+    function = code.function(call)
+    returned = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)] if function is not None else []
+    return all(one is None or (isinstance(one, ast.Name) and one.id == "self") for one in returned)
+
+
+def _of_container(code: Code, call: ast.Call) -> Found:
+    heat = code.heat(call)
+    loads = heat.side is Side.LOAD
+    return Found(
+        call,
+        f"`{shown(call)}` copies to the device and waits for the copy {heat.frequency.value}",
+        "leave the batch on the host here, and move it in the training loop from pinned memory"
+        if loads
+        else "copy without waiting: non_blocking=True, a method pin_memory, and pin_memory=True for the loader",
+        heat=Heat(heat.frequency, heat.confidence, Side.TRAIN, heat.why),
+        confidence=Confidence.MEDIUM,
+    )
+
+
 def _confidence(code: Code, moved: ast.expr) -> Confidence | None:
     """A batch, or part of one."""
     kind = code.kind(moved)
@@ -48,10 +89,50 @@ def _confidence(code: Code, moved: ast.expr) -> Confidence | None:
     while isinstance(root, ast.Subscript | ast.Attribute):
         root = root.value
     loop = code.batch_loop(moved)
+    if isinstance(root, ast.Name) and loop is None:
+        return Confidence.MEDIUM if root.id in _given_to_step(code, root) else None
     if not isinstance(root, ast.Name) or not isinstance(loop, ast.For):
         return None
     given = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     return Confidence.MEDIUM if _outer_name(code, root) in given else None
+
+
+def _given_to_step(code: Code, name: ast.Name) -> set[str]:
+    """The arguments of a function that makes one training step, and what it takes out of them."""
+    function = code.function(name)
+    calls = (one for one in ast.walk(function) if isinstance(one, ast.Call)) if function is not None else ()
+    if function is None or not any(last_name(one.func) == "backward" for one in calls):
+        return set()
+    given = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
+    for node in function.body:
+        if isinstance(node, ast.Assign) and _is_taken_from(code, node.value, given):
+            given |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return given
+
+
+def _is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
+    """`batch["image"]`, `batch[0]`, or a method that takes the batch apart: `self.parse(batch)`."""
+    if isinstance(value, ast.Tuple):
+        return all(_is_taken_from(code, one, given) for one in value.elts)
+    if isinstance(value, ast.Call):
+        return code.kind(value) == UNKNOWN and any(isinstance(one, ast.Name) and one.id in given for one in value.args)
+    while isinstance(value, ast.Subscript | ast.Attribute):
+        value = value.value
+    return isinstance(value, ast.Name) and value.id in given
+
+
+def _is_kept(code: Code, call: ast.Call, moved: ast.expr) -> bool:
+    """`self.table = self.table.to(device)`: from the second time on it is there, and nothing is copied."""
+    statement = code.statement(call)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    return isinstance(target, ast.Attribute) and ast.unparse(target) == ast.unparse(moved)
+
+
+def _is_there(code: Code, call: ast.Call) -> bool:
+    """The loader takes its batches from tensors of the device."""
+    loop = code.batch_loop(call)
+    made = loaders.made_at(code, loop.iter) if isinstance(loop, ast.For) else None
+    return made is not None and loaders.on_device(code, loaders.loader(code, made))
 
 
 def _outer_name(code: Code, name: ast.Name) -> str:

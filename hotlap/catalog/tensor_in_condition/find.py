@@ -11,7 +11,7 @@ from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
 from hotlap.source.terms import TENSOR
 
-WORDS = ("if ", "while ", "assert ", "bool(", "isnan", "isfinite", "isinf", "allclose", "equal(")
+WORDS = ("if ", "while ", "assert ", "bool(", "isnan", "isfinite", "isinf", "allclose", "equal(", "min(", "max(")
 ONLY_HOT = True
 _LIBRARY = ("math.", "numpy.isnan", "numpy.isfinite", "numpy.isinf")
 
@@ -37,6 +37,10 @@ def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
         decides = name in ("bool", "torch.equal", "torch.allclose", "torch.is_nonzero") or name.startswith(_LIBRARY)
         if decides and call.args and is_tensor(code, call.args[0], known):
             yield call, "the check"
+    for call in code.calls("min", "max"):
+        compared = len(call.args) > 1 and code.full_name(call.func) in ("min", "max")
+        if compared and any(code.kind(one) == TENSOR for one in call.args):
+            yield call, "the comparison"
 
 
 def _compares(code: Code, node: ast.expr, known: set[tuple[ast.AST | None, str]]) -> bool:

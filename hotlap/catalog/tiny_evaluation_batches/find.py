@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence, Frequency, Step
-from hotlap.source import evaluation, loaders
+from hotlap.source import evaluation, loaders, modes
 from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.source.heat import Heat, Side
 from hotlap.source.hotness import LoopKind
@@ -104,7 +104,9 @@ def _function_evaluates(code: Code, call: ast.Call, number: int) -> bool | None:
                 over = over[1]
             annotated = number + shift < len(function.annotations) and over == function.annotations[number + shift]
             if kind >= LoopKind.BATCH_LIKELY and (over == ("param", function.name, number + shift) or annotated):
-                no_grad = function.loops[index].no_grad or code.hotness.under_no_grad(reference)
+                no_grad = function.loops[index].no_grad or modes.under_no_grad(
+                    code.project, code.hotness.callers, reference
+                )
                 heat = code.hotness.at(reference, (index,))
                 result = no_grad and heat is not None and heat.side is Side.EVALUATE
     return result
