@@ -45,7 +45,7 @@ def test_others_are_left_as_they_are(made, state, error, said):
 
 
 def test_without_a_gpu_it_has_no_effect(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with applied(NAME) as running:
         list(shuffled(num_workers=1))
         assert outcome(running) == ("no effect", "no GPU that torch can use")
@@ -53,7 +53,7 @@ def test_without_a_gpu_it_has_no_effect(monkeypatch):
 
 def test_the_switch_is_thrown_before_an_epoch_and_taken_back(monkeypatch):
     """As on a machine with CUDA in use; torch itself then finds no device and pins nothing."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with applied(NAME) as running:
