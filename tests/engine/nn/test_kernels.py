@@ -1,15 +1,10 @@
-"""The CUDA kernels' very source, run on the CPU thread by thread, and Triton's in its interpreter, against torch.nn."""
+"""The CUDA kernels' very source, run on the CPU thread by thread, against torch.nn. Triton's are in tests/cuda."""
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from harness import environment
 
 from hotlap.engine.nn import cuda_walk
 from hotlap.engine.nn.candidates import Chip, likely
@@ -47,16 +42,6 @@ def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch):
     one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-3)
     with pytest.raises(AssertionError, match="is off by"):
         one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-6)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-def test_triton_kernels_compute_what_torch_does_in_the_interpreter():
-    """In a Python of its own: Triton decides when it is imported whether it interprets."""
-    command = [sys.executable, "-m", "tests.engine.nn.interpreted"]
-    root, interpreting = Path(__file__).parents[3], environment(TRITON_INTERPRET="1")
-    ran = subprocess.run(command, cwd=root, env=interpreting, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert ran.stdout.split() == ["lstm", "gru"]
 
 
 # What is laid out for a shape
@@ -100,25 +85,3 @@ def test_a_variant_is_known_by_its_name(text):
 def test_what_is_no_variant_is_refused(text):
     with pytest.raises(ValueError, match="no variant"):
         parse(text)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-@pytest.mark.parametrize("name", ["lstm_forward", "lstm_backward", "gru_forward", "gru_backward"])
-def test_triton_kernels_compile_for_a_gpu_that_is_not_there(name, monkeypatch, tmp_path):
-    """With a state, without biases: what the interpreter runs, the compiler may refuse."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-
-    from hotlap.engine.nn import triton_kernels
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = getattr(triton_kernels, name)
-    fixed = {"HIDDEN": 10, "WIDE": 16, "ROWS": 2, "DOT": False, "PRECISION": "tf32", "KEEP": True}
-    absent = {"c0": None, "bias_ih": None, "bias_hh": None, "dh_n": None, "dc_n": None}
-    numbers = ("gates_row", "y_row", "dy_step", "dy_row", "steps", "batch", "reverse")
-    constants = {one: value for one, value in {**fixed, **absent}.items() if one in kernel.arg_names}
-    types = {one: "i32" if one in numbers else "*fp32" for one in kernel.arg_names}
-    signature = {one: "constexpr" if one in constants else kind for one, kind in types.items()}
-    source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-    assert "sm_90" in made.asm["ptx"]

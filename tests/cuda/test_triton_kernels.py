@@ -1,0 +1,42 @@
+"""Triton's recurrent kernels: in its interpreter against torch.nn, and compiled. CUDA builds of torch bring Triton."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import environment
+
+pytestmark = pytest.mark.cuda
+
+
+def test_they_compute_what_torch_does_in_the_interpreter():
+    """In a Python of its own: Triton decides when it is imported whether it interprets."""
+    command = [sys.executable, "-m", "tests.engine.nn.interpreted"]
+    root, interpreting = Path(__file__).parents[2], environment(TRITON_INTERPRET="1")
+    ran = subprocess.run(command, cwd=root, env=interpreting, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert ran.stdout.split() == ["lstm", "gru"]
+
+
+@pytest.mark.parametrize("name", ["lstm_forward", "lstm_backward", "gru_forward", "gru_backward"])
+def test_they_compile_for_any_gpu_of_this_kind(name, monkeypatch, tmp_path):
+    """With a state, without biases: what the interpreter runs, the compiler may refuse."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from hotlap.engine.nn import triton_kernels
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = getattr(triton_kernels, name)
+    fixed = {"HIDDEN": 10, "WIDE": 16, "ROWS": 2, "DOT": False, "PRECISION": "tf32", "KEEP": True}
+    absent = {"c0": None, "bias_ih": None, "bias_hh": None, "dh_n": None, "dc_n": None}
+    numbers = ("gates_row", "y_row", "dy_step", "dy_row", "steps", "batch", "reverse")
+    constants = {one: value for one, value in {**fixed, **absent}.items() if one in kernel.arg_names}
+    types = {one: "i32" if one in numbers else "*fp32" for one in kernel.arg_names}
+    signature = {one: "constexpr" if one in constants else kind for one, kind in types.items()}
+    source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    assert "sm_90" in made.asm["ptx"]
