@@ -67,7 +67,9 @@ def _bench(path: Path, folder: Path) -> str:
     bench = record.load(path)
     drawn = any(row.ratio for row in bench.summary)
     picture = path.with_suffix(".svg").relative_to(folder).as_posix() if drawn else None
-    return markdown.page(bench, picture, heading="###") + f"\nRaw: {_link(path, folder)}\n"
+    remark = path.with_suffix(".remark.md")  # what is known of a result that its figures do not tell
+    said = f"\n**{remark.read_text(encoding='utf-8').strip()}**\n" if remark.exists() else ""
+    return markdown.page(bench, picture, heading="###") + said + f"\nRaw: {_link(path, folder)}\n"
 
 
 def _overheads(paths: list[Path], folder: Path) -> str:
