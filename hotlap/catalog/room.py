@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hotlap.catalog.gpus import gpus
+
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
 SHARED = Path("/dev/shm")  # where workers put their batches on Linux
@@ -22,28 +24,6 @@ def cores(environ: Mapping[str, str] = os.environ, cgroup: Path = CGROUP) -> int
     ranks = environ.get("LOCAL_WORLD_SIZE", "1")
     here = usable if quota is None else min(usable, quota)
     return max(1, here // max(1, int(ranks) if ranks.isdecimal() else 1))
-
-
-def gpus(torch: Any) -> int:
-    """That the program may use, counted without starting CUDA: it may still choose among them, or fork.
-
-    torch.cuda.is_available() would start the driver, which from then on ignores CUDA_VISIBLE_DEVICES.
-    """
-    return int(torch.cuda.device_count())
-
-
-def gpu_name(torch: Any) -> str:
-    """Of the first one, by NVML: torch would start CUDA to tell it."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        first = torch.cuda._parse_visible_devices()[0]
-        by_number = isinstance(first, int)
-        device = pynvml.nvmlDeviceGetHandleByIndex(first) if by_number else pynvml.nvmlDeviceGetHandleByUUID(first)
-        return str(pynvml.nvmlDeviceGetName(device))
-    except Exception:  # noqa: BLE001 no NVML, or a form of CUDA_VISIBLE_DEVICES it does not know
-        return str(torch.cuda.get_device_name())
 
 
 def training_threads(torch: Any) -> int:

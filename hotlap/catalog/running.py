@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.catalog import entries
+from hotlap.catalog.gpus import gpu_name, gpus
 from hotlap.catalog.moments import Moments
-from hotlap.catalog.room import gpu_name, gpus
 from hotlap.catalog.site import Site
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status

@@ -98,6 +98,20 @@ def test_layers_with_projections_or_a_forward_of_their_own_are_left_alone(site, 
     assert swapping.why_none([Own(3, 4)]) == "its recurrent layers have projections or a forward of their own"
 
 
+class Dropping(Recurrent):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(self.lstm.input_size, self.lstm.hidden_size, 2, batch_first=True, dropout=0.5)
+
+
+def test_layers_that_draw_random_numbers_are_left_alone(site, as_if_on_a_gpu):
+    """They would draw others than cuDNN: more than rounding."""
+    train(Dropping, SERIES, steps=4)
+    assert as_if_on_a_gpu == []
+    assert site.outcome.status == "no effect"
+    assert "would draw other random numbers" in site.outcome.why
+
+
 def test_detect():
     detect = entries()["recurrent-kernels"].detect
     seen = observation(

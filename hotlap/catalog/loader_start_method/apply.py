@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 from typing import Any
 
+from hotlap.catalog.gpus import gpus
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
-from hotlap.catalog.room import gpus
 from hotlap.catalog.site import Site
 from hotlap.catalog.weighing import weigh
 

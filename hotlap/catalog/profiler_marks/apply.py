@@ -1,8 +1,8 @@
 """Torch marks batches, dropped gradients and optimizer steps for its profiler, whether one is running or not.
 
-A mark is entered and left through the dispatcher, which takes 10 to 30 µs. While no profiler is running, nobody reads
-it. What stands in here is as short as can be: it is called several times a step. It goes to the ledger without the
-guard of `site.replace`, and cannot fail.
+A mark is entered and left through the dispatcher. While no profiler is running, nobody reads it. What stands in here is
+as short as can be: it is called several times a step. It goes to the ledger without the guard of `site.replace`, and
+cannot fail.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hotlap.model.observation import Observation
 from hotlap.model.plan import Expectation
 
-MARKS_MS = 0.1  # three marks a step (batch, gradients dropped, optimizer) of 10 to 30 µs each
+MARKS_MS = 0.1  # three marks a step (batch, gradients dropped, optimizer), on a slow host
 
 
 def detect(seen: Observation) -> Expectation | None:

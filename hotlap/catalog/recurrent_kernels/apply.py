@@ -28,7 +28,8 @@ class Swapped:
     def known(self, root: Any) -> None:
         nn, site = self._site.torch.nn, self._site
         layers = [one for one in root.modules() if isinstance(one, nn.LSTM | nn.GRU)]
-        taken = [one for one in layers if type(one) in (nn.LSTM, nn.GRU) and on_gpu(one) and not one.proj_size]
+        plain = [one for one in layers if type(one) in (nn.LSTM, nn.GRU) and on_gpu(one)]
+        taken = [one for one in plain if not one.proj_size and not draws(one)]
         if not taken:
             site.no_effect(why_none(layers))
             return
@@ -57,9 +58,16 @@ def on_gpu(layer: Any) -> bool:
     return all(getattr(weight, "is_cuda", False) for weight in layer._flat_weights)
 
 
+def draws(layer: Any) -> bool:
+    """Whether it drops values between its layers: ours would draw other random numbers than cuDNN, not just round."""
+    return bool(layer.dropout) and layer.num_layers > 1
+
+
 def why_none(layers: list[Any]) -> str:
     if not layers:
         return "the model has no LSTM and no GRU"
     if not any(map(on_gpu, layers)):
         return "its recurrent layers are not on a GPU"
+    if any(map(draws, layers)):
+        return "its recurrent layers have dropout between them, which would draw other random numbers"
     return "its recurrent layers have projections or a forward of their own"
