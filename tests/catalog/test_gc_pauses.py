@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
+from harness import HOTLAP, bare
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -162,3 +164,31 @@ def test_what_it_could_gain_is_the_time_of_collecting():
 
     assert detect(observation()) is None
     assert detect(observation(shares={"garbage": 0.07})).most == pytest.approx(0.07)
+
+
+LEFT_IN_A_CYCLE = """
+import torch
+
+
+class Left:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        print("gone")
+
+
+left = Left()
+parameter = torch.nn.Parameter(torch.zeros(1))
+parameter.grad = torch.zeros(1)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for _ in range(10):
+    optimizer.step()
+"""
+
+
+def test_what_a_program_leaves_in_cycles_goes_at_its_end(tmp_path):
+    (tmp_path / "train.py").write_text(LEFT_IN_A_CYCLE)
+    ran = bare([*HOTLAP, "run", "--with", "gc-pauses", sys.executable, "train.py"], tmp_path)
+    assert ran.stdout == "gone\n", ran.stderr
+    assert "applied: gc-pauses" in ran.stderr

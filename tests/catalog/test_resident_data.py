@@ -27,6 +27,7 @@ from warm import warmed
 
 import hotlap
 from hotlap.catalog.resident_data.sameness import same
+from tests.catalog.resident import check, epochs, outcome, resident, seeded
 
 Pair = namedtuple("Pair", "left right")
 
@@ -36,15 +37,6 @@ def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     yield
     hotlap.disable()
-
-
-def resident(*more):
-    return hotlap.enable(None, with_=["resident-data", *more])
-
-
-def outcome(enabled):
-    (one,) = [one for one in enabled.outcomes if one.name == "resident-data"]
-    return one
 
 
 class Made(Dataset):
@@ -120,46 +112,6 @@ class Eager(Lazy):
 
     def __iter__(self):
         return iter(torch.randint(0, 20, (self.count,)).tolist())
-
-
-def epochs(loader, count=2, stop=None):
-    """All batches, with random numbers drawn in between as a model would, and the streams at the end."""
-    seen = []
-    for _ in range(count):
-        for number, batch in enumerate(loader):
-            seen.append(batch)
-            seen.append([torch.rand(1), random.random(), float(np.random.rand())])
-            if number == stop:
-                break
-    return seen
-
-
-def seeded(make, **how):
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)
-    return epochs(make(), **how)
-
-
-def strides(batches):
-    return [t.stride() for part in batches for t in tensors(part)]
-
-
-def tensors(part):
-    if isinstance(part, torch.Tensor):
-        return [part]
-    if isinstance(part, dict):
-        part = list(part.values())
-    return [t for one in part for t in tensors(one)] if isinstance(part, (list, tuple)) else []
-
-
-def check(make, status="applied", **how):
-    plain = seeded(make, **how)
-    with resident() as enabled:
-        ours = seeded(make, **how)
-        assert outcome(enabled).status == status, outcome(enabled)
-    assert same(torch, ours, plain)
-    assert strides(ours) == strides(plain)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -110,6 +110,19 @@ def test_synchronize_is_left_alone_unless_asked_for(value, times, step, monkeypa
     assert calls.count("empty_cache") == pytest.approx(4, abs=1)
 
 
+@pytest.mark.parametrize(("free", "times"), [(0.5, 4), (0.05, 4 + 2)])
+def test_a_cache_is_emptied_again_only_where_memory_is_short(free, times, step, monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free * 1e9), int(1e9)))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty_cache"))
+    with hotlap.enable(None, with_=["throttled-cleanup"]):
+        for _ in range(3 + 2 * EVERY):
+            step()
+            torch.cuda.empty_cache()
+    assert len(calls) == pytest.approx(times, abs=1)
+
+
 def test_closing_leaves_the_functions_as_they_were():
     owners = (gc, torch.cuda, torch.cuda.memory, torch.accelerator, torch.mps)
     before = [dict(vars(owner)) for owner in owners]

@@ -97,3 +97,47 @@ def test_what_is_written_into_a_batch_after_its_copy_does_not_arrive():
             there = inputs.to("cuda")
             inputs.zero_()
             assert there.eq(1).all()
+
+
+class Labelled(torch.utils.data.Dataset):
+    """Pictures, each with a number of labels of its own."""
+
+    def __init__(self):
+        self.images = torch.rand(200, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.images[index].clone(), torch.full((index % 4, 2), float(index))
+
+
+def numbered(batch):
+    labels = [torch.cat((torch.full((len(rows), 1), float(n)), rows), 1) for n, (_, rows) in enumerate(batch)]
+    return torch.stack([image for image, _ in batch]), torch.cat(labels)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("pin", [False, True])
+def test_pictures_with_ragged_labels_come_on_the_device(workers, pin):
+    torch.zeros(1, device="cuda")
+
+    def epochs():
+        torch.manual_seed(0)
+        loader = DataLoader(Labelled(), 8, shuffle=True, collate_fn=numbered, num_workers=workers, pin_memory=pin)
+        places = []
+        for _ in range(2):
+            for images, labels in loader:
+                places.append((images.to("cuda").sum(), labels.to("cuda").cpu(), type(labels), labels.is_pinned()))
+                del images, labels
+        return places
+
+    plain = epochs()
+    with hotlap.enable(None, with_=["resident-data"]) as enabled:
+        ours = epochs()
+        (told,) = [one for one in enabled.outcomes if one.name == "resident-data"]
+    assert "1 of 1 tensors of a batch" in told.why
+    for (images, labels, kind, pinned), (own_images, own_labels, own_kind, own_pinned) in zip(plain, ours, strict=True):
+        assert torch.equal(images, own_images)
+        assert torch.equal(labels, own_labels)
+        assert (kind, pinned) == (own_kind, own_pinned)

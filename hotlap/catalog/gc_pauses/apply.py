@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import time
 from collections.abc import Callable
@@ -64,14 +65,19 @@ class Pauses:
         self._frozen = True
 
         def undo() -> None:
-            self._frozen = False
+            atexit.unregister(self._thaw)
+            self._thaw()
             gc.callbacks.remove(self._collecting)
-            gc.unfreeze()
             if gc.get_threshold() == ours:  # else the program has chosen others meanwhile
                 gc.set_threshold(*before)
 
+        atexit.register(self._thaw)  # Python's last collection must find what the program left in cycles
         self._site.ledger.later(undo)
         self._site.replace(gc, "get_objects", self._with_all)
+
+    def _thaw(self) -> None:
+        self._frozen = False
+        gc.unfreeze()
 
     def _with_all(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Frozen objects are listed too: programs look for tensors among them, and so do we for the model."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.resident_data.identity import ByIdentity, same_function
+from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.store import PATIENCE, SHARE_OF_MEMORY, Store, megabytes
@@ -80,7 +81,7 @@ class Keeper:
 
     def _made(self, dataset: Any, collate: Any) -> Kept:
         try:
-            return Kept(collate, Store(self.torch, dataset, collate))
+            return Kept(collate, stored(self.torch, dataset, collate))
         except Unfit as unfit:
             self.site.refused(f"{type(dataset).__name__}: {unfit}")
             return Kept(collate, None)
@@ -114,6 +115,9 @@ class Keeper:
         self.site.seams.watch_fetches_of(Gathering)
         before = self._persistent.get(loader)
         left_to_workers = bool(loader.num_workers) and store.missing > FEW
+        if left_to_workers and not store.recordable:
+            self._drop(kept, store, f"fetching it takes {store.seconds:.0f} s, and batches do not show what to keep")
+            return original()
         if type(before) is (Recording if left_to_workers else Gathering):
             before._reset(loader)
             return before
@@ -200,7 +204,6 @@ class Picking:
     def __init__(self, keeper: Keeper, kept: Kept, store: Store, dataset: Any, learning: Learning | None) -> None:
         self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, dataset
         self._learning = learning
-        self._pinned_layout = store.layout.as_pinned()
         self._ready = False
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
@@ -209,10 +212,11 @@ class Picking:
         if not self._ready:
             self._begin()
         if learning is None:
-            return self._built(store.batch(wanted, pin=pin), pin)
+            return store.built(store.batch(wanted, pin=pin), wanted, pin)
         if not learning.settled and learning.asked():
             self._keeper.settle(self._kept, store, learning)
-        return self._built(store.batch(wanted, learning.devices, pin), pin)
+        leaves = store.batch(wanted, learning.devices, pin)
+        return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
 
     def _begin(self) -> None:
         self._ready = True
@@ -223,12 +227,6 @@ class Picking:
             self._kept.read = True
             where = "read where it is" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
             self._keeper.tell(self._kept, f"{store.name}: {store.total} items, {where}")
-
-    def _built(self, leaves: list[Any], pin: bool) -> Any:
-        layout = self._pinned_layout if pin else self._store.layout
-        if self._learning is not None and not self._learning.settled:
-            leaves = self._learning.watch(leaves)
-        return layout.build(iter(leaves))
 
 
 def new_learning() -> Learning:

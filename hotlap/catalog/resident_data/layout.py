@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.catalog.resident_data.sameness import Unfit
+from hotlap.catalog.resident_data.sameness import NotStacked, Unfit
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _take_apart(torch: Any, part: Any, rows: int | None, leaves: list[Any]) -> L
     if kind in (list, tuple) or (isinstance(part, tuple) and hasattr(part, "_fields")):
         return Layout(kind, None, tuple(_take_apart(torch, value, rows, leaves) for value in part))
     if rows is not None:
-        raise Unfit(f"a batch holds a {kind.__name__}")
+        raise NotStacked(f"a batch holds a {kind.__name__}")
     leaves.append(part)
     return LEAF
 
@@ -66,5 +66,5 @@ def _is_leaf(torch: Any, part: Any, rows: int) -> bool:
     if part.layout != torch.strided or part.is_quantized or part.requires_grad:
         raise Unfit("a batch holds a tensor that is sparse, quantized or requires a gradient")
     if part.dim() == 0 or part.shape[0] != rows:
-        raise Unfit(f"a batch of {rows} samples holds a tensor of shape {tuple(part.shape)}")
+        raise NotStacked(f"a batch of {rows} samples holds a tensor of shape {tuple(part.shape)}")
     return True

@@ -9,6 +9,10 @@ class Unfit(Exception):
     """Why a loader's data cannot be kept."""
 
 
+class NotStacked(Unfit):
+    """Why a batch is more than its samples in a stack."""
+
+
 def same(torch: Any, one: Any, other: Any) -> bool:
     """Types, values, containers; NaN equals NaN, and 0.0 is not -0.0."""
     if type(one) is not type(other):

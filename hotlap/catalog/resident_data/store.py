@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
-from hotlap.catalog.resident_data.proof import Proof, length_of, prove, unchanged, visit
+from hotlap.catalog.resident_data.proof import Proof, length_of, unchanged, visit
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
-from hotlap.catalog.resident_data.sameness import Unfit, same, signature
+from hotlap.catalog.resident_data.sameness import NotStacked, Unfit, same, signature
 from hotlap.catalog.resident_data.streams import Streams
 
-CHUNK = 256  # items fetched at once while filling
+CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
 WITNESSES = 32  # rows remembered apart, some of which are checked at the start of each epoch
 CHECKED = 3
 SHARE_OF_MEMORY = 0.5
@@ -31,16 +31,17 @@ SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 class Store:
     """Does not hold the dataset: it lives as long as that."""
 
-    def __init__(self, torch: Any, dataset: Any, collate: Any) -> None:
+    recordable = True  # a batch that workers made shows all there is to keep
+
+    def __init__(self, torch: Any, dataset: Any, collate: Any, proof: Proof) -> None:
         """Proves that the data can be kept, and keeps none of it yet."""
         self.torch, self.collate = torch, collate
         self.name = type(dataset).__name__
         self.total = length_of(dataset)
-        proof = prove(torch, dataset)
         self.seconds = proof.seconds * self.total
         self.signature = signature(torch, proof.samples[0])
         with unchanged(torch, dataset, collate) as streams:
-            self.layout, leaves = self._apart(self._collated(proof.samples), len(proof.samples))
+            leaves = self._prepared(proof)
             self.bytes = self.total * sum(_row_bytes(torch, leaf) for leaf in leaves)
             self._require_memory()
             self._check_collate(dataset, proof)
@@ -53,6 +54,12 @@ class Store:
         self._left = self.total if self.shared is None else 0
         self._witnesses: dict[int, list[Any]] = {}
         self.spoiled: str | None = None
+
+    def _prepared(self, proof: Proof) -> list[Any]:
+        """The leaves of a batch of the proven samples."""
+        self.layout, leaves = self._apart(self._collated(proof.samples), len(proof.samples))
+        self._pinned_layout = self.layout.as_pinned()
+        return leaves
 
     def _empty_rows(self, leaves: list[Any]) -> list[Rows]:
         if self.shared is None:
@@ -72,11 +79,14 @@ class Store:
         with unchanged(torch, dataset, self.collate) as streams:
             missing = torch.nonzero(~self._have).reshape(-1)
             progress = Progress(self.name, len(missing))
-            for rows in missing.split(CHUNK):
+            for rows in missing.split(self._chunk()):
                 self._fetch(dataset, rows)
                 progress.tell(len(rows))
             if streams.moved() is not None:
                 raise Unfit(f"its items are random: fetching them drew from {streams.moved()}")
+
+    def _chunk(self) -> int:
+        return max(1, min(CHUNK, CHUNK_BYTES * self.total // max(1, self.bytes)))
 
     def ensure(self, dataset: Any, wanted: Wanted) -> None:
         """Fetch what is missing of these rows."""
@@ -120,6 +130,10 @@ class Store:
         """The leaves of a batch, some on a device; the layout puts them together."""
         return [rows.take(wanted, devices.get(leaf), pin) for leaf, rows in enumerate(self.rows)]
 
+    def built(self, leaves: list[Any], wanted: Wanted, pin: bool) -> Any:
+        """The batch that these leaves belong to."""
+        return (self._pinned_layout if pin else self.layout).build(iter(leaves))
+
     def bytes_for(self, devices: Mapping[int, Any]) -> int:
         """What copying these leaves to their devices would take there."""
         tensors = [(self.rows[leaf], device) for leaf, device in devices.items()]
@@ -138,7 +152,13 @@ class Store:
         """On the host, so that checking them never asks the device."""
         if not self._witnesses:
             for row in random.Random(self.total).sample(range(self.total), min(self.total, WITNESSES)):
-                self._witnesses[row] = self.batch(Wanted(self.torch.tensor([row], device="cpu")))
+                self._witnesses[row] = self._kept_item(Wanted(self.torch.tensor([row], device="cpu")))
+
+    def _kept_item(self, wanted: Wanted) -> list[Any]:
+        return self.batch(wanted)
+
+    def _item(self, dataset: Any, row: int) -> list[Any]:
+        return self._apart(self._collated(visit(dataset, [row])), 1)[1]
 
     def changed(self, dataset: Any) -> str | None:
         """Why the dataset is no longer what it was when it was kept."""
@@ -149,8 +169,7 @@ class Store:
         chosen = random.SystemRandom().sample(sorted(self._witnesses), min(CHECKED, len(self._witnesses)))
         with unchanged(self.torch, dataset, self.collate) as streams:
             for row in chosen:
-                _, leaves = self._apart(self._collated(visit(dataset, [row])), 1)
-                if not same(self.torch, leaves, self._witnesses[row]):
+                if not same(self.torch, self._item(dataset, row), self._witnesses[row]):
                     return f"item {row} of its dataset has changed since it was kept"
             if streams.moved() is not None:
                 return f"fetching an item has begun to draw from {streams.moved()}"
@@ -163,17 +182,17 @@ class Store:
         for position, index in enumerate(proof.indices):
             layout, leaves = self._apart(self._collated(visit(dataset, [index])), 1)
             if layout != self.layout:
-                raise Unfit("what its collate_fn makes of one sample differs from what it makes of several")
+                raise NotStacked("what its collate_fn makes of one sample differs from what it makes of several")
             trial = trial or [rows_for(torch, leaf, count) for leaf in self._leaves_of(proof)]
             for rows, leaf in zip(trial, leaves, strict=True):
                 rows.put(torch.tensor([position], device="cpu"), leaf)
-        for chosen in _compositions(count):
+        for chosen in compositions(count):
             batch = self._collated(visit(dataset, [proof.indices[one] for one in chosen]))
             layout, leaves = self._apart(batch, len(chosen))
             wanted = Wanted(torch.tensor(chosen, device="cpu"))
             picked = [rows.take(wanted) for rows in trial]
-            if layout != self.layout or not same(torch, leaves, picked) or not _same_strides(torch, leaves, picked):
-                raise Unfit("its collate_fn makes more of a batch than a stack of its samples")
+            if layout != self.layout or not same(torch, leaves, picked) or not same_strides(torch, leaves, picked):
+                raise NotStacked("its collate_fn makes more of a batch than a stack of its samples")
 
     def _leaves_of(self, proof: Proof) -> list[Any]:
         return self._apart(self._collated(proof.samples), len(proof.samples))[1]
@@ -209,14 +228,14 @@ class Progress:
         sys.stderr.write(f"hotlap: resident-data has fetched {share} of the {self._total} items of {self._name}\n")
 
 
-def _compositions(count: int) -> list[list[int]]:
+def compositions(count: int) -> list[list[int]]:
     """Batches of the proven items: all, backwards, one alone, some in disorder."""
     everything = list(range(count))
     shuffled = random.Random(count).sample(everything, count)
     return [everything, everything[::-1], [count - 1], shuffled[: max(1, count // 2)], shuffled[count // 2 :]]
 
 
-def _same_strides(torch: Any, leaves: Sequence[Any], picked: Sequence[Any]) -> bool:
+def same_strides(torch: Any, leaves: Sequence[Any], picked: Sequence[Any]) -> bool:
     """Kernels are chosen by memory layout. Of a single row the outermost stride means nothing."""
     pairs = [(a, b) for a, b in zip(leaves, picked, strict=True) if isinstance(a, torch.Tensor)]
     return all(a.stride()[1:] == b.stride()[1:] for a, b in pairs)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 from hotlap.catalog.site import Original, Site
-from hotlap.catalog.throttled_cleanup.places import Places
+from hotlap.catalog.throttled_cleanup.places import Place, Places
 
 MEMORY, ALL = "memory", "all"
+SHORT = 0.1  # of the device's memory free, or less: then what torch keeps may be wanted elsewhere
 
 
 def apply(site: Site) -> None:
@@ -33,7 +35,7 @@ class Cleanup:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._places = Places()
-        self._told: set[str] = set()
+        self._told: dict[Place, str] = {}
 
     def stepped(self, *_: Any) -> None:
         self._places.steps += 1
@@ -45,17 +47,32 @@ class Cleanup:
         return self._seldom("gc.collect()", original, args, kwargs, left_out=0)
 
     def empty_cache(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._seldom("empty_cache()", original, args, kwargs, left_out=None)
+        """It stops the device, and the steps after it ask the driver for memory anew: only where memory is short."""
+        return self._seldom("empty_cache()", original, args, kwargs, left_out=None, of_use=self._memory_is_short)
+
+    def _memory_is_short(self) -> bool:
+        cuda = self._site.torch.cuda
+        if not cuda.is_initialized():
+            return True
+        free, total = cuda.mem_get_info()
+        return bool(free < SHORT * total)
 
     def synchronize(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._seldom("synchronize()", original, args, kwargs, left_out=None)
 
     def _seldom(
-        self, what: str, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], left_out: Any
+        self,
+        what: str,
+        original: Original,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        left_out: Any,
+        of_use: Callable[[], bool] = lambda: True,
     ) -> Any:
         place = self._places.here(what)
-        if place is None or not place.leave_out(self._places.steps):
+        if place is None or not place.leave_out(self._places.steps, of_use):
             return original(*args, **kwargs)
-        self._told.add(f"{what} at {place.name}")
-        self._site.applied(f"{', '.join(sorted(self._told))}: once in {place.every} times")
+        if place not in self._told:
+            self._told[place] = f"{what} at {place.name}"
+            self._site.applied(f"{', '.join(sorted(self._told.values()))}: once in {place.every} times at most")
         return left_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -22,16 +23,17 @@ class Place:
         self._last_step: int | None = None
         self._close = self._since_done = 0
 
-    def leave_out(self, step: int) -> bool:
-        """Told once per call."""
+    def leave_out(self, step: int, of_use: Callable[[], bool] = lambda: True) -> bool:
+        """Told once per call. `of_use` is asked when it would be made again after many that were left out."""
         near = self._last_step is not None and step - self._last_step <= CLOSE
         self._last_step = step
         self._close = self._close + 1 if near else 0
         self._since_done += 1
-        if self._result_used or step == 0 or self._close < TRUSTED or self._since_done >= self.every:
-            self._since_done = 0
-            return False
-        return True
+        in_loop = step > 0 and self._close >= TRUSTED and not self._result_used
+        if in_loop and self._since_done < self.every:
+            return True
+        self._since_done = 0
+        return in_loop and not of_use()
 
 
 class Places:
