@@ -8,6 +8,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from hotlap.bench.record import Task
@@ -19,7 +20,9 @@ PEERS = ("lightning", "accelerate")  # named as the package each needs
 ARMS = (NAIVE, *PEERS, RUN, ENGINE, LIMIT)
 SCRIPTS = {ENGINE: "fast"}  # others are named as their arm
 FAST = ("--plan", "fast")
-BEST: Mapping[str, tuple[str, ...]] = {}  # workload → the options of hotlap run that were measured best, else FAST
+BEST: Mapping[
+    tuple[str, str], tuple[str, ...]
+] = {}  # (workload, device) → options of hotlap run, where FAST is not best
 DIRECTION = "HIGHER_IS_BETTER"
 
 
@@ -59,10 +62,16 @@ def script(place: Path, workload: str, arm: str) -> list[str]:
 def command(place: Path, workload: str, arm: str, arguments: Sequence[str], out: str) -> list[str]:
     """`out` is a folder for what the arm writes."""
     if arm == RUN:
-        options = ["--run-dir", str(Path(out) / "hotlap"), *BEST.get(workload, FAST)]
+        best = BEST.get((workload, _device(arguments)), FAST)
+        options = ["--run-dir", str(Path(out) / "hotlap"), *best]
         naive = command(place, workload, NAIVE, arguments, out)
         return [sys.executable, "-m", "hotlap", "run", *options, *naive]
     return [sys.executable, *script(place, workload, arm), *arguments]
+
+
+def _device(arguments: Sequence[str]) -> str:
+    named = [value for name, value in pairwise(arguments) if name == "--device"]
+    return named[-1] if named else ""
 
 
 def task(place: Path, name: str) -> Task:

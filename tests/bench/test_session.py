@@ -70,7 +70,8 @@ def test_the_arm_run_keeps_what_hotlap_said(stage, bench):
 
 
 def test_the_options_of_the_arm_run_are_those_measured_best(stage, bench, monkeypatch):
-    monkeypatch.setattr(workloads, "BEST", {"sun": ("--with", "fused-optimizer")})
+    options = {("sun", "cpu"): ("--with", "fused-optimizer"), ("moon", "cuda"): ("--with", "fused-optimizer")}
+    monkeypatch.setattr(workloads, "BEST", options)
     sun, moon = (bench(out=stage.folder / name, workloads=(name,), arms=("run",), seeds=1).runs[0].command
                  for name in ("sun", "moon"))  # fmt: skip
     assert "--with fused-optimizer python sun/naive.py" in sun
