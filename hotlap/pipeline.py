@@ -278,7 +278,10 @@ def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
         return TorchUnusable(
             f"torch is not installed in {interpreter}; install it there: {interpreter} -m pip install torch"
         )
-    error = NoStep(f"the command ended (exit code {ending.exit_code}) before its first training step; {_saw(ending)}")
+    error = NoStep(
+        f"the command ended (exit code {ending.exit_code}) before its first training step; {_saw(ending)}; "
+        f"does it train without hotlap? try: {command}"
+    )
     error.exit_code = ending.exit_code or NoStep.exit_code
     return error
 
