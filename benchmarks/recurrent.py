@@ -1,13 +1,14 @@
 """hotlap's recurrent layers against cuDNN, forward + backward, in one process and interleaved.
 
 `python benchmarks/recurrent.py --out FILE`            all 1350 shapes, in an order whose every part is representative
-`python benchmarks/recurrent.py --quick --out FILE`    24 shapes
-`python benchmarks/recurrent.py --sweep --out FILE`    every variant at those 24, beside its estimate
+`python benchmarks/recurrent.py --quick --out FILE`    38 shapes: those of the reports with one layer, and larger ones
+`python benchmarks/recurrent.py --sweep --out FILE`    every variant at 24 shapes, beside its estimate
 
 `--seconds N` ends after N seconds; `--resume` goes on with FILE. `--graphs` times replays of CUDA graphs: the device's
-time without the host's. The file is written as it goes and holds every sample. Errors are those of outputs and weight
-gradients against torch.nn in float64 on the same device, at up to 32 rows; memory is the peak above what was allocated
-before.
+time without the host's. `--compile` only compiles the kernels that will be tried, for the next run. The file is written
+as it goes, holds every sample, and has its summary also when the run is interrupted. Errors are those of outputs and
+weight gradients against torch.nn in float64 on the same device, at up to 32 rows; memory is the peak above what was
+allocated before.
 """
 
 from __future__ import annotations
@@ -27,10 +28,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recurrent_cases import Case, Place, Point, grid, measured, quick
+from recurrent_cases import Case, Place, Point, grid, measured, quick, spread
 
-from hotlap.engine.nn import candidates, cuda_walk, measuring
+from hotlap.engine.nn import candidates, choosing, cuda_walk, measuring
 from hotlap.engine.nn.geometry import Variant, layout
+
+SECONDS_UNWRITTEN = 2.0
+HEAD = (
+    f"{'shape':28} {'cuDNN ms':>8} {'ours ms':>8} {'faster':>7} {'floor':>6} {'error':>6} {'memory':>6}  "
+    "what the layer chose (the best of ours beside cuDNN when it chose)"
+)
 
 
 def prepare(points: list[Point], place: Place) -> float:
@@ -59,7 +66,7 @@ class Record:
     """The file, rewritten whole now and then."""
 
     def __init__(self, path: Path, place: Place, resume: bool) -> None:
-        self.path, self.unwritten = path, 0
+        self.path, self.written = path, 0.0
         about = {**place.about(), "command": " ".join(sys.argv), "date": datetime.now(timezone.utc).isoformat()}
         self.content: dict[str, Any] = {"about": about, "points": []}
         if resume and path.exists():
@@ -71,12 +78,11 @@ class Record:
 
     def add(self, result: dict[str, Any]) -> None:
         self.content["points"].append(result)
-        self.unwritten += 1
-        if self.unwritten >= 10:
+        if time.perf_counter() - self.written > SECONDS_UNWRITTEN:
             self.write()
 
     def write(self) -> None:
-        self.unwritten = 0
+        self.written = time.perf_counter()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(self.content, indent=1), encoding="utf-8")
@@ -93,7 +99,8 @@ def memory_suffices(name: str) -> Iterator[None]:
 
 def run_points(points: list[Point], options: argparse.Namespace, place: Place, record: Record) -> None:
     begin = time.perf_counter()
-    print(f"compiled in {prepare(points, place):.1f} s", flush=True)
+    choosing.MEASURED_AT_MOST = len(points)  # a program has fewer shapes
+    print(f"compiled in {prepare(points, place):.1f} s\n{HEAD}", flush=True)
     for point in points:
         if point.name in record.done:
             continue
@@ -110,11 +117,13 @@ def run_points(points: list[Point], options: argparse.Namespace, place: Place, r
 
 def line(point: Point, result: dict[str, Any]) -> str:
     times = {name: statistics.median(values) for name, values in result["ms"].items()}
-    memory, off = result["bytes"], result["error"]
+    memory, off, tried = result["bytes"], result["error"], result["tried_ms"]
+    ours = sorted((took, name) for name, took in tried.items() if name != "cudnn")
+    best = f" ({ours[0][1]} {ours[0][0]:.3f}, cuDNN {tried['cudnn']:.3f})" if ours and "cudnn" in tried else ""
     return (
-        f"{point.name:34} cuDNN {times['cudnn']:8.3f} ms  ours {times['ours']:8.3f} ms  {result['speedup']:5.2f}×  "
-        f"floor {point.floor_ms:6.3f}  error {off['ours'] / max(off['cudnn'], 1e-30):5.2f}×  "
-        f"memory {memory['ours'] / max(memory['cudnn'], 1):4.2f}×  {result['variant']}"
+        f"{point.name:28} {times['cudnn']:8.3f} {times['ours']:8.3f} {result['speedup']:6.2f}× {point.floor_ms:6.3f} "
+        f"{off['ours'] / max(off['cudnn'], 1e-30):5.2f}× {memory['ours'] / max(memory['cudnn'], 1):5.2f}×  "
+        f"{result['variant']}{best}"
     )
 
 
@@ -212,10 +221,11 @@ def cpu_times(case: Case, ways: list[str], place: Place) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--graphs", action="store_true", help="time replays of CUDA graphs")
+    parser.add_argument("--compile", action="store_true", help="only compile what will be tried")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--variants", type=int, default=24, help="of a sweep, likeliest first")
@@ -226,16 +236,25 @@ def main() -> None:
         parser.error("no GPU is there; --device cpu tries the script out")
     if options.graphs and options.device == "cpu":
         parser.error("--graphs needs a GPU")
+    if options.out is None and not options.compile:
+        parser.error("--out FILE says where the result goes")
     place = Place(options.device)
+    points = (quick() if options.quick else spread() if options.sweep else grid())[: options.shapes]
+    if options.compile:
+        print(f"compiled in {prepare(points, place):.1f} s")
+        return
     record = Record(options.out, place, options.resume)
-    points = (quick() if options.quick or options.sweep else grid())[: options.shapes]
     if options.sweep:
         sweep(points, options, place, record)
         return
-    run_points(points, options, place, record)
-    record.content["summary"] = summary(record.content["points"])
-    record.write()
-    tell(record.content["summary"])
+    try:
+        run_points(points, options, place, record)
+    except KeyboardInterrupt:
+        print(f"interrupted after {len(record.done)} of {len(points)} shapes")
+    finally:
+        record.content["summary"] = summary(record.content["points"])
+        record.write()
+        tell(record.content["summary"])
 
 
 if __name__ == "__main__":

@@ -51,17 +51,28 @@ def grid() -> list[Point]:
     shapes = itertools.product(*GRID.values(), (1, 2, 3), (3, 8, 64))
     points = [Point(kind, *shape) for shape in shapes for kind in ("lstm", "gru")]
     random.Random(8).shuffle(points)
-    first = quick()
+    first = spread()
     return [*first, *(one for one in points if one not in first)]
 
 
-def quick() -> list[Point]:
+def spread() -> list[Point]:
     shapes = [
         (200, 400, 16, 1, 3), (200, 400, 64, 1, 3), (200, 400, 128, 1, 3), (512, 150, 64, 2, 8), (512, 400, 128, 2, 8),
         (512, 150, 10, 1, 8), (32, 150, 64, 1, 8), (32, 50, 256, 2, 64), (2048, 400, 64, 2, 8), (8192, 150, 64, 1, 8),
         (2048, 150, 128, 1, 64), (200, 150, 256, 3, 64),
     ]  # fmt: skip
     return [Point(kind, *shape) for shape in shapes for kind in ("lstm", "gru")]
+
+
+def quick() -> list[Point]:
+    """Of the reports, one layer each, and three larger; every width comes early."""
+    small = [
+        (batch, steps, hidden, 1, 3)
+        for batch, steps in ((200, 400), (512, 150), (200, 150), (512, 400))
+        for hidden in (64, 16, 128, 10)
+    ]
+    large = [(2048, 150, 64, 1, 8), (8192, 150, 64, 1, 8), (128, 200, 256, 3, 64)]
+    return [Point(kind, *shape) for shape in (*small[:8], *large, *small[8:]) for kind in ("lstm", "gru")]
 
 
 # Where it runs
@@ -144,13 +155,14 @@ class Case:
 
         return run
 
-    def chosen(self) -> str:
-        """What the layer uses for this shape; measured now where it is not known."""
+    def chosen(self) -> tuple[str, dict[str, float]]:
+        """What the layer uses for this shape, and the milliseconds of all it tried; none where it was known."""
         if not self.place.cuda:
-            return "torch"
+            return "torch", {}
         exact = modules.is_exact(self.layer)
-        key = modules._key(self.layer, self.point.kind, self.x, exact, None)
-        return choosing.choice(key, self.x.device) or choosing.CUDNN
+        key = choosing.Key(*modules.traits(self.layer, self.point.kind, self.x, exact, None))
+        name = choosing.choice(key, self.x.device)
+        return name, choosing.clocked.get((key, self.x.device.index), {})
 
     def in_float64(self) -> tuple[Any, ...]:
         kind = torch.nn.LSTM if self.point.kind == "lstm" else torch.nn.GRU
@@ -168,12 +180,13 @@ def error(found: Iterable[Any], exact: Iterable[Any]) -> float:
 
 def measured(point: Point, place: Place, graphs: bool) -> dict[str, Any]:
     case = Case(point, place)
-    variant = case.chosen()
+    variant, tried = case.chosen()
     ways = {"cudnn": case.by("cudnn"), "ours": case.by("cudnn" if variant == "cudnn" else variant)}
     memory = {name: place.peak(run) for name, run in ways.items()}
     runs = {name: place.captured(run) for name, run in ways.items()} if graphs else ways
     times = interleaved(place, runs)
     result = {"point": asdict(point), "name": point.name, "variant": variant, "ms": times, "bytes": memory}
+    result["tried_ms"] = tried
     result["speedup"] = statistics.median(times["cudnn"]) / statistics.median(times["ours"])
     del case, ways, runs
     small = Case(point, place, min(point.batch, ERROR_ROWS))

@@ -47,6 +47,7 @@ class Key:
 
 
 _known: dict[tuple[Key, int], str] = {}
+clocked: dict[tuple[Key, int], dict[str, float]] = {}  # milliseconds that this process measured, for benchmarks
 _measured = 0
 _forced: str | None = None
 
@@ -64,18 +65,17 @@ def forced(variant: str) -> Iterator[None]:
         _forced = before
 
 
-def choice(key: Key, device: torch.device) -> str | None:
-    """The variant for this shape; None is cuDNN."""
-    compiling = torch.compiler.is_compiling()
-    name = remembered(key, device.index or 0) if compiling else _forced or _choice(key, device)
-    return None if name == CUDNN else name
+def choice(key: Key, device: torch.device) -> str:
+    """The variant for this shape, or cudnn."""
+    return _forced or _choice(key, device)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def remembered(key: Key, device: int) -> str:
-    """What is known without measuring; cuDNN where nothing is."""
+def remembered(device: int, *traits: str | int) -> str:
+    """What is known of a Key of these traits without measuring, or cudnn. Dynamo hands on no dataclass."""
     if _forced is not None:
         return _forced
+    key = Key(*traits)  # type: ignore[arg-type]
     return _known.get((key, device)) or kept(device).get(key.text) or CUDNN
 
 
@@ -100,7 +100,7 @@ def _choice(key: Key, device: torch.device) -> str:
     _measured += 1
     times = measuring.times(key, index, alike(key, index))
     name = fastest(times)
-    _known[key, index] = name
+    _known[key, index], clocked[key, index] = name, times
     _keep(index, key, name)
     log.debug("%s: %s (%s)", key.text, name, ", ".join(f"{one} {1e3 * took:.0f} µs" for one, took in times.items()))
     return name
@@ -192,5 +192,6 @@ def forget() -> None:
     """What the process remembers; the disk keeps its own."""
     global _measured
     _known.clear()
+    clocked.clear()
     kept.cache_clear()
     _measured = 0

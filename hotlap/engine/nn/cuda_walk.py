@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.nn import nvrtc
+from hotlap.engine.nn.driver import Kernel
 from hotlap.engine.nn.geometry import Layout, Variant, layout
 from hotlap.engine.nn.walk import Walk
 
@@ -77,9 +78,9 @@ def launch(variant: Variant, walk: Walk, backward: bool) -> Tensor:
 
 
 @cache
-def kernel(found: Layout, device: int) -> nvrtc.Kernel:
+def kernel(found: Layout, device: int) -> Kernel:
     """Compiled and loaded; once per process and device."""
-    return nvrtc.Kernel(binary(found, device), NAMES[found.backward], found.shared_bytes, device)
+    return Kernel(binary(found, device), NAMES[found.backward], found.shared_bytes, device)
 
 
 def binary(found: Layout, device: int) -> bytes:

@@ -1,7 +1,7 @@
 // What kernels.cu needs of the device: barriers, the memory of a cluster, tensor cores, functions. Compiled before it.
 
 typedef unsigned int u32;
-#define SHARED extern __shared__ float shared_memory[];
+#define SHARED extern __shared__ __align__(16) float shared_memory[];  // read four floats at once
 __device__ __forceinline__ int thread_index() { return threadIdx.x; }
 __device__ __forceinline__ int block_index() { return blockIdx.x; }
 __device__ __forceinline__ void block_barrier() { __syncthreads(); }

@@ -24,7 +24,7 @@ class Variant:
     rows: int = 1  # batch rows that walk together
     cluster: int = 1
     blocks: int = 1  # thread blocks that share a multiprocessor (cuda); warps (triton)
-    finer: int = 1  # times as many threads, each with a smaller part of the reduction (fma)
+    finer: int = 1  # at least so many times the threads, each with a smaller part of the reduction (fma)
 
     def __str__(self) -> str:
         if self.engine == "torch":
@@ -118,8 +118,9 @@ def _columns(depth: int, columns: int, variant: Variant) -> tuple[int, int, int]
     easy = [one for one in fitting if depth // one <= 64 and columns * one >= 64]
     if not fitting:
         return None
-    split = (min(easy) if easy else max(fitting)) * variant.finer
-    return (split, 1, -(-columns * split // 32) * 32) if split in fitting else None
+    wanted = (min(easy) if easy else max(fitting)) * variant.finer
+    finer = [one for one in fitting if one >= wanted]  # a reduction over 48 has 12 parts, but not 8
+    return (finer[0], 1, -(-columns * finer[0] // 32) * 32) if finer else None
 
 
 def _tiled(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] | None:

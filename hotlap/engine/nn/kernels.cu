@@ -18,6 +18,7 @@
 #define PART_STRIDE (COLUMNS + 4)
 #define ELEMENTS (UNITS * ROWS)
 #define EACH ((ELEMENTS + THREADS - 1) / THREADS)
+#define BIASES (THREADS % UNITS == 0 ? 1 : EACH)  // 1: all elements of a thread are of one unit and share its biases
 #define LOCAL_DEPTH (DEPTH / SPLIT)
 
 struct Walk {
@@ -175,20 +176,21 @@ KERNEL rnn_forward(const Walk walk) {
     in[i / HIDDEN * IN_STRIDE + i % HIDDEN] = rounded(h);
   }
   Element one[EACH];
-  float c[EACH], x[EACH][GATES], bias[EACH][4], h[EACH];
+  float c[EACH], x[EACH][GATES], bias[BIASES][4], h[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     one[e].find(tid + e * THREADS, rank, batch);
     long long at = (long long)one[e].sample * HIDDEN + one[e].unit;
     c[e] = or_zero(LSTM ? walk.c0 : 0, at, one[e].real);
     h[e] = or_zero(walk.h0, at, one[e].real);
-    bias[e][3] = 0.0f;
 #pragma unroll
     for (int g = 0; g < GATES; ++g) {
       int column = g * HIDDEN + one[e].unit;
-      float of_h = or_zero(walk.bias_hh, column, one[e].real);
-      bias[e][g] = or_zero(walk.bias_ih, column, one[e].real) + (LSTM || g < 2 ? of_h : 0.0f);
-      if (!LSTM && g == 2) bias[e][3] = of_h;
+      if (e < BIASES) {  // of the first row: where it is outside the batch, the others are too
+        float of_h = or_zero(walk.bias_hh, column, one[e].real);
+        bias[e][g] = or_zero(walk.bias_ih, column, one[e].real) + (LSTM || g < 2 ? of_h : 0.0f);
+        if (!LSTM) bias[e][3] = of_h;
+      }
       long long row = (long long)(walk.reverse ? walk.steps - 1 : 0) * batch + one[e].sample;
       x[e][g] = or_zero(walk.gates, row * walk.gates_row + column, one[e].real);
     }
@@ -206,7 +208,7 @@ KERNEL rnn_forward(const Walk walk) {
 #pragma unroll
       for (int g = 0; g < GATES; ++g) {
         recurrent[g] = summed(part, one[e].row, g * UNITS + one[e].local);
-        a[g] = x[e][g] + bias[e][g];
+        a[g] = x[e][g] + bias[e % BIASES][g];
       }
       long long row = t * batch + one[e].sample;
       if (one[e].real && walk.keep) {
@@ -234,7 +236,7 @@ KERNEL rnn_forward(const Walk walk) {
       if (one[e].real && walk.cells) walk.cells[row * HIDDEN + one[e].unit] = c[e];
 #else
       float r = sigmoid(a[0] + recurrent[0]), z = sigmoid(a[1] + recurrent[1]);
-      float n = tangent(a[2] + r * (recurrent[2] + bias[e][3]));
+      float n = tangent(a[2] + r * (recurrent[2] + bias[e % BIASES][3]));
       h[e] = n + z * (h[e] - n);
 #endif
       float* place = in + (next * ROWS + one[e].row) * IN_STRIDE + one[e].unit;
@@ -288,7 +290,7 @@ KERNEL rnn_backward(const Walk walk) {
   for (int i = tid; i < BUFFERS * ROWS * IN_STRIDE; i += THREADS) in[i] = 0.0f;
   Element one[EACH];
   Step now[EACH];
-  float bias[EACH][4], dbias[EACH][4], direct[EACH], dc[EACH], c[EACH];
+  float bias[BIASES][4], dbias[BIASES][4], direct[EACH], dc[EACH], c[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     one[e].find(tid + e * THREADS, rank, batch);
@@ -298,7 +300,7 @@ KERNEL rnn_backward(const Walk walk) {
     long long last = (long long)(walk.reverse ? 0 : walk.steps - 1) * batch + one[e].sample;
     c[e] = or_zero(LSTM ? walk.cells : 0, last * HIDDEN + one[e].unit, one[e].real);
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
+    for (int g = 0; g < 4 && e < BIASES; ++g) {
       dbias[e][g] = 0.0f;
       int column = (LSTM || g < 3 ? g : 2) * HIDDEN + one[e].unit;
       float of_x = or_zero(walk.bias_ih, column, one[e].real), of_h = or_zero(walk.bias_hh, column, one[e].real);
@@ -318,7 +320,7 @@ KERNEL rnn_backward(const Walk walk) {
         float dh = direct[e] + now[e].dy, before = now[e].before, a[4];
         if (step + 1 < walk.steps) dh += summed(part, one[e].row, one[e].local);
 #pragma unroll
-        for (int g = 0; g < 4; ++g) a[g] = now[e].a[g] + bias[e][g];
+        for (int g = 0; g < 4; ++g) a[g] = now[e].a[g] + bias[e % BIASES][g];
         if (step > 0) now[e].read(walk, one[e], step - 1);
 #if LSTM
         float i = sigmoid(a[0]), f = sigmoid(a[1]), g = tangent(a[2]), o = sigmoid(a[3]), tc = tangent(c[e]);
@@ -342,7 +344,7 @@ KERNEL rnn_backward(const Walk walk) {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
           to[g * HIDDEN] = d[g];
-          dbias[e][g] += d[g];
+          dbias[e % BIASES][g] += d[g];
         }
       }
       float* place = in + (buffer * ROWS + one[e].row) * IN_STRIDE + one[e].unit;
@@ -365,7 +367,7 @@ KERNEL rnn_backward(const Walk walk) {
   for (int e = 0; e < EACH; ++e)
 #pragma unroll
     for (int g = 0; g < 4; ++g)
-      if (one[e].used) in[(one[e].row * 4 + g) * UNITS + one[e].local] = dbias[e][g];
+      if (one[e].used) in[(one[e].row * 4 + g) * UNITS + one[e].local] = e < BIASES ? dbias[e % BIASES][g] : 0.0f;
   block_barrier();
   for (int i = tid; i < 4 * UNITS; i += THREADS) {
     float total = 0.0f;

@@ -71,8 +71,8 @@ def forward(module: Any, plain: Callable[..., Any], given: Any, hx: Any = None) 
     x = x.transpose(0, 1) if module.batch_first else x
     exact = is_exact(module)
     autocast = _autocast_dtype()
-    variant = choosing.choice(_key(module, kind, x, exact, autocast), x.device)
-    if variant is None:
+    variant = _variant(traits(module, kind, x, exact, autocast), x.device)
+    if variant == choosing.CUDNN:
         return plain(given, hx)
     h0, c0 = _states(kind, hx, given.dim() == 3)
     y, h_n, c_n = run(module, kind, x, h0, c0, variant, exact, autocast)
@@ -124,23 +124,37 @@ def is_exact(module: Any) -> bool:
 
 
 def _autocast_dtype() -> torch.dtype | None:
-    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    """Of outputs; torch runs cuDNN's layers in float16 whatever type autocast was asked for."""
+    return torch.float16 if torch.is_autocast_enabled("cuda") else None
 
 
-def _key(module: Any, kind: str, x: Tensor, exact: bool, autocast: torch.dtype | None) -> choosing.Key:
-    return choosing.Key(
-        kind=kind,
-        batch=x.shape[1],
-        steps=x.shape[0],
-        features=module.input_size,
-        hidden=module.hidden_size,
-        layers=module.num_layers,
-        directions=2 if module.bidirectional else 1,
-        bias=module.bias,
-        dtype=str(autocast or x.dtype).removeprefix("torch."),
-        exact=exact,
-        backward=torch.is_grad_enabled(),
+def traits(module: Any, kind: str, x: Tensor, exact: bool, autocast: torch.dtype | None) -> tuple[str | int, ...]:
+    """The fields of a choosing.Key, in its order."""
+    return (
+        kind,
+        _plain(x.shape[1]),
+        _plain(x.shape[0]),
+        _plain(module.input_size),
+        _plain(module.hidden_size),
+        _plain(module.num_layers),
+        2 if module.bidirectional else 1,
+        module.bias,
+        str(autocast or x.dtype).removeprefix("torch."),
+        exact,
+        torch.is_grad_enabled(),
     )
+
+
+def _plain(size: int) -> int:
+    """No symbol, where Dynamo has one: a choice, and with it a compiled graph, is for one shape."""
+    return len(range(size))
+
+
+def _variant(found: tuple[str | int, ...], device: torch.device) -> str:
+    if torch.compiler.is_compiling():
+        name: str = choosing.remembered(device.index or 0, *found)
+        return name
+    return choosing.choice(choosing.Key(*found), device)  # type: ignore[arg-type]
 
 
 # When torch.nn's path is taken

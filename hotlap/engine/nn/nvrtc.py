@@ -1,4 +1,4 @@
-"""CUDA C++ compiled at run time and launched: NVRTC and the driver, called directly.
+"""CUDA C++ compiled at run time by NVRTC, called directly.
 
 Compiled kernels are kept on disk, by the content of everything they came from.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,8 +16,6 @@ from typing import Any
 import torch
 
 from hotlap.engine.nn.folder import cache_folder, written
-
-DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class NoCompiler(RuntimeError):
@@ -105,44 +102,3 @@ def _candidates() -> Iterator[str]:
         if os.environ.get(name):
             yield str(Path(os.environ[name]) / "lib64" / f"libnvrtc.so.{major}")
     yield "libnvrtc.so"
-
-
-@cache
-def driver() -> Any:
-    if not sys.platform.startswith("linux"):
-        raise NoCompiler("CUDA kernels are launched on Linux only")
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise NoCompiler(f"the CUDA driver cannot be loaded: {error}") from None
-
-
-class Kernel:
-    """Machine code loaded into one device's context; it stays loaded until the process ends."""
-
-    def __init__(self, code: bytes, name: str, shared_bytes: int, device: int) -> None:
-        self._driver, self._shared, self._device = driver(), shared_bytes, device
-        self._function = ctypes.c_void_p()
-        module = ctypes.c_void_p()
-        with torch.cuda.device(device):
-            torch.cuda.current_stream(device)  # makes the device's context the current one
-            self._done(self._driver.cuModuleLoadData(ctypes.byref(module), code))
-            self._done(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
-            limit = ctypes.c_int(shared_bytes)
-            self._done(self._driver.cuFuncSetAttribute(self._function, DYNAMIC_SHARED_MEMORY, limit))
-
-    def launch(self, blocks: int, threads: int, stream: int, given: ctypes.Structure) -> None:
-        """The structure is copied at once. No synchronisation, no allocation."""
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(given))
-        self._done(
-            self._driver.cuLaunchKernel(
-                self._function, blocks, 1, 1, threads, 1, 1, self._shared, ctypes.c_void_p(stream), parameters, None
-            )
-        )
-
-    def _done(self, result: int) -> None:
-        if result == 0:
-            return
-        text = ctypes.c_char_p()
-        self._driver.cuGetErrorString(result, ctypes.byref(text))
-        raise RuntimeError(f"CUDA error {result}: {(text.value or b'unknown').decode()}")

@@ -15,6 +15,11 @@ from hotlap.engine.nn import stack, unwind
 from hotlap.engine.nn.stack import Given, Kept, Shape
 
 Outputs = tuple[Tensor, Tensor, Tensor]
+_GIVEN = "Tensor x, Tensor? h0, Tensor? c0, Tensor[] flat"
+_SHAPE = "str kind, int layers, int directions, int hidden, bool bias, float dropout, bool exact, str variant"
+_KEPT = "Tensor y, Tensor inner, Tensor cells, Tensor masks, Tensor? dy, Tensor? dh_n, Tensor? dc_n, bool needs_x"
+FORWARD = f"({_GIVEN}, {_SHAPE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+BACKWARD = f"({_GIVEN}, {_KEPT}, {_SHAPE}) -> Tensor[]"  # written out: torch 2.6 cannot read list[Tensor]
 
 
 def recurrent(shape: Shape, given: Given) -> Outputs:
@@ -60,7 +65,7 @@ class Recurrent(torch.autograd.Function):
         return None, made.x, None if h0 is None else made.h0, None if c0 is None else made.c0, *made.flat
 
 
-@torch.library.custom_op("hotlap::recurrent", mutates_args=())
+@torch.library.custom_op("hotlap::recurrent", mutates_args=(), schema=FORWARD)
 def _recurrent(
     x: Tensor, h0: Tensor | None, c0: Tensor | None, flat: list[Tensor], kind: str, layers: int, directions: int,
     hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
@@ -78,7 +83,7 @@ def _(x: Tensor, h0: Any, c0: Any, flat: Any, kind: str, layers: int, directions
     return kept.y, kept.h_n, kept.c_n, kept.inner, kept.cells, kept.masks
 
 
-@torch.library.custom_op("hotlap::recurrent_backward", mutates_args=())
+@torch.library.custom_op("hotlap::recurrent_backward", mutates_args=(), schema=BACKWARD)
 def _recurrent_backward(
     x: Tensor, h0: Tensor | None, c0: Tensor | None, flat: list[Tensor], y: Tensor, inner: Tensor, cells: Tensor,
     masks: Tensor, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, needs_x: bool, kind: str, layers: int,

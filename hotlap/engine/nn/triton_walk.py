@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hotlap.engine.nn.geometry import Variant
 from hotlap.engine.nn.walk import Walk
 
+_device_of: Any = torch.cuda.device_of  # Triton launches on the current device, whatever it is given
 HIDDEN_AT_MOST = 64  # four matrices of 64 × 64 are what one multiprocessor holds beside the rest
 
 
@@ -38,7 +40,8 @@ def forward(variant: Variant, walk: Walk) -> None:
         **_common(walk), **_settings(variant, walk), "y": walk.y, "cells": walk.cells, "h_n": walk.h_n,
         "c_n": walk.c_n, "y_row": walk.y.stride(1), "gates_row": walk.gates.stride(1), "KEEP": walk.keep,
     }  # fmt: skip
-    kernel[(-(-walk.batch // variant.rows),)](**_taken(kernel, given))
+    with _device_of(walk.gates):
+        kernel[(-(-walk.batch // variant.rows),)](**_taken(kernel, given))
 
 
 def backward(variant: Variant, walk: Walk) -> Tensor:
@@ -54,5 +57,6 @@ def backward(variant: Variant, walk: Walk) -> Tensor:
         "dc_n": None if walk.dc_n is None else walk.dc_n.contiguous(), "y_row": walk.y.stride(1),
         "dy_step": 0 if dy is None else dy.stride(0), "dy_row": 0 if dy is None else dy.stride(1),
     }  # fmt: skip
-    kernel[(programs,)](**_taken(kernel, given))
+    with _device_of(walk.gates):
+        kernel[(programs,)](**_taken(kernel, given))
     return parts

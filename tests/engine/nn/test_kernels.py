@@ -70,6 +70,13 @@ def test_without_clusters_only_small_layers_fit():
     assert likely("lstm", 256, 200, False, Chip(108, (8, 0))) == []
 
 
+@pytest.mark.parametrize(("kind", "parts"), [("lstm", (2, 8)), ("gru", (4, 12))])
+def test_finer_takes_the_next_number_of_parts_the_reduction_has(kind, parts):
+    """A GRU's gradient of 16 units sums over 48 gates in groups of four: 8 parts there are none."""
+    variant = parse("cuda:fma:r2:c1:b1:k2")
+    assert tuple(layout(kind, 16, variant, backward, False).split for backward in (False, True)) == parts
+
+
 def test_what_is_far_too_large_fits_nowhere():
     assert likely("lstm", 2048, 200, False, H200) == []
 

@@ -146,6 +146,15 @@ def test_low_precision_accumulates_in_float32(kind, dtype):
 
 
 @kinds
+def test_under_autocast_outputs_are_float16_as_cudnns(kind, monkeypatch):
+    """Also where autocast was asked for bfloat16: torch runs cuDNN's layers in float16 then."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: device_type == "cuda")
+    with choosing.forced("torch"):
+        y, last = KINDS[kind][0](3, 4)(torch.randn(5, 2, 3))
+    assert {y.dtype, *(one.dtype for one in last)} == {torch.float16}
+
+
+@kinds
 def test_a_second_backward_through_the_same_graph_gives_the_same(kind):
     """The first overwrites the gates it was handed."""
     torch.manual_seed(0)
@@ -178,7 +187,7 @@ def test_it_is_one_operation_of_a_compiled_graph(kind):
     hx = states(kind, layer, (2,))
     hx = tuple(one.double() for one in hx) if kind == "lstm" else hx.double()
     with choosing.forced("torch"), torch._dynamo.config.patch(allow_rnn=True):
-        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
         compiled.num_layers, compiled.bidirectional = 2, False
         found = outcome(compiled, x, hx)
     for mine, theirs in zip(found, outcome(reference, x, hx), strict=True):
