@@ -151,12 +151,19 @@ def template(name: str, **sections: Mapping[str, Any]) -> Any:
 
 def load(path: Path | str) -> Any:
     """A file that begins with `template = "…"` and holds what it changes of it."""
+    name = template_of(path)
     content = config.parsed(Path(path))
-    name = content.pop("template", None)
+    del content["template"]
+    return config.build(SCHEMAS[name], config.merged(content_of(name), content), str(path))
+
+
+def template_of(path: Path | str) -> str:
+    """The template that a file begins with."""
+    name = config.parsed(Path(path)).get("template")
     if not isinstance(name, str):
         raise ConfigInvalid(f"{path}: template is missing; begin with one of {', '.join(SCHEMAS)}")
-    schema = schema_of(name, f"{path}: template")
-    return config.build(schema, config.merged(content_of(name), content), str(path))
+    schema_of(name, f"{path}: template")
+    return name
 
 
 def schema_of(name: str, where: str) -> type[Config]:

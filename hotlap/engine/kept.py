@@ -84,6 +84,22 @@ def set_random_states(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
+class Attributes:
+    """What modules hold besides the values of tensors: put back, a forward that counts or makes buffers was not."""
+
+    def __init__(self, model: nn.Module) -> None:
+        held = [part for module in model.modules() for part in (vars(module), module._buffers)]
+        self.before = [(part, dict(part)) for part in held]
+
+    def put_back(self) -> None:
+        for part, before in self.before:
+            for name in {*part, *before}:
+                if name not in before:
+                    del part[name]
+                elif part.get(name) is not before[name]:
+                    part[name] = before[name]
+
+
 class HostTraces:
     """What a step left behind on the host besides tensors: a replay would not do it again."""
 

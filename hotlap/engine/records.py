@@ -18,7 +18,9 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """`seconds` is the training alone, until the device is done; preparing the step and evaluation are apart."""
+    """`seconds` is the training alone, until the device is done. Apart are `prepare_seconds`, in which the step was
+    tried, compiled and captured, and `evaluation_seconds`; the epoch took all three together.
+    """
 
     epoch: int  # from 1
     loss: float  # mean over the rows
@@ -43,6 +45,11 @@ class History:
     @property
     def last(self) -> EpochRecord:
         return self.epochs[-1]
+
+
+def seconds_apart(record: EpochRecord) -> str:
+    """What the epoch took besides its training, in words for a log."""
+    return f"prepare_seconds {record.prepare_seconds:.4f}  eval_seconds {record.evaluation_seconds:.4f}"
 
 
 def as_plain(record: StepRecord | EpochRecord) -> dict[str, Any]:

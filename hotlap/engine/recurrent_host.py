@@ -207,7 +207,6 @@ def between(layer: nn.RNNBase, outputs: Tensor, number: int) -> Tensor:
 class HostLSTM(nn.LSTM):
     """torch.nn.LSTM, computed by this file on a CPU where it can be."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
         if not suits(self, input):
             return super().forward(input, hx)
@@ -228,7 +227,6 @@ class HostLSTM(nn.LSTM):
 class HostGRU(nn.GRU):
     """torch.nn.GRU, computed by this file on a CPU where it can be."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
         if not suits(self, input):
             return super().forward(input, hx)
@@ -250,11 +248,21 @@ def use_host_layers(model: nn.Module) -> int:
     """
     chosen = list(plain_layers(model))
     for layer in chosen:
-        layer.__class__ = OURS[type(layer)]
+        become_ours(layer)
     return len(chosen)
 
 
 OURS: dict[type[nn.Module], type[nn.RNNBase]] = {nn.LSTM: HostLSTM, nn.GRU: HostGRU}
+UNTRACED: set[type[nn.RNNBase]] = set()
+
+
+def become_ours(layer: nn.RNNBase) -> None:
+    """Not to be traced by torch.compile. Said when first needed: it imports the compiler, which takes seconds."""
+    ours = OURS[type(layer)]
+    if ours not in UNTRACED:
+        UNTRACED.add(ours)
+        ours.forward = torch.compiler.disable(ours.forward)  # type: ignore[no-untyped-call]
+    layer.__class__ = ours
 
 
 def plain_layers(model: nn.Module) -> Iterator[nn.RNNBase]:
@@ -267,9 +275,9 @@ def use_faster_layers(model: nn.Module, batch_size: int, steps: int) -> list[str
     lines = []
     for layer in list(plain_layers(model)):
         torchs, ours = seconds_of_both(layer, batch_size, min(steps, MEASURED_STEPS))
-        kind, name = type(layer), type(layer).__name__
+        name = type(layer).__name__
         if ours < torchs:
-            layer.__class__ = OURS[kind]
+            become_ours(layer)
         which = "the engine's" if ours < torchs else "torch's"
         lines.append(f"{name} on the CPU: {which} ({1000 * torchs:.3g} ms by torch, {1000 * ours:.3g} by the engine)")
     return lines
@@ -280,7 +288,7 @@ def seconds_of_both(layer: nn.RNNBase, batch_size: int, steps: int) -> tuple[flo
     torchs = copy.deepcopy(layer)
     torchs.dropout = 0.0
     ours = copy.deepcopy(torchs)
-    ours.__class__ = OURS[type(layer)]
+    become_ours(ours)
     shape = (batch_size, steps) if layer.batch_first else (steps, batch_size)
     x = torch.full((*shape, layer.input_size), 0.1, dtype=next(layer.parameters()).dtype)
     best = [float("inf")] * 2

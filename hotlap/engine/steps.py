@@ -6,8 +6,9 @@ count, so a replay needs nothing from the host. Streamed data: a window is copie
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
 from hotlap.engine.geometry import Geometry
-from hotlap.engine.kept import HostTraces, Kept
+from hotlap.engine.kept import Attributes, HostTraces, Kept
 from hotlap.engine.order import epoch_order
 from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
@@ -85,6 +86,33 @@ class Common:
         self.say(f"{chosen.line}, {len(self.update.parameters)} tensors trained")
         return chosen
 
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        """What is done within is no training, and is told apart; the device is idle before and after."""
+        self.finish()  # HOST SYNC: a few a phase
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.finish()
+            self.prepare_seconds += time.perf_counter() - started
+
+    def finish(self) -> None:
+        if self.recorder is not None:
+            self.recorder.finish()
+
+    def rehearse(self, items: Iterable[Any]) -> None:
+        """A window forward and backward, undone to the bit: what a GPU does once in a phase, such as loading kernels
+        and choosing convolutions by measurement, takes seconds, which the first step would pay otherwise.
+        """
+        if self.recorder is None:
+            return
+        with self.preparing():
+            kept, attributes = self.kept(), Attributes(self.model)
+            self.update.gradients(items, self.geometry.window, self.plain_loss)
+            attributes.put_back()
+            kept.put_back()
+
     def plain_loss(self, item: Any) -> Found:
         """Of one batch of a window."""
         raise NotImplementedError
@@ -128,19 +156,21 @@ class ResidentSteps(Common):
 
     def _first(self, window: int) -> None:
         """The first step is done as it is: it makes the optimizer's state, which no replay could."""
-        started = time.perf_counter()
         if self.primed:
-            self._choose(window, 0.0)
-            self.prepare_seconds += time.perf_counter() - started
+            with self.preparing():
+                self._choose(window, 0.0)
             assert self.run_full is not None
             self.run_full()
             return
+        self.rehearse(self._parts(self._index()))
+        started = time.perf_counter()
         self._full(self.plain_loss)
         self.primed = True
+        self.finish()
         seconds = time.perf_counter() - started
         if window + 1 < self.geometry.full:
-            self._choose(window + 1, seconds)
-            self.prepare_seconds += time.perf_counter() - started - seconds
+            with self.preparing():
+                self._choose(window + 1, seconds)
 
     def _choose(self, window: int, seconds: float) -> None:
         def work(compiled: bool) -> Work:
@@ -160,8 +190,11 @@ class ResidentSteps(Common):
             trial.kept.put_back()
 
     def _full(self, loss_of: LossOf) -> None:
-        index = self.by_window.index_select(0, self.update.tally.step).view(-1)
-        self.update(self._parts(index), self.geometry.window, loss_of)
+        self.update(self._parts(self._index()), self.geometry.window, loss_of)
+
+    def _index(self) -> Tensor:
+        """The rows of the window the device is at."""
+        return self.by_window.index_select(0, self.update.tally.step).view(-1)
 
     def _tail(self) -> None:
         self.update(self._parts(self.tail_order), self.geometry.tail, self.plain_loss)
@@ -204,14 +237,16 @@ class StreamedSteps(Common):
             self._first(window, batches)
 
     def _first(self, window: int, batches: list[Batch]) -> None:
-        started = time.perf_counter()
         if not self.primed:
+            self.rehearse(batches)
+            started = time.perf_counter()
             self.update(batches, self.geometry.window, self.plain_loss)
             self.primed = True
+            self.finish()
             self.first_seconds = time.perf_counter() - started
             return
-        self._choose(window, batches)
-        self.prepare_seconds += time.perf_counter() - started
+        with self.preparing():
+            self._choose(window, batches)
         assert self.run is not None
         self.run(batches)
 

@@ -158,6 +158,15 @@ class Update:
         self.parameters = [one for one in owned if one.requires_grad]
 
     def __call__(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> None:
+        losses = self.gradients(items, sizes, loss_of)
+        self.learning.apply(self.tally.step)
+        self._step()
+        if self.average is not None:
+            self.average.update()
+        self.tally.record(losses)
+
+    def gradients(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> Tensor:
+        """Forward and backward of a window; its losses."""
         for parameter in self.parameters:  # what zero_grad does, without the cost of its profiler record
             parameter.grad = None
         rows = sum(sizes)
@@ -165,12 +174,8 @@ class Update:
         for item, size in zip(items, sizes, strict=True):
             values = self._backward(item, size / rows, loss_of)
             total = values if total is None else total + values
-        self.learning.apply(self.tally.step)
-        self._step()
-        if self.average is not None:
-            self.average.update()
         assert total is not None
-        self.tally.record(total)
+        return total
 
     def _backward(self, item: Any, share: float, loss_of: LossOf) -> Tensor:
         """A batch counts by its rows, so that a window is one large batch whatever its last one's size."""

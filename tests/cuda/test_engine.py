@@ -150,6 +150,9 @@ def test_nothing_waits_for_the_device_within_an_epoch(monkeypatch, tmp_path):
         torch.cuda.set_sync_debug_mode("default")
 
 
+REPLAY = 2  # kernels that torch launches before a graph that draws random numbers: they set its seed and offset
+
+
 def test_a_step_is_one_launch():
     made = trainer(device="cuda", graph="on", clip=0.5, log_every=1000, drop_last=True)
     data = Rows(*numbers(rows=1600, device="cuda"))
@@ -162,7 +165,7 @@ def test_a_step_is_one_launch():
     made.fit(data, epochs=2)
     counts = {event.key: event.count for event in profiler.key_averages()}
     assert counts["cudaGraphLaunch"] == 100
-    assert counts.get("cudaLaunchKernel", 0) < 60  # order, losses and the checks around the epoch
+    assert counts.get("cudaLaunchKernel", 0) - REPLAY * 100 < 60  # order, losses and the checks around the epoch
 
 
 def test_half_precision_skips_a_step_whose_gradients_overflow():
@@ -279,18 +282,23 @@ def test_the_memory_of_a_training_comes_back():
 
 
 def test_evaluation_by_groups_on_the_device():
+    """In float32, as the model itself computes outside of a training; the batches cut through groups."""
     inputs, targets = numbers(device="cuda")
     groups = torch.arange(70, device="cuda") // 7
     by_group = GroupMeans(10, of=lambda out, target, group: (out[:, 0], group), finish=lambda means: means.max())
     f1 = BinaryF1(of=lambda out, target, group: (out[:, 0], target[:, 0] > 0))
-    made = trainer(device="cuda", metrics={"best": by_group, "f1": f1}, loss=lambda o, t, g: (o - t).square().mean())
+    options = {"precision": "fp32", "evaluation_batch": 16, "loss": lambda o, t, g: (o - t).square().mean()}
+    made = trainer(device="cuda", metrics={"best": by_group, "f1": f1}, **options)
     data = Rows(inputs, targets, groups)
     made.fit(data, data, epochs=1)
     scores = made.evaluate(data)
     made.model.eval()
     with torch.no_grad():
-        expected = made.model(inputs)[:, 0].view(10, 7).mean(1).max().item()
+        found = made.model(inputs)[:, 0]
+    expected = found.view(10, 7).mean(1).max().item()
+    hits, truth = found >= 0.5, targets[:, 0] > 0
     assert scores["best"] == pytest.approx(expected, rel=1e-4)
+    assert scores["f1"] == pytest.approx(2 * (hits & truth).sum().item() / (hits.sum() + truth.sum()).item())
 
 
 def test_compiled_and_captured():

@@ -136,14 +136,16 @@ def test_nothing_waits_for_the_device(kind):
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_it_is_one_operation_of_a_compiled_graph(kind, backend):
     torch._dynamo.reset()
-    layer, _, x, _ = case(kind, 64, 20, given=False, num_layers=2)
+    layer, reference, x, _ = case(kind, 64, 20, given=False, num_layers=2)
     weights = list(layer.parameters())
     with choosing.forced("cuda:fma:r2:c1:b1"), torch._dynamo.config.patch(allow_rnn=True):
-        expected = torch.autograd.grad(layer(x)[0].square().sum(), weights)
+        eager = torch.autograd.grad(layer(x)[0].square().sum(), weights)
         compiled = torch.compile(layer, fullgraph=True, backend=backend)
         found = torch.autograd.grad(compiled(x)[0].square().sum(), weights)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    reference = reference.cuda()
+    exact = torch.autograd.grad(reference(x.double())[0].square().sum(), list(reference.parameters()))
+    for one, other, true in zip(found, eager, exact, strict=True):  # both round their products to TF32, each its own way
+        assert (one - true).norm() <= 1.5 * (other - true).norm() + 1e-5 * true.norm()
 
 
 @kinds

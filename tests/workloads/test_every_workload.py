@@ -10,6 +10,8 @@ import pytest
 import torch
 from workload_modules import NAMES, WORKLOADS, in_order, load_workload, run_in_process, run_script
 
+from hotlap.engine import EpochRecord
+
 
 def test_every_folder_with_a_naive_script_is_tested() -> None:
     assert {path.parent.name for path in WORKLOADS.glob("*/naive.py")} == set(NAMES)
@@ -49,6 +51,16 @@ def test_the_engine_reaches_the_target_of_the_naive_script(name, data_root, tmp_
     assert outcome.reached
     assert len(outcome.losses) == workload.naive.defaults("tiny").epochs
     assert outcome.losses[-1] < outcome.losses[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engine_tells_preparing_and_evaluating_apart_from_training(name, capsys) -> None:
+    workload = load_workload(name)
+    scores = {workload.naive.METRIC: 0.5, "accuracy": 0.5, "file_f1": 0.5}
+    workload.fast.tell(EpochRecord(4, 0.25, scores, 1.5, 0.125, 2.75, rows=10, steps=4, learning_rate=0.1))
+    printed = capsys.readouterr()
+    assert printed.out == workload.naive.epoch_line(4, 0.25, 0.5, 1.5) + "\n"
+    assert printed.err.endswith("prepare_seconds 2.7500  eval_seconds 0.1250\n")
 
 
 @pytest.mark.parametrize("name", ["battery_fnn", "leak"])

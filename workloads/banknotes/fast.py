@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from loss import PADDING_CLASS, loss_terms
 from model import CLASS_COUNT, NoteDetector
 from torch import Tensor, nn
 
+from hotlap.engine.config_scripts import Given, configured
+from hotlap.engine.config_templates import TwoPhases
 from hotlap.engine.data import Arrays, Beside, NpyFolder, mapped, resident
 from hotlap.engine.recipe import Checkpoints, Phase, Recipe
-from hotlap.engine.records import EpochRecord, StepRecord
-from hotlap.engine.schedule import Linear
+from hotlap.engine.records import EpochRecord, StepRecord, seconds_apart
 from hotlap.engine.trainer import Trainer
 
 EVALUATION_PICTURES = 64  # bounds the memory of one evaluation pass
+TEMPLATES = ("banknotes",)
 
 
 def padded_notes(part: naive.NoteImages) -> np.ndarray:
@@ -60,22 +63,23 @@ def pictures(part: naive.NoteImages, device: torch.device) -> Any:
     return resident(Beside(NpyFolder(part.images[0].parent), Arrays(padded_notes(part))), device=device)
 
 
-def batches(source: Any, device: torch.device) -> Any:
+def batches(source: Any, device: torch.device, size: int) -> Any:
     order = torch.arange(source.rows, device=device)
     if hasattr(source, "gather"):
-        return (source.gather(index) for index in order.split(EVALUATION_PICTURES))
-    return source.batches(order.cpu(), EVALUATION_PICTURES, device, False)
+        return (source.gather(index) for index in order.split(size))
+    return source.batches(order.cpu(), size, device, False)
 
 
 class Evaluation:
     """The metric of naive.evaluate; all pictures of a pass are cleaned of doubles together, on the device."""
 
-    def __init__(self, source: Any, device: torch.device, bfloat16: bool) -> None:
-        self.source, self.device, self.bfloat16 = source, device, bfloat16
+    def __init__(self, source: Any, device: torch.device, training: TwoPhases) -> None:
+        self.source, self.device, self.bfloat16 = source, device, training.precision == "bf16"
+        self.batch = training.evaluation_batch or EVALUATION_PICTURES
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         kept, truth = [], []
-        for images, notes in batches(self.source, self.device):
+        for images, notes in batches(self.source, self.device, self.batch):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 outputs = model(as_input(images))
             candidates = metrics.strongest(*metrics.decode(outputs))
@@ -98,42 +102,47 @@ def named_losses(outputs: tuple[Tensor, ...], targets: Tensor) -> dict[str, Tens
     return {"box": box, "objectness": objectness, "classes": classes}
 
 
-def recipe_of(settings: naive.Settings, out: Path, on_cuda: bool, bfloat16: bool) -> Recipe:
+def training_of(
+    settings: naive.Settings, arguments: argparse.Namespace, given: Given, device: torch.device
+) -> TwoPhases:
+    usual = TwoPhases(
+        settings.batch_size,
+        settings.epochs,
+        settings.learning_rate,
+        channels_last=device.type == "cuda",
+        schedule="linear",
+        schedule_end=0.05,
+        schedule_by="epoch",
+    )
+    precision = arguments.precision if device.type == "cuda" or given.config is not None else "tf32"
+    frozen = min(settings.frozen_epochs, settings.epochs - 1)
+    decided = {"frozen_epochs": frozen, "full_learning_rate": settings.full_learning_rate}
+    training = given.settled(settings, device, usual, precision=precision, **decided)
+    assert isinstance(training, TwoPhases)
+    return training
+
+
+def recipe_of(settings: naive.Settings, training: TwoPhases, out: Path) -> Recipe:
     """The head alone on the frozen backbone, then everything: each phase with moments and rates of its own."""
     phases = tuple(
         Phase(
-            len(phase.epochs),
-            ("backbone.",) if phase.backbone_frozen else (),
-            phase.learning_rate,
-            schedule=Linear(end=0.05, by="epoch"),
+            len(phase.epochs), ("backbone.",) if phase.backbone_frozen else (), phase.learning_rate,
             fresh_optimizer=True,
         )
         for phase in naive.phases(settings)
-    )
-    return Recipe(
-        batch_size=settings.batch_size,
-        precision="bf16" if bfloat16 else "tf32",
-        channels_last=on_cuda,
-        seed=settings.seed,
-        monitor=naive.METRIC,
-        higher_is_better=True,
-        checkpoints=Checkpoints(out),
-        phases=phases,
-    )
+    )  # fmt: skip
+    return training.recipe(Checkpoints(out), monitor=naive.METRIC, higher_is_better=True, phases=phases)
 
 
 def tell(record: StepRecord | EpochRecord) -> None:
     if isinstance(record, EpochRecord):
-        value = record.scores[naive.METRIC]
-        naive.report_epoch(
-            record.epoch, record.loss, value, naive.Seconds(record.seconds, record.evaluation_seconds, 0.0)
-        )
+        print(naive.epoch_line(record.epoch, record.loss, record.scores[naive.METRIC], record.seconds), flush=True)
+        print(f"    {seconds_apart(record)}", file=sys.stderr, flush=True)
 
 
-def train(settings: naive.Settings, arguments: argparse.Namespace, folder: Path, out: Path) -> float:
+def train(settings: naive.Settings, arguments: argparse.Namespace, given: Given, folder: Path, out: Path) -> float:
     device = torch.device(arguments.device)
-    on_cuda = device.type == "cuda"
-    bfloat16 = on_cuda and arguments.precision == "bf16"
+    training = training_of(settings, arguments, given, device)
     train_set, valid_set = naive.build_datasets(folder, settings)
     train_data, valid_data = pictures(train_set, device), pictures(valid_set, device)
     model: NoteDetector = naive.build_model(settings).to(device)
@@ -141,9 +150,9 @@ def train(settings: naive.Settings, arguments: argparse.Namespace, folder: Path,
     trainer = Trainer(
         model,
         named_losses,
-        naive.build_optimizer(model, settings),
-        recipe_of(settings, out, on_cuda, bfloat16),
-        evaluate=Evaluation(valid_data, device, bfloat16),
+        given.decay(naive.build_optimizer(model, settings)),
+        recipe_of(settings, training, out),
+        evaluate=Evaluation(valid_data, device, training),
         callbacks=[tell],
         device=device,
     )
@@ -151,13 +160,24 @@ def train(settings: naive.Settings, arguments: argparse.Namespace, folder: Path,
     return history.last.scores[naive.METRIC]
 
 
+def settings_from(arguments: argparse.Namespace, given: Given) -> naive.Settings:
+    """What the options of naive.py leave out comes from the configuration."""
+    settings: naive.Settings = naive.settings_from(arguments)
+    if given.config is None:
+        return settings
+    model, frozen = given.config.model, given.config.training.frozen_epochs
+    return replace(settings, width=model.width, depth=model.depth, frozen_epochs=frozen)
+
+
 def main(argv: list[str] | None = None) -> int:
+    given = configured(argv, TEMPLATES)
     parser = naive.build_parser("banknote detection on hotlap.engine")
-    parser.add_argument("--precision", choices=("bf16", "tf32"), default="bf16", help="on CUDA")
-    arguments = parser.parse_args(argv)
-    settings = naive.settings_from(arguments)
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), default="bf16", help="on CUDA")
+    rates = ("precision", "full_learning_rate")
+    arguments = parser.parse_args(given.arguments(**{name: getattr(given.training, name, None) for name in rates}))
+    settings = settings_from(arguments, given)
     with naive.run_folders(arguments, settings) as (folder, out):
-        value = train(settings, arguments, folder, out)
+        value = train(settings, arguments, given, folder, out)
     print(naive.final_line(value, settings), flush=True)
     return 0
 

@@ -6,6 +6,7 @@ CSV files become is kept in the engine's cache. The order of the shuffle is the 
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -16,14 +17,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import cache as generated
 
+from hotlap.engine.config_scripts import Given, configured
+from hotlap.engine.config_templates import Training
 from hotlap.engine.data import Cache, Windows
 from hotlap.engine.metrics import RMSE
-from hotlap.engine.recipe import Checkpoints, Recipe
-from hotlap.engine.records import EpochRecord, StepRecord
+from hotlap.engine.recipe import Checkpoints
+from hotlap.engine.records import EpochRecord, StepRecord, seconds_apart
 from hotlap.engine.recurrent import fast_layers
 from hotlap.engine.trainer import Trainer
 
 EVALUATION_BATCH = 2048
+TEMPLATES = ("lstm", "lstm-small-memory", "gru")
 
 
 def cycle_arrays(folder: Path) -> dict[str, np.ndarray]:
@@ -49,44 +53,56 @@ def build_sources(folder: Path, settings: naive.Settings, device: torch.device) 
     return windows(arrays, "train", settings.lookback, device), windows(arrays, "valid", settings.lookback, device)
 
 
-def train(settings: naive.Settings, folder: Path, out: Path, device: torch.device) -> float:
+def read_arguments(arguments: list[str] | None) -> tuple[naive.Settings, Given, Path, Path | None, torch.device]:
+    """The options of naive.py, and a configuration below them."""
+    given = configured(arguments, TEMPLATES)
+    model: dict[str, object] = {}
+    if given.config is not None:
+        if given.config.model.dropout:
+            print(f"--config: model.dropout = {given.config.model.dropout}: this model has none", file=sys.stderr)
+            raise SystemExit(2)
+        model = {name: getattr(given.config.model, name) for name in ("cell", "lookback", "hidden", "layers")}
+        model["clip"] = given.config.training.clip or math.inf
+    settings, folder, out, device = naive.parse_arguments(given.arguments(**model))
+    return settings, given, folder, out, device
+
+
+def training_of(settings: naive.Settings, given: Given, device: torch.device) -> Training:
+    usual = Training(settings.batch_size, settings.epochs, settings.learning_rate, EVALUATION_BATCH)
+    decided = {"clip": settings.clip if math.isfinite(settings.clip) else None}
+    half = {"precision": "fp16"} if settings.mixed_precision else {}
+    return given.settled(settings, device, usual, **decided, **half)
+
+
+def tell(record: StepRecord | EpochRecord) -> None:
+    if isinstance(record, EpochRecord):
+        print(naive.epoch_line(record.epoch, record.loss, record.scores[naive.METRIC], record.seconds), flush=True)
+        print(f"    {seconds_apart(record)}", file=sys.stderr, flush=True)
+
+
+def train(settings: naive.Settings, given: Given, folder: Path, out: Path, device: torch.device) -> float:
     torch.manual_seed(settings.seed)
     train_data, valid_data = build_sources(folder, settings, device)
     model = naive.build_model(settings).to(device)
     for line in fast_layers(model, device, settings.batch_size, settings.lookback):
         print(line, file=sys.stderr, flush=True)
-    recipe = Recipe(
-        batch_size=settings.batch_size,
-        evaluation_batch=EVALUATION_BATCH,
-        precision="fp16" if settings.mixed_precision else "tf32",
-        clip=settings.clip,
-        seed=settings.seed,
-        checkpoints=Checkpoints(out),
-    )
-
-    def tell(record: StepRecord | EpochRecord) -> None:
-        if isinstance(record, EpochRecord):
-            line = naive.epoch_line(record.epoch, record.loss, record.scores[naive.METRIC], record.seconds)
-            print(line, flush=True)
-
-    print(naive.samples_line(train_data.rows, valid_data.rows), flush=True)
     trainer = Trainer(
         model,
         naive.loss_function,
-        naive.build_optimizer(model, settings),
-        recipe,
+        given.decay(naive.build_optimizer(model, settings)),
+        training_of(settings, given, device).recipe(Checkpoints(out)),
         metrics={naive.METRIC: RMSE()},
         callbacks=[tell],
         device=device,
     )
-    history = trainer.fit(train_data, valid_data, settings.epochs)
-    return history.last.scores[naive.METRIC]
+    print(naive.samples_line(train_data.rows, valid_data.rows), flush=True)
+    return trainer.fit(train_data, valid_data, settings.epochs).last.scores[naive.METRIC]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    settings, folder, out, device = naive.parse_arguments(arguments)
+    settings, given, folder, out, device = read_arguments(arguments)
     with naive.output_folder(out) as where:
-        print(naive.final_line(train(settings, folder, where, device), settings), flush=True)
+        print(naive.final_line(train(settings, given, folder, where, device), settings), flush=True)
     return 0
 
 

@@ -20,10 +20,14 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import cache as generated
 
-from hotlap.engine import Checkpoints, Dice, EpochRecord, Recipe, StepRecord, Trainer
+from hotlap.engine import Checkpoints, Dice, EpochRecord, StepRecord, Trainer
+from hotlap.engine.config_scripts import Given, configured
+from hotlap.engine.config_templates import Training
 from hotlap.engine.data import Cache, Tensors, bits, ngrams
+from hotlap.engine.records import seconds_apart
 
 EVALUATION_BATCH = 8192
+TEMPLATES = ("bloom",)
 
 
 def encoded(path: Path) -> dict[str, np.ndarray]:
@@ -60,27 +64,34 @@ def probabilities(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sigmoid(outputs), labels
 
 
+def read_arguments(arguments: list[str] | None) -> tuple[naive.Settings, Given, Path, Path | None, torch.device]:
+    """The options of naive.py, and a configuration below them."""
+    given = configured(arguments, TEMPLATES)
+    model = {} if given.config is None else {name: getattr(given.config.model, name) for name in ("hidden", "layers")}
+    settings, folder, out, device = naive.parse_arguments(given.arguments(**model))
+    return settings, given, folder, out, device
+
+
+def training_of(settings: naive.Settings, given: Given, device: torch.device) -> Training:
+    usual = Training(settings.batch_size, settings.epochs, settings.learning_rate, EVALUATION_BATCH)
+    return given.settled(settings, device, usual)
+
+
 def tell(record: StepRecord | EpochRecord) -> None:
     if isinstance(record, EpochRecord):
         print(naive.epoch_line(record.epoch, record.loss, record.scores[naive.METRIC], record.seconds), flush=True)
+        print(f"    {seconds_apart(record)}", file=sys.stderr, flush=True)
 
 
-def train(settings: naive.Settings, folder: Path, out: Path, device: torch.device) -> float:
+def train(settings: naive.Settings, given: Given, folder: Path, out: Path, device: torch.device) -> float:
     torch.manual_seed(settings.seed)
     train_data, valid_data = build_sources(folder, device)
     model = naive.build_model(settings)
-    recipe = Recipe(
-        batch_size=settings.batch_size,
-        evaluation_batch=EVALUATION_BATCH,
-        higher_is_better=True,
-        seed=settings.seed,
-        checkpoints=Checkpoints(out),
-    )
     trainer = Trainer(
         model,
         naive.loss_function,
-        naive.build_optimizer(model, settings),
-        recipe,
+        given.decay(naive.build_optimizer(model, settings)),
+        training_of(settings, given, device).recipe(Checkpoints(out), higher_is_better=True),
         metrics={naive.METRIC: Dice(naive.THRESHOLD, of=probabilities)},
         callbacks=[tell],
         device=device,
@@ -90,9 +101,9 @@ def train(settings: naive.Settings, folder: Path, out: Path, device: torch.devic
 
 
 def main(arguments: list[str] | None = None) -> int:
-    settings, folder, out, device = naive.parse_arguments(arguments)
+    settings, given, folder, out, device = read_arguments(arguments)
     with naive.output_folder(out) as where:
-        print(naive.final_line(train(settings, folder, where, device), settings), flush=True)
+        print(naive.final_line(train(settings, given, folder, where, device), settings), flush=True)
     return 0
 
 

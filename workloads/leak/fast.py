@@ -18,11 +18,15 @@ from limit import narrow_forward
 from model import LeakCNN
 from torch import Tensor
 
-from hotlap.engine import BinaryF1, Checkpoints, EpochRecord, GroupMeans, Mean, Metric, Recipe, StepRecord, Trainer
+from hotlap.engine import BinaryF1, Checkpoints, EpochRecord, GroupMeans, Mean, Metric, StepRecord, Trainer
+from hotlap.engine.config_scripts import Given, configured
+from hotlap.engine.config_templates import Training
 from hotlap.engine.data import Tensors
 from hotlap.engine.metrics import f1, majority
+from hotlap.engine.records import seconds_apart
 
 EVALUATION_ROWS = 65536  # bounds the memory of one evaluation pass
+TEMPLATES = ("leak",)
 
 Outputs = tuple[Tensor, Tensor]
 
@@ -85,50 +89,55 @@ def tell(record: StepRecord | EpochRecord) -> None:
     scores = record.scores
     print(naive.epoch_line(record.epoch, record.loss, scores[naive.METRIC], record.seconds), flush=True)
     details = f"accuracy {scores['accuracy']:.4f}  file_f1 {scores['file_f1']:.4f}"
-    print(f"    {details}  eval_seconds {record.evaluation_seconds:.4f}", file=sys.stderr, flush=True)
+    print(f"    {details}  {seconds_apart(record)}", file=sys.stderr, flush=True)
 
 
-def build_recipe(settings: naive.Settings, arguments: argparse.Namespace, out: Path, on_cuda: bool) -> Recipe:
-    return Recipe(
-        batch_size=settings.batch_size,
-        drop_last=True,
-        evaluation_batch=EVALUATION_ROWS,
-        precision=arguments.precision if on_cuda else "fp32",
+def training_of(
+    settings: naive.Settings, arguments: argparse.Namespace, given: Given, device: torch.device
+) -> Training:
+    usual = Training(
+        settings.batch_size,
+        settings.epochs,
+        settings.learning_rate,
+        EVALUATION_ROWS,
         channels_last=True,
-        compile="on" if settings.compile and on_cuda else "off",
-        higher_is_better=True,
-        seed=settings.seed,
-        checkpoints=Checkpoints(out),
+        compile="on" if settings.compile and device.type == "cuda" else "off",
+        drop_last=True,
     )
+    decided = {"precision": "fp16" if arguments.mixed_precision else arguments.precision}
+    if given.config is not None and arguments.compile is not None:
+        decided["compile"] = "on" if arguments.compile else "off"
+    return given.settled(settings, device, usual, **decided)
 
 
-def train(settings: naive.Settings, arguments: argparse.Namespace, folder: Path, out: Path) -> float:
+def train(settings: naive.Settings, arguments: argparse.Namespace, given: Given, folder: Path, out: Path) -> float:
     device = torch.device(arguments.device)
     train_data, _, _ = load_part(folder / "train.h5", device)
     valid_data, file_label, long = load_part(folder / "valid.h5", device)
-    model = build_model(settings)
+    model, training = build_model(settings), training_of(settings, arguments, given, device)
     trainer = Trainer(
         model,
         loss_function,
-        naive.build_optimizer(model, settings),
-        build_recipe(settings, arguments, out, device.type == "cuda"),
+        given.decay(naive.build_optimizer(model, settings)),
+        training.recipe(Checkpoints(out), higher_is_better=True),
         metrics=build_metrics(file_label, long),
         callbacks=[tell],
         device=device,
     )
-    trained = train_data.rows // settings.batch_size * settings.batch_size
-    print(naive.samples_line(trained, valid_data.rows), flush=True)
+    left_over = train_data.rows % settings.batch_size if training.drop_last else 0
+    print(naive.samples_line(train_data.rows - left_over, valid_data.rows), flush=True)
     history = trainer.fit(train_data, valid_data, settings.epochs, resume=arguments.resume)
     return history.last.scores[naive.METRIC]
 
 
 def main(argv: list[str] | None = None) -> int:
+    given = configured(argv, TEMPLATES)
     parser = naive.build_parser("leak detection on hotlap.engine")
-    parser.add_argument("--precision", choices=("tf32", "bf16", "fp16"), default="tf32", help="on CUDA")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), default="tf32", help="on CUDA")
+    arguments = parser.parse_args(given.arguments(precision=given.training and given.training.precision))
     settings = naive.settings_from(arguments)
     with naive.run_folders(arguments, settings) as (folder, out):
-        value = train(settings, arguments, folder, out)
+        value = train(settings, arguments, given, folder, out)
     print(naive.final_line(value, settings), flush=True)
     return 0
 

@@ -1,0 +1,69 @@
+"""What benchmarks/engine_start.py and engine_files.py keep of their runs, and how it is drawn."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.bench.surroundings import Surroundings
+from hotlap.model.observation import Machine
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+MACHINE = Machine(
+    cpu="test cpu", cores=2, memory_mb=1024.0, system="Linux", gpu=None, gpus=0, python="3.12", torch="2.13", cuda=None,
+    cudnn=None, versions={},
+)  # fmt: skip
+
+
+@pytest.fixture
+def engine_arms(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import engine_arms
+
+    here = Surroundings(machine=MACHINE, versions={"torch": "2.13"}, cuda=False)
+    monkeypatch.setattr(engine_arms, "look", lambda device: (here, "cpu"))
+    yield engine_arms
+    del sys.modules["engine_arms"]
+
+
+def filled(engine_arms, path, engine="same"):
+    record = engine_arms.Record(path, "engine-start", "small", "cpu")
+    for number, arm in engine_arms.by_turns(record.rounds(3)):
+        seconds = 8.0 if arm == "naive" else 0.5
+        record.add({"round": number, "arm": arm, "seconds": [seconds], "result": engine if arm == "engine" else "same"})
+    return record
+
+
+def test_arms_take_turns_and_every_sample_is_in_the_file(engine_arms, tmp_path):
+    record = filled(engine_arms, tmp_path / "start.json")
+    saved = json.loads((tmp_path / "start.json").read_text())
+    arms = [one["arm"] for one in saved["samples"]]
+    assert arms == ["naive", "engine", "engine", "naive", "naive", "engine"]
+    assert saved["summary"]["seconds"] == {"naive": 8.0, "engine": 0.5}
+    assert saved["summary"]["times_faster"]["value"] == 16.0
+    assert saved["machine"]["cpu"] == "test cpu"
+    assert record.told().endswith("16x [16, 16] (asked: 10x), same results")
+
+
+def test_a_run_before_is_gone_on_with_unless_it_was_of_something_else(engine_arms, tmp_path):
+    path = tmp_path / "start.json"
+    filled(engine_arms, path)
+    record = filled(engine_arms, path)
+    assert sorted({one["round"] for one in record.samples}) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(SystemExit, match=r"start.json holds another size; name another --out"):
+        engine_arms.Record(path, "engine-start", "tiny", "cpu")
+
+
+def test_results_that_differ_are_shown(engine_arms, tmp_path):
+    record = filled(engine_arms, tmp_path / "results" / "machine" / "2026-01-01-engine-start.json", engine="other")
+    assert record.told().endswith("results DIFFER")
+    import render_engine
+
+    page = "\n".join(render_engine.section(tmp_path))
+    assert "| 2 cores of test cpu | small, 3 rounds |" in page
+    assert "| 8 s | 500 ms | 16 [16, 16] | 10 | **differ** |" in page
+    assert "Files judged" not in page
+    assert render_engine.section(tmp_path / "nothing") == []
