@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from harness import PROGRAMS, TORCHRUN, alone, printed_losses, profile, python
+from warm import warmed
 
 KINDS = {
     "a plain loop": (python("plain_loop.py"), 24),
@@ -26,13 +27,21 @@ KINDS = {
     "own processes by fork": (python("own_processes.py", "fork"), 24),
     "own processes by spawn": (python("own_processes.py", "spawn"), 24),
 }  # fmt: skip
+ENTERED_AS_THE_PLAIN_LOOP = (
+    "two optimizers",
+    "accumulation",
+    "a gradient scaler",
+    "an IterableDataset",
+    "no DataLoader",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_program_is_seen_right_and_runs_as_without_us(kind, tmp_path, tmp_path_factory):
     command, steps = KINDS[kind]
     expected = alone(tmp_path_factory, command)
-    watched = profile(command, tmp_path, "--full", PYTHONPATH=str(PROGRAMS))
+    as_typed = warmed(command) if kind in ENTERED_AS_THE_PLAIN_LOOP else command
+    watched = profile(as_typed, tmp_path, "--full", PYTHONPATH=str(PROGRAMS))
 
     assert expected.code == 0, expected.stderr
     assert watched.code == 0, watched.stderr

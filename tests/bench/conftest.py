@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Stage:
         return subprocess.Popen(
             self.command(*arguments), env=self.environment(), cwd=self.folder, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
         )  # fmt: skip
 
 
