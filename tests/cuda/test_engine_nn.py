@@ -144,7 +144,7 @@ def test_it_is_one_operation_of_a_compiled_graph(kind, backend):
         found = torch.autograd.grad(compiled(x)[0].square().sum(), weights)
     reference = reference.cuda()
     exact = torch.autograd.grad(reference(x.double())[0].square().sum(), list(reference.parameters()))
-    for one, other, true in zip(found, eager, exact, strict=True):  # both round their products to TF32, each its own way
+    for one, other, true in zip(found, eager, exact, strict=True):  # all round products to TF32
         assert (one - true).norm() <= 1.5 * (other - true).norm() + 1e-5 * true.norm()
 
 

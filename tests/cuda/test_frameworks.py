@@ -11,7 +11,10 @@ from harness import HOTLAP, PROGRAMS, TORCHRUN, Ran, bare, printed_losses
 
 pytestmark = pytest.mark.cuda
 MOVED = {  # program → what makes it train on the GPU
-    "plain_loop": (("model = Net()", "model = Net().cuda()"), ("model(inputs), targets)", "model(inputs.cuda()), targets.cuda())")),
+    "plain_loop": (
+        ("model = Net()", "model = Net().cuda()"),
+        ("model(inputs), targets)", "model(inputs.cuda()), targets.cuda())"),
+    ),
     "lightning_fit": (('accelerator="cpu"', 'accelerator="gpu", devices=1'),),
     "accelerate_loop": (("Accelerator(cpu=True)", "Accelerator()"),),
     "hf_trainer": (("use_cpu=True,", ""),),
@@ -20,7 +23,7 @@ MOVED = {  # program → what makes it train on the GPU
         ("model(inputs), targets)", "model(inputs.cuda()), targets.cuda())"),
         ("loss.detach().reshape(1).numpy()", "loss.detach().reshape(1).cpu().numpy()"),
     ),
-}  # fmt: skip
+}
 NEEDS = {"lightning_fit": "lightning", "accelerate_loop": "accelerate", "hf_trainer": "transformers"}
 
 
