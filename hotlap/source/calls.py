@@ -20,6 +20,7 @@ from hotlap.source.terms import (
     OPTIMIZER,
     PLACED_LOADER,
     SCALER,
+    STATE,
     TENSOR,
     TENSORS,
     TEXT,
@@ -37,7 +38,7 @@ THROUGH = frozenset(  # calls that give back what they were given, to be iterate
     "tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.std.tqdm tqdm.autonotebook.tqdm tqdm.rich.tqdm "
     "rich.progress.track alive_progress.alive_it fastprogress.progress_bar iter list tuple sorted reversed set "
     "torch.compile torch.jit.script torch.nn.DataParallel torch.nn.parallel.DistributedDataParallel itertools.islice "
-    "itertools.cycle copy.deepcopy copy.copy".split()
+    "itertools.cycle copy.deepcopy copy.copy torch.autograd.Variable torch.autograd.variable.Variable".split()
 )
 OF_TENSORS = frozenset(
     "to view size dim item cpu cuda detach numpy reshape transpose permute float backward append items keys values get "
@@ -58,6 +59,8 @@ def prepared(base: Term, arguments: list[Term]) -> Term | None:
 def method_of_unknown(base: Term, name: str, node: ast.Call) -> Term | None:
     if name == "item":
         return NUMBER
+    if name == "state_dict":
+        return STATE
     if name in torch_names.WEIGHTS:
         return torch_names.WEIGHTS[name]
     if name in ("to", "cuda"):
@@ -135,11 +138,14 @@ def may_be_model(callee: Term) -> bool:
     if not isinstance(callee, tuple) or callee[0] not in ("param", "attr"):
         return False
     if callee[0] == "attr":
-        return callee[1][0] in ("param", "self") and callee[2] not in OF_TENSORS and not callee[2].endswith("_")
+        owner = callee[1][1] if callee[1][0] == "attr" else callee[1]
+        return owner[0] in ("param", "self") and callee[2] not in OF_TENSORS and not callee[2].endswith("_")
     return True
 
 
 def is_on_device(term: Term) -> bool:
+    if isinstance(term, tuple) and term[0] == "list":
+        return is_on_device(term[1])
     return term == TENSOR or (isinstance(term, tuple) and term[0] == "moved")
 
 
@@ -176,15 +182,26 @@ def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
     return given.get(node.id, -1) if isinstance(node, ast.Name) else -1
 
 
+def handed_by(node: ast.expr, given: Mapping[str, int]) -> int:
+    """The same for what a function takes out of it: `self.parse(batch)`."""
+    number = given_by(node, given)
+    if number < 0 and isinstance(node, ast.Call):
+        names = [one.id for one in node.args if isinstance(one, ast.Name)]
+        return next((given[name] for name in names if name in given), -1)
+    return number
+
+
 def mark_module(names: dict[str, Term], name: str, known: Term) -> None:
     """Only modules have what was called on it."""
+    if isinstance(known, tuple) and known[0] == "moved":
+        known = known[1]  # model = model.to(device)
     if known == UNKNOWN or isinstance(known, tuple):
         names[name] = join(known, MODULE)
 
 
 def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
     """What a loop gives is moved to a device."""
-    number = given_by(node, given)
+    number = handed_by(node, given)
     if number >= 0:
         loops[number].moves = True
 

@@ -14,7 +14,7 @@ from hotlap.source.flow import FileReader, read_closely
 from hotlap.source.heat import COLD, Heat, Side
 from hotlap.source.hotness import Hotness, LoopKind
 from hotlap.source.project import Project
-from hotlap.source.terms import LOADER, MODULE, TENSOR, UNKNOWN, Term
+from hotlap.source.terms import FRAME, LOADER, MODULE, TENSOR, UNKNOWN, Term
 from hotlap.source.torch_names import method
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -91,6 +91,10 @@ class Code:
     def term(self, node: ast.AST) -> Term:
         return self.project.answer(self._terms.get(node, UNKNOWN), self.path)
 
+    def asked(self, node: ast.AST) -> Term:
+        """The same before the project is asked: what calls of it may run depends on how it is reached."""
+        return self._terms.get(node, UNKNOWN)
+
     def kind(self, node: ast.AST) -> str:
         """One of the kinds of hotlap.source.terms; "" when it cannot be told."""
         return self.simple(self.term(node))
@@ -105,8 +109,11 @@ class Code:
             owner = self.project.files[term[1]].classes[term[2]]
             if self.project.is_module(term[1], owner):
                 return MODULE
-            if any(name.endswith("DataLoader") for name in self.project.base_names(term[1], owner)):
+            names = self.project.base_names(term[1], owner)
+            if any(name.endswith("DataLoader") for name in names):
                 return LOADER
+            if any(name.endswith("DataFrame") for name in names):
+                return FRAME
         return UNKNOWN
 
     def callee_kind(self, call: ast.Call) -> str:

@@ -141,6 +141,8 @@ def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
         return _is_array(code, node.value.value)
     if isinstance(node, ast.Name) and "batch" not in node.id.lower():
         made = _last_value(code, node)  # `n = inputs.size(0)`: only tensors are asked for one of their sizes
+        if isinstance(made, ast.Subscript):  # `n = inputs.shape[0]`
+            return isinstance(made.value, ast.Attribute) and made.value.attr == "shape"
         return isinstance(made, ast.Call) and last_name(made.func) == "size" and bool(made.args)
     return isinstance(node, ast.Name)
 
@@ -156,7 +158,7 @@ def _may_be_list(code: Code, node: ast.expr) -> bool:
     """What a model gives may be a tuple of tensors, and a batch a list of them: only an operation proves a tensor."""
     if isinstance(node, ast.Name):
         made = _last_value(code, node)
-        return made is None or _may_be_list(code, made)
+        return not _is_said(code, node) if made is None else _may_be_list(code, made)
     if isinstance(node, ast.Call):
         if code.callee_kind(node) == MODULE:
             return True
@@ -167,8 +169,21 @@ def _may_be_list(code: Code, node: ast.expr) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr not in ("data", "grad", "T")
     if isinstance(node, ast.Subscript):
+        held = code.term(node.value)
+        if isinstance(held, tuple) and held[0] == "dict" and held[1] in TENSORS and _is_said(code, node.value):
+            return False
         return not isinstance(node.slice, ast.Tuple) and _may_be_list(code, node.value)
     return not isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp)
+
+
+def _is_said(code: Code, node: ast.expr) -> bool:
+    """An argument that is annotated as a tensor, or as a mapping of tensors."""
+    function = code.function(node)
+    if function is None or not isinstance(node, ast.Name):
+        return False
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    said = next((one.annotation for one in every if one.arg == node.id), None)
+    return said is not None and "Tensor" in ast.unparse(said) and "List" not in ast.unparse(said).title()
 
 
 def _may_be_list_of_method(code: Code, node: ast.Call, function: ast.Attribute) -> bool:

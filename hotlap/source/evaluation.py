@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
+from hotlap.source.calls import may_be_model
 from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
-from hotlap.source.terms import MODULE, NUMBER, TENSORS, TEXT, Term
+from hotlap.source.terms import MODULE, NUMBER, TENSORS, TEXT, UNKNOWN, Term
 
 _NO_GRAD = re.compile(r"no_grad|inference_mode|set_grad_enabled")
 _TRAINS = frozenset(("backward", "manual_backward", "zero_grad", "grad"))
@@ -44,8 +45,18 @@ def model_calls(code: Code, loop: Repeated | ast.With) -> list[ast.Call]:
         node
         for statement in loop.body
         for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and code.callee_kind(node) == MODULE
+        if isinstance(node, ast.Call) and (code.callee_kind(node) == MODULE or _may_run_model(code, node))
     ]
+
+
+def _may_run_model(code: Code, call: ast.Call) -> bool:
+    """Something handed in, or kept by the object, that is called with a tensor, and is no function of the project."""
+    asked = code.asked(call.func)
+    if isinstance(call.func, ast.Attribute) and code.kind(call.func.value) == MODULE:
+        return any(code.kind(one) in TENSORS for one in call.args)  # model.get_codes(batch)
+    if not may_be_model(asked) or code.kind(call.func) != UNKNOWN or isinstance(code.term(call.func), tuple):
+        return False
+    return any(code.kind(one) in TENSORS for one in call.args) and not code.project.targets(asked, code.path)
 
 
 def _helper_calls(code: Code, loop: Repeated | ast.With) -> bool:

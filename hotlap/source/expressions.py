@@ -1,4 +1,4 @@
-"""What each expression of a function may be, in one pass from top to bottom. Statements are in flow.py."""
+"""What each expression of a function may be, in one pass from top to bottom. Calls are in calling.py."""
 
 from __future__ import annotations
 
@@ -7,35 +7,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from hotlap.source import guards, torch_names
-from hotlap.source.calls import (
-    BACKWARDS,
-    OF_MODULES,
-    all_on_host,
-    container_method,
-    given_by,
-    is_library,
-    is_on_device,
-    mark_module,
-    mark_moving,
-    mark_use,
-    may_be_function,
-    may_be_model,
-    method_of_unknown,
-    named_result,
-    prepared,
-    put,
-    runs_module,
-    to_host,
-    updates,
-)
+from hotlap.source.calling import Calling
+from hotlap.source.calls import given_by, put
 from hotlap.source.facts import Call, Function, Loop, Stack
 from hotlap.source.reader import Reader
 from hotlap.source.terms import (
-    MODULE,
     NUMBER,
     NUMPY,
-    OPTIMIZER,
-    TENSOR,
     TENSORS,
     TEXT,
     UNKNOWN,
@@ -48,21 +26,16 @@ from hotlap.source.terms import (
 )
 
 
-class Expressions:
-    """The state of reading one function. `keep` holds the term of every expression when a rule will ask for it."""
+class Expressions(Calling):
+    """The expressions of one function."""
 
     def __init__(
         self, reader: Reader, function: Function, environment: dict[str, Term], outer: Expressions | None
     ) -> None:
-        self.reader = reader
-        self.function = function
-        self.names = environment
+        super().__init__(reader, function, environment)
         self.outer = outer
-        self.stack: Stack = ()
         self.counters: set[str] = set()
         self.rare_names: set[str] = set()
-        self.no_grad = function.no_grad
-        self.loop_names: dict[str, int] = {}  # what a loop gives, and which loop
 
     # Names and constants
 
@@ -96,6 +69,9 @@ class Expressions:
 
     def _attribute(self, node: ast.Attribute) -> Term:
         base = self.term(node.value)
+        if base.__class__ is tuple and base[0] == "self" and node.attr in self.reader.properties(base[1]):
+            asked = ("def", f"{base[1]}.{node.attr}")
+            self.function.calls.append(Call(asked, node.lineno, self.stack, no_grad=self.no_grad))
         return self.attribute_of(base, node.attr)
 
     def attribute_of(self, base: Term, name: str) -> Term:
@@ -115,6 +91,8 @@ class Expressions:
         left, right = self.term(node.left), self.term(node.right)
         if left == TEXT:
             return TEXT
+        if UNKNOWN in (left, right) and NUMBER in (left, right):
+            return UNKNOWN  # 0.5 * something
         return join(left, right)
 
     def _unary(self, node: ast.UnaryOp) -> Term:
@@ -246,114 +224,6 @@ class Expressions:
             result = element(result) if isinstance(node, ast.YieldFrom) else result
             self.function.returns = join(self.function.returns, result)
         return UNKNOWN
-
-    # Calls
-
-    def _call(self, node: ast.Call) -> Term:
-        function = node.func
-        base: Term = UNKNOWN
-        if isinstance(function, ast.Attribute):
-            base = self.term(function.value)
-            callee = self.attribute_of(base, function.attr)
-            if self.reader.keep is not None:
-                self.reader.keep[function] = callee
-        else:
-            callee = self.term(function)
-        arguments = [self.term(argument) for argument in node.args]
-        keywords = {word.arg or "**": self.term(word.value) for word in node.keywords}
-        reader = self.reader
-        if reader.keep is not None:
-            reader.places[node] = self.stack
-        self._notice(node, callee, arguments, keywords)
-        if isinstance(function, ast.Attribute):
-            found = self._method_result(node, function, base, arguments)
-            if found is not None:
-                return found
-        result = self._result(callee, arguments, keywords)
-        if result == OPTIMIZER:
-            self.function.builds = True
-        return result
-
-    def _notice(self, node: ast.Call, callee: Term, arguments: list[Term], keywords: dict[str, Term]) -> None:
-        """Keep what the project must know of the call; mark the loop that trains."""
-        if isinstance(node.func, ast.Attribute):
-            self._notice_method(node, node.func, callee)
-        if not is_library(callee) or any(may_be_function(one) for one in (*arguments, *keywords.values())):
-            given = tuple(keywords.items())
-            self.function.calls.append(Call(callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad))
-        if self.loop_names:
-            mark_use(node, self.loop_names, self.function.loops)
-            self._mark_feeding(callee, arguments)
-        if callee == MODULE and runs_module(node.func):
-            for frame in self.stack:
-                if frame >= 0:
-                    self.function.loops[frame].models = True
-                    self.function.loops[frame].quiet |= self.no_grad
-
-    def _notice_method(self, node: ast.Call, function: ast.Attribute, callee: Term) -> None:
-        name = function.attr
-        if name in BACKWARDS:
-            self._mark_training(callee)
-            differentiated = node.args[0] if node.args else function.value  # accelerator.backward(loss)
-            if isinstance(differentiated, ast.Name):
-                self.names[differentiated.id] = TENSOR
-        elif name in ("register_buffer", "register_parameter"):
-            self.reader.register(self, node)
-        elif name in ("to", "cuda") and self.loop_names:
-            mark_moving(function.value, self.loop_names, self.function.loops)
-        elif name in OF_MODULES and not node.args:
-            self.function.evaluates = self.function.evaluates or name == "eval"
-            if isinstance(function.value, ast.Name):
-                mark_module(self.names, function.value.id, self.lookup(function.value.id))
-        elif name == "step" and updates(function.value, self.lookup):
-            self.function.updates = True
-            loop = self._innermost()
-            if loop is not None:
-                loop.updates = True
-
-    def _mark_training(self, callee: Term) -> None:
-        if isinstance(callee, tuple) and callee[0] == "attr" and callee[1][0] in ("super",):
-            return
-        loop = self._innermost()
-        if loop is None:
-            self.function.steps = True
-        else:
-            loop.trains = True
-
-    def _mark_feeding(self, callee: Term, arguments: list[Term]) -> None:
-        """Something on the device goes into what may be a model."""
-        if may_be_model(callee) and any(map(is_on_device, arguments)):
-            for frame in self.stack:
-                if frame >= 0:
-                    self.function.loops[frame].feeds = True
-
-    def _innermost(self) -> Loop | None:
-        for frame in reversed(self.stack):
-            if frame >= 0 and not self.function.loops[frame].comprehension:
-                return self.function.loops[frame]
-        return None
-
-    def _result(self, callee: Term, arguments: list[Term], keywords: dict[str, Term]) -> Term:
-        if isinstance(callee, str):
-            return TENSOR if callee in (MODULE, TENSOR) else UNKNOWN
-        if callee[0] == "name":
-            return named_result(callee[1], arguments, keywords)
-        result: Term = ("call", callee) if depth(callee) < 8 else UNKNOWN
-        return ("aside", result) if result and all_on_host(arguments) else result
-
-    def _method_result(self, node: ast.Call, function: ast.Attribute, base: Term, arguments: list[Term]) -> Term | None:
-        name = function.attr
-        if name == "prepare" or name in ("setup", "setup_dataloaders"):
-            found = prepared(base, arguments)
-            if found is not None:
-                return found
-        if isinstance(base, str):
-            return torch_names.method(base, name, arguments, to_host(node))
-        if base[0] in ("list", "dict"):
-            return container_method(self.names, function, base, arguments)
-        if base[0] == "name":
-            return None
-        return method_of_unknown(base, name, node)
 
     # Binding names
 

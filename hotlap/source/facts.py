@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hotlap.source.terms import UNKNOWN, Term
 
@@ -15,6 +16,7 @@ FLAG = -4  # behind a debugging switch
 ERROR = -5  # on the way to an exception
 MAYBE = -6  # behind a condition that says nothing
 RECORD = -7  # when something is better than ever before: rare among batches, not among epochs
+EPOCHLY = -8  # every time the loader has been gone through: step % len(loader) == 0
 ASKED = -10  # and below: behind a condition of which only the project knows, Function.asked[ASKED - guard]
 
 
@@ -49,12 +51,23 @@ class Call:
 
 
 @dataclass(slots=True)
+class Handing:
+    """A call that gets the `**options` of the function it stands in."""
+
+    callee: Term
+    arguments: tuple[tuple[str, Any], ...]  # where each comes from: a constant, an argument and its default
+    keywords: tuple[tuple[str, tuple[str, Any]], ...]
+
+
+@dataclass(slots=True)
 class Function:
     name: str  # qualified; "" for the code of the file itself
     line: int
     owner: str = ""  # the class whose method it is
     parameters: tuple[str, ...] = ()
     annotations: tuple[Term, ...] = ()
+    defaults: tuple[tuple[int, Term], ...] = ()  # classes, functions and modules that stand in for an argument
+    hands: tuple[Handing, ...] = ()
     decorators: tuple[tuple[str, tuple[str, ...]], ...] = ()  # full name, and the names given to it
     loops: list[Loop] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -76,6 +89,7 @@ class Class:
     bases: tuple[Term, ...] = ()
     base_names: tuple[str, ...] = ()
     methods: frozenset[str] = frozenset()
+    properties: frozenset[str] = frozenset()  # methods that are run by being looked at
     attributes: dict[str, Term] = field(default_factory=dict)
 
 

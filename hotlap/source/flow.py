@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import Any
 
-from hotlap.source import guards, statements, torch_names
-from hotlap.source.annotations import annotated
-from hotlap.source.calls import given_by, last_name
+from hotlap.source import statements, torch_names
+from hotlap.source.body import Body
+from hotlap.source.calling import Calling
+from hotlap.source.calls import last_name
 from hotlap.source.expressions import Expressions
-from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, Class, Function, Loop, Stack, Summary
+from hotlap.source.facts import Class, Function, Stack, Summary
 from hotlap.source.features import features
-from hotlap.source.reader import Reader
-from hotlap.source.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
+from hotlap.source.handing import handings
+from hotlap.source.reader import FileState
+from hotlap.source.terms import MODULE, TENSOR, UNKNOWN, Term, join
 
-_WEIGHTS = frozenset(
-    "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights".split()
-)
-_ANSWERING = ("def", "name", "attr")
 _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
 
 
@@ -35,7 +31,7 @@ def read_closely(tree: ast.Module, path: str, module: str, text: str, package: b
     return reader
 
 
-class FileReader(Reader):
+class FileReader(FileState):
     def __init__(self, tree: ast.Module, path: str, module: str, package: bool = False) -> None:
         self.tree = tree
         self.summary = Summary(path, module, package)
@@ -67,6 +63,8 @@ class FileReader(Reader):
             names[parameter] = (
                 annotated if isinstance(annotated, str) and annotated else ("param", function.name, number)
             )
+        if function.owner and function.name.endswith(".forward"):
+            names.update(dict.fromkeys(statements.used_as_tensors(node, function.parameters[1:]), TENSOR))
         if function.owner and function.parameters and not statements.is_static(function):
             names[function.parameters[0]] = ("self", function.owner)
         outer = scope if scope.function.name else None
@@ -75,6 +73,7 @@ class FileReader(Reader):
             function.returns = body.term(node.body)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body.block(node.body)
+            function.hands = handings(node, body.plain)
 
     def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Body) -> None:
         owner = scope.owner
@@ -85,16 +84,26 @@ class FileReader(Reader):
         name = statements.free_name(self.summary.functions, name, node.lineno, decorators)
         function = Function(
             name, node.lineno, owner, tuple(one.arg for one in every),
-            tuple(scope.annotation(one.annotation) for one in every), decorators,
-            no_grad=any(full in ("torch.no_grad", "torch.inference_mode") for full, _ in decorators),
+            tuple(scope.annotation(one.annotation) for one in every), decorators=decorators,
+            no_grad=any(full.endswith(("no_grad", "inference_mode")) for full, _ in decorators),
         )  # fmt: skip
         self.summary.functions[name] = function
-        for outside in (*arguments.defaults, *arguments.kw_defaults, *node.decorator_list):
-            if outside is not None:
-                scope.term(outside)
+        self._read_defaults(function, arguments, scope)
+        for outside in node.decorator_list:
+            scope.term(outside)
         if not owner:
             scope.names[node.name] = ("def", name)
         self.waiting.append((function, node, scope))
+
+    def _read_defaults(self, function: Function, arguments: ast.arguments, scope: Body) -> None:
+        first = len(arguments.posonlyargs) + len(arguments.args)
+        numbers = range(first - len(arguments.defaults), first + len(arguments.kw_defaults))
+        every = zip(numbers, (*arguments.defaults, *arguments.kw_defaults), strict=True)
+        terms = [(number, scope.term(default)) for number, default in every if default is not None]
+        function.defaults = tuple((number, one) for number, one in terms if one == MODULE or isinstance(one, tuple))
+
+    def properties(self, owner: str) -> frozenset[str]:
+        return self.summary.classes[owner].properties
 
     def define_lambda(self, node: ast.Lambda, scope: Expressions) -> Term:
         name = f"{scope.function.name}.<lambda:{node.lineno}:{node.col_offset}>"
@@ -111,7 +120,7 @@ class FileReader(Reader):
         bases = tuple(scope.term(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
         short = tuple(last_name(base) for base in node.bases)
         methods = frozenset(one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
-        made = Class(name, node.lineno, bases, short, methods)
+        made = Class(name, node.lineno, bases, short, methods, statements.properties(node))
         self.summary.classes[name] = made
         scope.names[node.name] = ("def", name)
         inner = Body(self, scope.function, {}, scope)
@@ -121,7 +130,7 @@ class FileReader(Reader):
         for key, term in inner.names.items():
             made.attributes.setdefault(key, term)
 
-    def register(self, scope: Expressions, node: ast.Call) -> None:
+    def register(self, scope: Calling, node: ast.Call) -> None:
         """self.register_buffer("name", …)."""
         function = node.func
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and node.args:
@@ -129,271 +138,10 @@ class FileReader(Reader):
             if isinstance(owner, tuple) and owner[0] == "self" and isinstance(name, ast.Constant):
                 self.summary.classes[owner[1]].attributes[str(name.value)] = TENSOR
 
-    def assign_attribute(self, scope: Expressions, target: ast.Attribute, term: Term) -> None:
+    def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
         base = target.value
         if isinstance(base, ast.Name):
             owner = scope.lookup(base.id)
-            if isinstance(owner, tuple) and owner[0] == "self":
+            if isinstance(owner, tuple) and owner[0] == "self" and term != ("moved", ("attr", owner, target.attr)):
                 attributes = self.summary.classes[owner[1]].attributes
                 attributes[target.attr] = join(attributes.get(target.attr, UNKNOWN), term)
-
-
-class Body(Expressions):
-    """The statements of one function."""
-
-    owner = ""  # inside a class statement: the class
-
-    def block(self, statements: list[ast.stmt]) -> None:
-        before = self.stack
-        for statement in statements:
-            if self.reader.keep is not None:
-                self.reader.places[statement] = self.stack
-                self._file.within[statement] = self.function
-            handler = _STATEMENTS.get(statement.__class__)
-            if handler:
-                handler(self, statement)
-            else:
-                self._rest(statement)
-            if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
-                break  # nothing after it runs
-        self.stack = before
-
-    @property
-    def _file(self) -> FileReader:
-        assert isinstance(self.reader, FileReader)
-        return self.reader
-
-    def guarded(self, statements: list[ast.stmt], guard: int) -> None:
-        if guard == DEAD:
-            return
-        before = self.stack
-        if guard:
-            self.stack = (*before, guard)
-        self.block(statements)
-        self.stack = before
-
-    def annotation(self, node: ast.expr | None) -> Term:
-        return annotated(node, self.plain)
-
-    def plain(self, node: ast.expr) -> Term:
-        """A name or dotted name, looked up without being noted as used."""
-        if isinstance(node, ast.Name):
-            return self.lookup(node.id)
-        if isinstance(node, ast.Attribute):
-            return self.attribute_of(self.plain(node.value), node.attr)
-        return UNKNOWN
-
-    def decorator(self, node: ast.expr) -> tuple[str, tuple[str, ...]]:
-        given: tuple[str, ...] = ()
-        if isinstance(node, ast.Call):
-            given = tuple(ast.unparse(one) for one in (*node.args, *(word.value for word in node.keywords)))
-            given += tuple(word.arg or "" for word in node.keywords)
-            node = node.func
-        term = self.plain(node)
-        full = term[1] if isinstance(term, tuple) and term[0] == "name" else statements.dotted(node)
-        return str(full), given
-
-    # Statements
-
-    def _import(self, node: ast.Import) -> None:
-        for one in node.names:
-            if one.asname:
-                self.names[one.asname] = ("name", one.name)
-            else:
-                top = one.name.split(".")[0]
-                self.names[top] = ("name", top)
-
-    def _import_from(self, node: ast.ImportFrom) -> None:
-        module = node.module or ""
-        if node.level:
-            module = statements.relative(self._file.summary, node.level, module)
-        for one in node.names:
-            if one.name != "*":
-                self.names[one.asname or one.name] = ("name", f"{module}.{one.name}")
-            else:
-                self.names.setdefault(f"*{module}", ("name", module))
-
-    def _assign(self, node: ast.Assign) -> None:
-        term = self.term(node.value)
-        rare = guards.is_rare_flag(node.value)
-        for target in node.targets:
-            loop = given_by(node.value, self.loop_names)
-            self.assign(target, RARELY if rare and isinstance(target, ast.Attribute) else term, loop)
-            if isinstance(target, ast.Name):
-                self._note_flag(target.id, node.value, rare)
-
-    def _note_flag(self, name: str, value: ast.expr, rare: bool) -> None:
-        """Names that hold every n-th time, and names made of counters: `step = i + epoch * length`."""
-        if rare:
-            self.rare_names.add(name)
-        elif isinstance(value, ast.BinOp) and statements.counts_on(value, self.counters):
-            self.counters.add(name)
-
-    def _annotated_assign(self, node: ast.AnnAssign) -> None:
-        term = self.annotation(node.annotation)
-        if node.value is not None:
-            value = self.term(node.value)
-            term = value if not term or term == TEXT else join(term, value)
-        self.assign(node.target, term)
-
-    def _augmented(self, node: ast.AugAssign) -> None:
-        value = self.term(node.value)
-        before = self.term(node.target)
-        if isinstance(node.target, ast.Name) and isinstance(node.value, ast.Constant):
-            self.counters.add(node.target.id)
-        if isinstance(before, tuple) and before[0] == "list" and isinstance(node.op, ast.Add):
-            value = ("list", element(value))
-        self.assign(node.target, join(before, value))
-
-    def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        over = self.term(node.iter)
-        before = self.stack
-        if guards.ends(node.body):
-            self._once(node, over)
-            return
-        number = self.enter_loop(node.iter, over)
-        self.assign(node.target, element(over), number)
-        self._note_counter(node, self.function.loops[number])
-        self.function.loops[number].strided = statements.strided(node.iter)
-        self.function.loops[number].weights = any(
-            isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in ast.walk(node.iter)
-        )
-        self.block(node.body)
-        self.stack = before
-        self.block(node.orelse)
-
-    def _once(self, node: ast.For | ast.AsyncFor, over: Term) -> None:
-        """`for batch in loader: …; break`: the first element only."""
-        self.assign(node.target, element(over))
-        self.block(node.body)
-        self.block(node.orelse)
-
-    def _note_counter(self, node: ast.For | ast.AsyncFor, loop: Loop) -> None:
-        name = last_name(node.iter.func) if isinstance(node.iter, ast.Call) else ""
-        target = node.target
-        if isinstance(target, ast.Tuple) and target.elts and statements.counts(node.iter):
-            target = target.elts[0]
-        elif name not in ("range", "trange", "count"):
-            return
-        if isinstance(target, ast.Name):
-            self.counters.add(target.id)
-            loop.epoch = name in ("range", "trange") and "epoch" in target.id.lower()
-
-    def _while(self, node: ast.While) -> None:
-        before = self.stack
-        if guards.ends(node.body):  # tries again until it works
-            self.term(node.test)
-            self.block(node.body)
-            return
-        self.enter_loop(node.test, UNKNOWN)
-        self.term(node.test)
-        self.block(node.body)
-        self.stack = before
-        self.block(node.orelse)
-
-    def _if(self, node: ast.If) -> None:
-        self.term(node.test)
-        body, other = guards.guards(node, self.counters, self.rare_names)
-        if body in (guards.NONE, MAYBE) and guards.leaves_loop(node.body) and any(frame >= 0 for frame in self.stack):
-            body = FIRST
-        body, other = self._asking(node.test, body, other)
-        before = dict(self.names)
-        self.guarded(node.body, body)
-        after = self.names
-        for name in statements.converted(node):
-            before[name] = after.get(name, UNKNOWN)
-        for name in statements.tested_for_tensor(node.test):
-            known = before.get(name, UNKNOWN)
-            if known == TENSOR or known[:1] == ("param",):  # what was taken out of a batch may be a list of tensors
-                before[name] = UNKNOWN
-        self.names = before
-        self.guarded(node.orelse, other)
-        self._merge(after)
-        if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
-            self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
-
-    def _asking(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
-        """Branches that depend on what a function or flag of the project says: how rare they are, only it can tell."""
-        parts, negated = guards.deciding(test)
-        guard = other if negated else body
-        for part in parts if guard in (guards.NONE, MAYBE) else ():
-            term = self.plain(part.func if isinstance(part, ast.Call) else part)
-            if isinstance(term, tuple) and term[0] in (_ANSWERING if isinstance(part, ast.Call) else ("attr",)):
-                self.function.asked.append((term, guard))
-                asked = ASKED - len(self.function.asked) + 1
-                return (body, asked) if negated else (asked, other)
-        return body, other
-
-    def _merge(self, other: dict[str, Term]) -> None:
-        mine = self.names
-        for name, term in other.items():
-            if name not in mine:
-                mine[name] = term
-            elif mine[name] is not term:
-                mine[name] = join(mine[name], term)
-        # The file's own names, and those a nested function sees, are one dictionary for good.
-        other.clear()
-        other.update(mine)
-        self.names = other
-
-    def _with(self, node: ast.With | ast.AsyncWith) -> None:
-        before = self.no_grad
-        for item in node.items:
-            term = self.term(item.context_expr)
-            if term == NO_GRAD:
-                self.no_grad = True
-            if item.optional_vars is not None:
-                self.assign(item.optional_vars, term)
-        self.block(node.body)
-        self.no_grad = before
-
-    def _try(self, node: ast.Try) -> None:
-        self.block(node.body)
-        for handler in node.handlers:
-            if handler.name:
-                self.names[handler.name] = UNKNOWN
-            self.guarded(handler.body, ERROR)
-        self.block(node.orelse)
-        self.block(node.finalbody)
-
-    def _match(self, node: ast.Match) -> None:
-        self.term(node.subject)
-        for case in node.cases:
-            self.block(case.body)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._file.define(node, self)
-
-    def _class(self, node: ast.ClassDef) -> None:
-        self._file.define_class(node, self)
-
-    def _return(self, node: ast.Return) -> None:
-        if node.value is not None:
-            self.function.returns = join(self.function.returns, self.term(node.value))
-            self.function.rare = self.function.rare or guards.is_rare_flag(node.value)
-
-    def _expression(self, node: ast.Expr) -> None:
-        self.term(node.value)
-
-    def _raise(self, node: ast.Raise) -> None:
-        before = self.stack
-        self.stack = (*before, ERROR)
-        self._rest(node)
-        self.stack = before
-
-    def _rest(self, node: ast.stmt) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.term(child)
-
-
-_STATEMENTS: dict[type, Callable[[Body, Any], None]] = {
-    ast.Import: Body._import, ast.ImportFrom: Body._import_from, ast.Assign: Body._assign,
-    ast.AnnAssign: Body._annotated_assign, ast.AugAssign: Body._augmented, ast.For: Body._for,
-    ast.AsyncFor: Body._for, ast.While: Body._while, ast.If: Body._if, ast.With: Body._with,
-    ast.AsyncWith: Body._with, ast.Try: Body._try, ast.FunctionDef: Body._function,
-    ast.AsyncFunctionDef: Body._function, ast.ClassDef: Body._class, ast.Return: Body._return,
-    ast.Match: Body._match, ast.Raise: Body._raise, ast.Expr: Body._expression,
-}  # fmt: skip
-if hasattr(ast, "TryStar"):
-    _STATEMENTS[ast.TryStar] = Body._try

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.evaluation import trains
@@ -63,7 +64,9 @@ class Graphs:
                         yield part.id
 
     def carries(self, node: ast.expr, deep: int = 0) -> bool:
-        if self.free or deep > 12 or self._under_no_grad(node):
+        if self.free:
+            return self._is_returned_loss(node)
+        if deep > 12 or self._under_no_grad(node):
             return False
         if isinstance(node, ast.Name):
             return self._name(node, deep)
@@ -133,6 +136,26 @@ class Graphs:
             return self.carries(node.func.value, deep + 1)
         return isinstance(node.func, ast.Attribute) and self.carries(node.func.value, deep + 1)
 
+    def _is_returned_loss(self, node: ast.expr) -> bool:
+        """What a function that trains gives back, here or where the name was set."""
+        if isinstance(self.scope, Definition):
+            return False
+        made = self._last_made(node) if isinstance(node, ast.Name) else None
+        value, place = (made[0].value, made[1]) if made is not None else (node, 0)
+        return isinstance(value, ast.Call) and self._gives_differentiated(value, place)
+
+    def _gives_differentiated(self, node: ast.Call, place: int) -> bool:
+        """A function of the same file makes the backward pass itself and returns the loss as it is."""
+        targets = self.code.project.targets(self.code.asked(node.func), self.code.path)
+        lines = {self.code.project.function(one).line for one in targets if one.path == self.code.path}
+        for function in self.code.nodes(ast.FunctionDef) if lines else ():
+            assert isinstance(function, ast.FunctionDef)
+            if function.lineno in lines and function is not self.scope:
+                inner = Graphs(self.code, function)
+                if inner.trains and any(inner.carries(one) for one in _returned_at(function, place)):
+                    return True
+        return False
+
     def _under_no_grad(self, node: ast.AST) -> bool:
         for outer in self.code.ancestors(node):
             if outer is self.scope:
@@ -146,8 +169,19 @@ class Graphs:
         return name in ("torch.no_grad", "torch.inference_mode")
 
 
-def differentiated(code: Code) -> set[tuple[ast.AST | None, str]]:
-    """Names that some backward pass of their function starts from: tensors of the device, whatever made them."""
+def _returned_at(function: ast.FunctionDef, place: int) -> Iterator[ast.expr]:
+    """What is returned at one place of a tuple, or alone."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            yield from node.value.elts[place : place + 1]
+        elif isinstance(node, ast.Return) and node.value is not None and place == 0:
+            yield node.value
+
+
+@lru_cache(maxsize=2)
+def differentiated(code: Code) -> frozenset[tuple[ast.AST | None, str]]:
+    """Names that some backward pass of their function starts from, and what the object keeps that one starts from:
+    tensors of the device, whatever made them."""
     found: set[tuple[ast.AST | None, str]] = set()
     for call in code.calls(*_BACKWARD):
         if isinstance(call.func, ast.Attribute):
@@ -156,11 +190,15 @@ def differentiated(code: Code) -> set[tuple[ast.AST | None, str]]:
                 start = start.args[0]
             if isinstance(start, ast.Name):
                 found.add((code.function(call), start.id))
-    return found
+            elif isinstance(start, ast.Attribute | ast.Subscript):
+                found.add((None, ast.unparse(start)))
+    return frozenset(found)
 
 
-def is_tensor(code: Code, node: ast.expr, known: set[tuple[ast.AST | None, str]]) -> bool:
+def is_tensor(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None, str]]) -> bool:
     """A tensor of the device: by what it is, or by what is done with it later."""
     kind = code.kind(node)
+    if isinstance(node, ast.Attribute | ast.Subscript) and kind != TENSOR:
+        return any(scope is None for scope, _ in known) and (None, ast.unparse(node)) in known
     named = isinstance(node, ast.Name) and kind == UNKNOWN
     return kind == TENSOR or (named and (code.function(node), node.id) in known)  # type: ignore[attr-defined]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
-from hotlap.source.facts import DEAD, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD
+from hotlap.source.facts import DEAD, EPOCHLY, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD
 
 NONE = 0  # no guard: loops start at 0 as well, so this never goes on a stack
 _CLOCKS = frozenset(("time", "perf_counter", "monotonic", "process_time"))
@@ -22,7 +22,7 @@ def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Conta
     body, other = of_test(node.test, counters, rare_names)
     if isinstance(node, ast.IfExp):
         return body, other
-    if body == RARE and _has_step(node.body):
+    if body == RARE and has_step(node.body):
         body = NONE  # gradient accumulation: this is the step itself
     if body == NONE:
         body = _of_body(node)
@@ -47,8 +47,15 @@ def _is_plain(test: ast.expr) -> bool:
         return all(_is_plain(value) for value in test.values)
     if isinstance(test, ast.Compare):
         sides = [test.left, *test.comparators]
-        return isinstance(test.ops[0], ast.Is | ast.IsNot) or any(_is_usual(side) for side in sides)
+        return isinstance(test.ops[0], ast.Is | ast.IsNot) or any(_is_usual(side) or _is_choice(side) for side in sides)
     return _is_usual(test)
+
+
+def _is_choice(node: ast.expr) -> bool:
+    """A text, or several: `head == "gmm"`, `mode in ("a", "b")` choose a variant for the whole run."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return bool(node.elts) and all(_is_choice(one) for one in node.elts)
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_usual(node: ast.expr) -> bool:
@@ -68,7 +75,7 @@ def of_test(test: ast.expr, counters: Container[str], rare_names: Container[str]
     if isinstance(test, ast.Constant):
         return (NONE, DEAD) if test.value else (DEAD, NONE)
     if isinstance(test, ast.Compare):
-        return _of_comparison(test, counters)
+        return _of_comparison(test, counters, rare_names)
     if _is_modulo(test):
         return NONE, RARE
     if isinstance(test, ast.Call):
@@ -79,15 +86,15 @@ def of_test(test: ast.expr, counters: Container[str], rare_names: Container[str]
 def _of_both(test: ast.BoolOp, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
     parts = [of_test(value, counters, rare_names)[0] for value in test.values]
     if isinstance(test.op, ast.And):
-        return next((part for part in parts if part in (DEAD, RARE, FIRST, FLAG, RECORD)), NONE), NONE
+        return next((part for part in parts if part in (DEAD, RARE, FIRST, FLAG, RECORD, EPOCHLY)), NONE), NONE
     return (parts[0], NONE) if NONE not in parts else (NONE, NONE)
 
 
-def _of_comparison(test: ast.Compare, counters: Container[str]) -> tuple[int, int]:
+def _of_comparison(test: ast.Compare, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
     operator, sides = test.ops[0], [test.left, *test.comparators]
     if any(_is_modulo(side) for side in sides):
         if isinstance(operator, ast.Eq | ast.Lt | ast.LtE):
-            return RARE, NONE
+            return (EPOCHLY if isinstance(operator, ast.Eq) and any(map(_counts_epochs, sides)) else RARE), NONE
         return (NONE, RARE) if isinstance(operator, ast.NotEq | ast.Gt) else (NONE, NONE)
     if any(map(_mentions_clock, sides)):
         return RARE, NONE
@@ -95,6 +102,8 @@ def _of_comparison(test: ast.Compare, counters: Container[str]) -> tuple[int, in
         return RECORD, NONE
     if isinstance(operator, ast.In):
         return (RARE, NONE) if _is_counter(test.left, counters) or _is_episode(test.left) else (NONE, NONE)
+    if _is_filled(test, rare_names):
+        return RARE, NONE
     counted = any(_is_counter(side, counters) for side in sides)
     if counted and isinstance(operator, ast.Eq):
         return FIRST, NONE
@@ -103,6 +112,13 @@ def _of_comparison(test: ast.Compare, counters: Container[str]) -> tuple[int, in
     if _is_counter(test.left, counters) and isinstance(operator, ast.Lt | ast.LtE) and _is_small(test.comparators[0]):
         return RARE, NONE
     return NONE, NONE
+
+
+def _is_filled(test: ast.Compare, rare_names: Container[str]) -> bool:
+    """`len(names) > 0`, of a list that is empty most of the time."""
+    left = test.left
+    held = left.args[0] if isinstance(left, ast.Call) and _called(left) == "len" and left.args else None
+    return isinstance(held, ast.Name) and held.id in rare_names and isinstance(test.ops[0], ast.Gt | ast.NotEq)
 
 
 def _of_call(test: ast.Call) -> tuple[int, int]:
@@ -145,7 +161,7 @@ def _of_body(node: ast.If) -> int:
         return ERROR
     if isinstance(node.test, ast.UnaryOp) and _called(node.test.operand) == "hasattr":
         return FIRST
-    if _remembers(node):
+    if _remembers(node) or _raises_flag(node):
         return FIRST
     empty = _tested_for_none(node.test)
     if empty and any(_fills(one, empty) for one in node.body):
@@ -200,6 +216,19 @@ def _remembers(node: ast.If) -> bool:
     return bool(table) and any(isinstance(one, ast.Subscript) and _text(one.value) == table for one in targets)
 
 
+def _raises_flag(node: ast.If) -> bool:
+    """`if not self.checked: self.checked = True`, `if self.first: self.first = False`."""
+    negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
+    flag = _text(node.test.operand if negated else node.test)  # type: ignore[attr-defined]
+    return bool(flag) and any(
+        isinstance(one, ast.Assign)
+        and _text(one.targets[0]) == flag
+        and isinstance(one.value, ast.Constant)
+        and one.value.value is negated
+        for one in node.body
+    )
+
+
 def _fills(statement: ast.stmt, empty: str) -> bool:
     """Sets what was empty, itself or, by its name, through a method."""
     if isinstance(statement, ast.Assign):
@@ -250,11 +279,16 @@ def _own_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def is_rare_flag(value: ast.expr) -> bool:
     """`log_now = step % 50 == 0`."""
-    return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, (), ())[0] == RARE
+    return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, (), ())[0] in (RARE, EPOCHLY)
 
 
 def _is_modulo(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and not isinstance(node.left, ast.Constant)
+
+
+def _counts_epochs(node: ast.expr) -> bool:
+    """`step % len(loader)`."""
+    return _is_modulo(node) and _called(node.right) == "len"  # type: ignore[attr-defined]
 
 
 def _is_record(node: ast.expr) -> bool:
@@ -285,7 +319,7 @@ def _is_small(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value <= 10
 
 
-def _has_step(body: list[ast.stmt]) -> bool:
+def has_step(body: Sequence[ast.stmt]) -> bool:
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):

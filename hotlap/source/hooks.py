@@ -156,9 +156,19 @@ def _of_function(project: Project, reference: Reference, function: Function) -> 
         if not name.endswith(".on"):
             continue
         text = " ".join(given)
-        if "ITERATION_COMPLETED" in text or "ITERATION_STARTED" in text:
-            frequency = Frequency.RARE if "every" in text or "once" in text else Frequency.BATCH
-            yield reference, _heat(frequency, 0, Step(reference.path, function.line, "handler of every iteration"))
+        frequency = _of_event(text)
+        if frequency is not None:
+            often = "handler of every epoch" if frequency is Frequency.EPOCH else "handler of every iteration"
+            yield reference, _heat(frequency, 0, Step(reference.path, function.line, often))
+
+
+def _of_event(text: str) -> Frequency | None:
+    """Of ignite's, by name."""
+    if "ITERATION_COMPLETED" in text or "ITERATION_STARTED" in text:
+        return Frequency.RARE if "every" in text or "once" in text else Frequency.BATCH
+    if "EPOCH_COMPLETED" in text or "EPOCH_STARTED" in text:
+        return Frequency.RARE if "every" in text or "once" in text else Frequency.EPOCH
+    return None
 
 
 def _of_call(project: Project, path: str, call: Call) -> Iterator[tuple[Reference, Heat]]:
@@ -170,6 +180,10 @@ def _of_call(project: Project, path: str, call: Call) -> Iterator[tuple[Referenc
             yield from _given(project, path, call, term, Frequency.BATCH, 2, "puts a batch together")
         elif word == "worker_init_fn":
             continue
+    if last == "add_event_handler" and len(call.arguments) > 1:
+        frequency = _of_event(str(call.arguments[0]))
+        if frequency is not None:
+            yield from _given(project, path, call, call.arguments[1], frequency, 0, "is a handler of the engine")
     if last == "Engine" and call.arguments:
         yield from _given(
             project, path, call, call.arguments[0], Frequency.BATCH, 0, "is run by the engine every batch"

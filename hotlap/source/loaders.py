@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.source import makers
 from hotlap.source.code import Code, last_name
+from hotlap.source.handing import is_base
 from hotlap.source.heat import Heat, Side
+from hotlap.source.makers import POSITIONS
+from hotlap.source.mappings import assigned, mapping
 from hotlap.source.terms import TENSOR
-from hotlap.source.torch_names import TORCH_LOADERS
+from hotlap.source.torch_names import LOADER_NAMES, TORCH_LOADERS
 
-POSITIONS = (
-    "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout "
-    "worker_init_fn multiprocessing_context generator"
-).split()
+__all__ = ["POSITIONS", "Loader", "assigned", "loader", "loaders", "made_at"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Loader:
     call: ast.Call
     settings: dict[str, ast.expr]
     complete: bool  # nothing is hidden in a **mapping that cannot be seen
+    direct: bool = True  # torch's own class, called right here
 
     def constant(self, name: str) -> object:
         """The value where it is written out, else None."""
@@ -48,24 +50,68 @@ class Loader:
 
 
 def loaders(code: Code) -> Iterator[Loader]:
-    for call in code.calls("DataLoader"):
-        if code.full_name(call.func) in TORCH_LOADERS:
+    """Those that a file makes: by torch's class, by one that inherits from it, or by a function that makes one."""
+    seen = set()
+    for call in code.calls(*_names(code)):
+        if code.full_name(call.func) in LOADER_NAMES:
+            seen.add(call)
             yield loader(code, call)
+    for call in code.calls("__init__"):
+        if is_base(call.func) and _inherits(code, call) and not _hands_on(code, call):
+            yield loader(code, call)
+    for call, maker in makers.calls(code):
+        if call not in seen:
+            yield loader(code, call) if maker is None else _made_by(code, call, maker)
+
+
+def _names(code: Code) -> set[str]:
+    """What the file calls torch's class."""
+    own = code.project.files[code.path].names.items()
+    return {"DataLoader"} | {
+        name for name, term in own if isinstance(term, tuple) and term[0] == "name" and term[1] in LOADER_NAMES
+    }
+
+
+def _hands_on(code: Code, call: ast.Call) -> bool:
+    """Who calls the constructor decides about the rest: `super().__init__(dataset, **options)`."""
+    function = code.function(call)
+    rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
+    return bool(rest) and any(
+        word.arg is None and any(isinstance(one, ast.Name) and one.id == rest for one in ast.walk(word.value))
+        for word in call.keywords
+    )
+
+
+def _inherits(code: Code, call: ast.Call) -> bool:
+    owner = next((one for one in code.ancestors(call) if isinstance(one, ast.ClassDef)), None)
+    return owner is not None and any(code.full_name(one) in LOADER_NAMES for one in owner.bases)
+
+
+def _made_by(code: Code, call: ast.Call, maker: makers.Maker) -> Loader:
+    complete = len(call.args) <= len(maker.parameters) and not any(isinstance(one, ast.Starred) for one in call.args)
+    settings = {name: _constant(code, value) for name, value in makers.bound(call, maker).items()}
+    for word in call.keywords:
+        if word.arg is None:
+            entries, whole = mapping(code, call, word.value)
+            complete = complete and whole
+            settings.update(entries)
+    return Loader(call, settings, complete, direct=False)
 
 
 def loader(code: Code, call: ast.Call) -> Loader:
     settings: dict[str, ast.expr] = {}
     complete = not any(isinstance(one, ast.Starred) for one in call.args)
-    for name, value in zip(POSITIONS, call.args, strict=False):
+    direct = code.full_name(call.func) in TORCH_LOADERS or is_base(call.func)
+    for name, value in zip(POSITIONS if direct else POSITIONS[:3], call.args, strict=False):
         settings[name] = _constant(code, value)
     for word in call.keywords:
         if word.arg is not None:
             settings[word.arg] = _constant(code, word.value)
         else:
-            known = _mapping(code, call, word.value)
-            complete = complete and known is not None
-            settings.update(known or {})
-    return Loader(call, settings, complete)
+            entries, whole = mapping(code, call, word.value)
+            complete = complete and whole
+            settings.update(entries)
+    return Loader(call, settings, complete, direct)
 
 
 def _constant(code: Code, value: ast.expr) -> ast.expr:
@@ -77,48 +123,6 @@ def _constant(code: Code, value: ast.expr) -> ast.expr:
         return value
     found = assigned(code, value.id)
     return found[0] if len(found) == 1 and isinstance(found[0], ast.Constant) else value
-
-
-def _mapping(code: Code, call: ast.Call, value: ast.expr) -> dict[str, ast.expr] | None:
-    """What a **mapping holds, where it is written in the same function; conditional entries count as given."""
-    if isinstance(value, ast.Dict):
-        return _entries(value)
-    if not isinstance(value, ast.Name):
-        return None
-    scope = code.function(call) or code.tree
-    found: dict[str, ast.expr] | None = None
-    for node in ast.walk(scope):
-        made = _made(node, value.id)
-        if made is not None:
-            entries = _entries(made)
-            if entries is None:
-                return None
-            found = {**(found or {}), **entries}
-    return found
-
-
-def _made(node: ast.AST, name: str) -> ast.expr | None:
-    """What is put into the mapping by a statement."""
-    if isinstance(node, ast.Assign):
-        target = node.targets[0]
-        if isinstance(target, ast.Name) and target.id == name:
-            return node.value
-        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == name:
-            return ast.Dict(keys=[target.slice], values=[node.value])
-    if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
-        return node.value
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == f"{name}.update":
-        return node.args[0] if node.args else ast.Call(ast.Name("dict"), [], node.keywords)
-    return None
-
-
-def _entries(value: ast.expr) -> dict[str, ast.expr] | None:
-    if isinstance(value, ast.Dict):
-        keys = [key.value if isinstance(key, ast.Constant) else None for key in value.keys]
-        return {str(key): one for key, one in zip(keys, value.values, strict=True)} if None not in keys else None
-    if isinstance(value, ast.Call) and last_name(value.func) == "dict" and not value.args:
-        return {word.arg: word.value for word in value.keywords if word.arg}
-    return None
 
 
 def in_memory(code: Code, one: Loader) -> bool:
@@ -175,15 +179,6 @@ def _changes(node: ast.AST, places: set[str]) -> bool:
     call = node.value if isinstance(node, ast.Expr) else None
     function = call.func if isinstance(call, ast.Call) else None
     return isinstance(function, ast.Attribute) and ast.unparse(function.value) in places
-
-
-def assigned(code: Code, name: str) -> list[ast.expr]:
-    """Everything the file sets a plain name to."""
-    return [
-        node.value
-        for node in code.nodes(ast.Assign)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
-    ]
 
 
 def heat(code: Code, one: Loader) -> Heat:

@@ -17,9 +17,9 @@ def under_no_grad(project: Project, callers: Callers, reference: Reference, deep
     return all(call.no_grad or under_no_grad(project, callers, one, deep + 1) for one, call in known)
 
 
-def put_to_eval(project: Project, callers: Callers, reference: Reference) -> bool:
+def put_to_eval(project: Project, callers: Callers, reference: Reference, deep: int = 0) -> bool:
     """The function, or everybody who calls it, puts a model in evaluation mode."""
     if project.function(reference).evaluates:
         return True
     known = callers.get(reference, [])
-    return bool(known) and all(project.function(one).evaluates for one, _ in known)
+    return bool(known) and deep < 3 and all(put_to_eval(project, callers, one, deep + 1) for one, _ in known)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from hotlap.source.facts import Stack
+from hotlap.source.facts import Function, Stack, Summary
 from hotlap.source.terms import Term
 
 if TYPE_CHECKING:
+    from hotlap.source.body import Body
+    from hotlap.source.calling import Calling
     from hotlap.source.expressions import Expressions
 
 
@@ -21,11 +23,28 @@ class Reader:
     def lookup(self, name: str) -> Term:
         raise NotImplementedError
 
+    def properties(self, owner: str) -> frozenset[str]:
+        """Of a class of the file."""
+        raise NotImplementedError
+
     def define_lambda(self, node: ast.Lambda, scope: Expressions) -> Term:
         raise NotImplementedError
 
-    def assign_attribute(self, scope: Expressions, target: ast.Attribute, term: Term) -> None:
+    def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
         raise NotImplementedError
 
-    def register(self, scope: Expressions, node: ast.Call) -> None:
+    def register(self, scope: Calling, node: ast.Call) -> None:
+        raise NotImplementedError
+
+
+class FileState(Reader):
+    """What statements need to know of it besides."""
+
+    summary: Summary
+    within: dict[ast.AST, Function]
+
+    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Body) -> None:
+        raise NotImplementedError
+
+    def define_class(self, node: ast.ClassDef, scope: Body) -> None:
         raise NotImplementedError

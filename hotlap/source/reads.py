@@ -19,7 +19,7 @@ _SORTS = {
     ARRAY: "numpy.load numpy.loadtxt numpy.genfromtxt numpy.fromfile torch.load joblib.load scipy.io.loadmat "
     "scipy.sparse.load_npz safetensors.torch.load_file",
     ARCHIVE: "h5py.File zarr.open zarr.open_group xarray.open_dataset netCDF4.Dataset lmdb.open sqlite3.connect "
-    "zipfile.ZipFile tarfile.open tables.open_file uproot.open",
+    "ase.db.connect zipfile.ZipFile tarfile.open tables.open_file uproot.open",
     PICTURE: "PIL.Image.open cv2.imread imageio.imread imageio.v2.imread imageio.v3.imread skimage.io.imread "
     "torchvision.io.read_image torchvision.io.decode_image matplotlib.pyplot.imread matplotlib.image.imread "
     "tifffile.imread rasterio.open nibabel.load pydicom.dcmread pydicom.read_file SimpleITK.ReadImage "

@@ -108,7 +108,8 @@ def is_kept(code: Code, node: ast.AST) -> bool:
         return False
     if any(last_name(_undecorated(one)) in _MEMOS for one in function.decorator_list):
         return True
-    if function.name != "__getitem__" and (_becomes_own(code, node) or "cache" in function.name.lower()):
+    own = _becomes_own(code, node) and not _is_made_anew(code, node)
+    if function.name != "__getitem__" and (own or "cache" in function.name.lower()):
         return True
     if isinstance(node, ast.Call) and any(_asks_memory(one) for one in node.args[:1]):
         return True  # what was kept on disk
@@ -124,6 +125,11 @@ def _becomes_own(code: Code, node: ast.AST) -> bool:
     """`self.file = open(path)` in a helper."""
     parent = code.parent(node)
     return isinstance(parent, ast.Assign) and any(dotted(one).startswith("self.") for one in parent.targets)
+
+
+def _is_made_anew(code: Code, node: ast.AST) -> bool:
+    """The object that keeps it is itself made for every sample."""
+    return any(step.text == "calls __init__" for step in code.heat(node).why)
 
 
 def _undecorated(node: ast.expr) -> ast.expr:

@@ -41,6 +41,16 @@ def is_static(function: Function) -> bool:
     return any(name == "staticmethod" for name, _ in function.decorators)
 
 
+def properties(node: ast.ClassDef) -> frozenset[str]:
+    """Those whose function is run each time."""
+    return frozenset(
+        one.name
+        for one in node.body
+        if isinstance(one, ast.FunctionDef)
+        and any(isinstance(part, ast.Name) and part.id == "property" for part in one.decorator_list)
+    )
+
+
 def converted(node: ast.If) -> list[str]:
     """`if not isinstance(x, list): x = x.tolist()`: afterwards x is what the branch made of it, on either path."""
     if node.orelse:
@@ -87,6 +97,35 @@ def counts_on(value: ast.expr, counters: Container[str]) -> bool:
     if isinstance(value, ast.BinOp):
         return counts_on(value.left, counters) or counts_on(value.right, counters)
     return isinstance(value, ast.Name) and value.id in counters
+
+
+_OF_TENSORS = frozenset("shape size dim device view permute unsqueeze squeeze masked_fill contiguous numel".split())
+
+
+def used_as_tensors(node: ast.AST, parameters: tuple[str, ...]) -> set[str]:
+    """Arguments of a forward pass that are asked for what only tensors have, and never taken apart."""
+    found, apart = set(), set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
+            found |= {one.value.id} if one.attr in _OF_TENSORS else set()
+        elif isinstance(one, ast.Subscript) and isinstance(one.value, ast.Name):
+            named = isinstance(one.slice, ast.Constant) and isinstance(one.slice.value, str)
+            apart |= {one.value.id} if named else set()
+        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Name) and isinstance(one.targets[0], ast.Tuple):
+            apart.add(one.value.id)
+    return (found - apart) & set(parameters)
+
+
+def is_grad_off(node: ast.expr) -> bool:
+    """`torch.set_grad_enabled(False)`."""
+    named = isinstance(node, ast.Call) and last_name(node.func) == "set_grad_enabled" and node.args
+    return bool(named) and isinstance(node.args[0], ast.Constant) and node.args[0].value is False  # type: ignore[attr-defined]
+
+
+def mentions_epochs(*nodes: ast.expr) -> bool:
+    """`for epoch in range(n)`, `for e in range(args.epochs)`."""
+    names = (getattr(one, "id", getattr(one, "attr", "")) for node in nodes for one in ast.walk(node))
+    return any("epoch" in name.lower() and "per_epoch" not in name.lower() for name in names if isinstance(name, str))
 
 
 def strided(node: ast.expr) -> bool:

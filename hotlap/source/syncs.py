@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, keyword
+from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.invariant import stored_in
 from hotlap.source.terms import MODULE, TENSOR, UNKNOWN
 
@@ -26,7 +27,7 @@ def read_by(code: Code, call: ast.Call) -> tuple[ast.expr, Confidence] | None:
         return _by_method(code, call, call.func)
     if isinstance(call.func, ast.Name) and call.func.id in ("float", "int", "bool") and len(call.args) == 1:
         argument = call.args[0]
-        return (argument, Confidence.HIGH) if code.kind(argument) == TENSOR else None
+        return (argument, Confidence.HIGH) if is_tensor(code, argument, differentiated(code)) else None
     return None
 
 

@@ -55,6 +55,7 @@ ACCELERATOR = "accelerator"
 FILE = "file"
 RARELY = "rarely true"  # a flag that holds every n-th time
 NO_GRAD = "no_grad"
+STATE = "state dict"
 FUNCTION = "function"
 
 TENSORS = frozenset((TENSOR, BATCH, HOST))
@@ -151,3 +152,12 @@ def hosted(term: Term) -> Term:
     if isinstance(term, str):
         return HOST if term in (BATCH, TENSOR, UNKNOWN) else term
     return term if term[0] == "hosted" else ("hosted", term)
+
+
+def placed(term: Term) -> Term:
+    """What a model gives: on its device, whatever a constant of its own was made on."""
+    if isinstance(term, str):
+        return TENSOR if term in (HOST, BATCH) else term
+    if term[0] in ("tuple", "list", "dict"):
+        return (term[0], *(placed(part) for part in term[1:]))
+    return term

@@ -19,6 +19,7 @@ from hotlap.source.terms import (
     OPTIMIZER,
     SCALER,
     SCHEDULER,
+    STATE,
     TENSOR,
     TENSORS,
     TEXT,
@@ -37,6 +38,9 @@ CREATION = frozenset(
 )
 LIKE = frozenset(name for name in CREATION if name.endswith("_like"))
 RANDOM = frozenset("rand randn randint randperm rand_like randn_like randint_like normal".split())
+CONSTRUCTORS = frozenset(
+    "Tensor FloatTensor LongTensor IntTensor BoolTensor DoubleTensor HalfTensor ByteTensor ShortTensor".split()
+)
 _NO_TENSOR = {
     "device": DEVICE, "Generator": UNKNOWN, "Size": NUMBER, "finfo": UNKNOWN, "iinfo": UNKNOWN, "numel": NUMBER,
     "is_tensor": NUMBER, "is_floating_point": NUMBER, "manual_seed": UNKNOWN, "save": UNKNOWN, "load": UNKNOWN,
@@ -99,6 +103,8 @@ def called(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term 
         return NUMPY
     if name.startswith("pandas."):
         return UNKNOWN if name[7:] in _NO_FRAME else FRAME
+    if name in ("geopandas.read_file", "geopandas.GeoDataFrame", "geopandas.read_parquet"):
+        return FRAME
     if name.startswith(("math.", "time.", "os.", "random.", "datetime.", "psutil.", "platform.", "sys.")):
         return NUMBER
     if name.startswith(("torchvision.models.", "timm.create_model")) or name.endswith("Model.from_pretrained"):
@@ -116,7 +122,7 @@ def _torch_call(name: str, arguments: list[Term], keywords: dict[str, Term]) -> 
         return UNKNOWN
     if short == "compile" and arguments:
         return arguments[0]
-    if short in CREATION:
+    if short in CREATION or short in CONSTRUCTORS:
         return _created(short, arguments, keywords)
     if name.startswith("torch.nn."):
         return _nn_call(name, arguments)
@@ -221,6 +227,8 @@ WEIGHTS: dict[str, Term] = {
 
 def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
     """What calling a method of something of this kind gives."""
+    if name == "state_dict":
+        return STATE
     if kind in TENSORS:
         return _tensor_method(kind, name, arguments, on_host)
     if kind == MODULE:

@@ -19,7 +19,7 @@ def find(code: Code) -> Iterator[Found]:
         loop = next(code.loops(node), None)
         if not isinstance(loop, ast.For) or not code.is_batch_loop(loop) or node not in loop.body:
             continue
-        if _is_every_nth(node.test) and _steps(node, loop) and not _finished_later(code, loop):
+        if _is_every_nth(node.test) and _steps(code, node, loop) and not _finished_later(code, loop):
             yield _found(code, node, loop)
 
 
@@ -39,16 +39,27 @@ def _is_modulo(node: ast.expr) -> bool:
     return not (isinstance(node.right, ast.Constant) and node.right.value == 1)
 
 
-def _steps(node: ast.If, loop: ast.For) -> bool:
+def _steps(code: Code, node: ast.If, loop: ast.For) -> bool:
     """The gradients of all batches gather; here the optimizer steps, and they are cleared."""
     inside = _names(node.body)
-    around = _names([one for one in loop.body if one is not node])
+    rest = [one for one in loop.body if one is not node]
+    around = _names(rest)
     return (
         "step" in inside
         and "zero_grad" in inside
-        and "backward" in around
+        and ("backward" in around or _differentiates(code, rest))
         and not inside & {"backward"}
         and ("zero_grad" not in around)
+    )
+
+
+def _differentiates(code: Code, body: list[ast.stmt]) -> bool:
+    """A function of the project that is called there makes the backward pass, and no step of its own."""
+    calls = [one for part in body for one in ast.walk(part) if isinstance(one, ast.Call)]
+    targets = [target for one in calls for target in code.project.targets(code.asked(one.func), code.path)]
+    return any(
+        one in code.hotness.steppers and code.project.function(one).steps and not code.project.function(one).updates
+        for one in targets
     )
 
 

@@ -106,18 +106,28 @@ def _parameters(code: Code, call: ast.Call) -> set[str]:
 
 def _settled(function: Definition, parameters: set[str]) -> set[str]:
     """Names that are set once, in no loop, to something that stays: `half = self.width // 2`, `device = x.device`."""
-    once = [one for one in function.body if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)]
+    once = [pair for one in function.body if isinstance(one, ast.Assign) for pair in _pairs(one)]
     stores = [
         one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
     ]  # fmt: skip
     found: set[str] = set()
-    for statement in once:
-        name, value = statement.targets[0].id, statement.value  # type: ignore[attr-defined]
+    for name, value in once:
         changing = (parameters | set(stores)) - {"self"} - found
         place = isinstance(value, ast.Attribute) and value.attr in ("device", "dtype")
         if stores.count(name) == 1 and (place or (_is_of_self(value) and is_invariant(value, changing))):
             found.add(name)
     return found
+
+
+def _pairs(statement: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
+    """Names and what they are set to, also of `device, size = x.device, self.size`."""
+    target, value = statement.targets[0], statement.value
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, part in zip(target.elts, value.elts, strict=True):
+            if isinstance(one, ast.Name):
+                yield one.id, part
 
 
 def _is_of_self(value: ast.expr) -> bool:

@@ -12,7 +12,7 @@ from hotlap.source.heat import Side
 from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
-from hotlap.source.terms import ACCELERATOR, MODULE
+from hotlap.source.terms import ACCELERATOR, MODULE, STATE
 
 WORDS = ("torch.save", "save(", "deepcopy", "state_dict", "save_pretrained", "save_checkpoint", "save_state")
 _OFTEN = (Frequency.EPOCH, Frequency.BATCH, Frequency.SAMPLE)
@@ -64,7 +64,10 @@ def _holds_weights(code: Code, call: ast.Call) -> bool:
 
 
 def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> bool:
-    if "state_dict" in ast.unparse(given) or code.kind(given) == MODULE or _names_model(given):
+    if "state_dict" in ast.unparse(given) or code.kind(given) in (MODULE, STATE) or _names_model(given):
+        return True
+    held = code.term(given)
+    if isinstance(held, tuple) and held[0] == "dict" and held[1] in (MODULE, STATE):
         return True
     if not isinstance(given, ast.Name) or deep > 2:
         return isinstance(given, ast.Call) and deep < 2 and _returns_weights(code, given)
@@ -120,10 +123,10 @@ def _copies(code: Code) -> Iterator[tuple[ast.expr, bool]]:
     for call in code.calls("deepcopy"):
         if code.full_name(call.func) == "copy.deepcopy" and len(call.args) == 1:
             given = call.args[0]
-            if _is_state(given) and not _is_worked_with(code, call):
+            if (_is_state(given) or code.kind(given) == STATE) and not _is_worked_with(code, call):
                 yield call, False
             elif code.kind(given) == MODULE and _is_put_aside(code, call):
-                yield call, True
+                yield call, any(_compares(code, test) for test in _tests(code, call))
     for node in code.nodes(ast.DictComp):
         assert isinstance(node, ast.DictComp)
         over = node.generators[0].iter
@@ -138,7 +141,19 @@ def _is_put_aside(code: Code, call: ast.Call) -> bool:
     if not isinstance(statement, ast.Assign) or statement.value is not call:
         return False
     same = ast.unparse(statement.targets[0]) == ast.unparse(call.args[0])
-    return not same and any(_compares(code, test) for test in _tests(code, call))
+    better = any(_compares(code, test) for test in _tests(code, call))
+    return not same and (better or _is_put_back(code, call, statement.targets[0]))
+
+
+def _is_put_back(code: Code, call: ast.Call, target: ast.expr) -> bool:
+    """`self.model = best`, after the loop."""
+    scope = code.function(call)
+    return scope is not None and any(
+        isinstance(one, ast.Assign)
+        and ast.unparse(one.targets[0]) == ast.unparse(call.args[0])
+        and ast.unparse(one.value) == ast.unparse(target)
+        for one in ast.walk(scope)
+    )
 
 
 def _is_worked_with(code: Code, call: ast.Call) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source.classes import Reference
-from hotlap.source.code import Code, Definition, keyword, last_name
+from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.source.frames import is_frame, is_grouped
 from hotlap.source.heat import Heat
 from hotlap.source.rule import Found
@@ -169,12 +169,24 @@ def _grown(code: Code) -> Iterator[Found]:
         if loop is None or not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
             continue
         name = dotted(parent.targets[0])
-        if not name or not _adds_to(code, call, name) or not prepares(code, call):
+        if not name or not _adds_to(code, call, name) or not prepares(code, call) or _begins_anew(loop, parent, name):
             continue
         yield _found(
             code, call, f"`{shown(call)}` copies all rows so far in every turn of the loop",
             "gather the parts in a list and concatenate once, after the loop", Confidence.HIGH,
         )  # fmt: skip
+
+
+def _begins_anew(loop: Repeated, parent: ast.Assign, name: str) -> bool:
+    """Another statement of the same turn sets the name to something that is not made of it."""
+    return any(
+        isinstance(one, ast.Assign)
+        and one is not parent
+        and dotted(one.targets[0]) == name
+        and not any(isinstance(part, ast.Name | ast.Attribute) and dotted(part) == name for part in ast.walk(one.value))
+        for statement in loop.body
+        for one in ast.walk(statement)
+    )
 
 
 def _adds_to(code: Code, call: ast.Call, name: str) -> bool:

@@ -174,7 +174,7 @@ def _is_python(code: Code, given: ast.expr, mapped: bool) -> bool:
     if isinstance(given, ast.Call):
         return last_name(given.func) == "partial"
     term = code.term(given)
-    if isinstance(given, ast.Name) and not term:
+    if isinstance(given, ast.Name | ast.Attribute) and not term:
         return not mapped  # from somewhere else: apply takes functions only, map dictionaries as well
     return isinstance(term, tuple) and term[0] in ("function", "class", "instance")
 

@@ -9,7 +9,7 @@ from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, last_name
 from hotlap.source.frames import has_pandas
 from hotlap.source.rule import Found
-from hotlap.source.samples import is_kept, set_to
+from hotlap.source.samples import is_kept, per_sample, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, NUMPY, UNKNOWN
 
@@ -49,7 +49,9 @@ def _looked_up(code: Code, node: ast.Subscript) -> tuple[str, Confidence | None]
         return "", None
     if isinstance(node.slice, ast.Compare | ast.BinOp) and _is_mask(node.slice):
         return "searches the whole frame", None
-    return ("looks up one element of a column", Confidence.MEDIUM) if _is_element(code, node) else ("", None)
+    if _is_element(code, node) and per_sample(code, node):
+        return "looks up one element of a column", Confidence.MEDIUM
+    return "", None
 
 
 def _array_of(node: ast.expr) -> ast.expr | None:
@@ -73,11 +75,18 @@ def _by_indexer(code: Code, node: ast.Subscript, base: ast.Attribute) -> tuple[s
     kind = code.kind(base.value)
     if kind not in (FRAME, UNKNOWN) or _is_constant(node.slice) or _is_row(code, base.value):
         return "", None
+    if kind == UNKNOWN and _is_of_project(code, base.attr):
+        return "", None
     if kind == UNKNOWN and base.attr != "iloc" and (base.attr != "loc" or not has_pandas(code)):
         return "", None  # distributions have a `loc` of their own, arrays of jax an `at`
     if isinstance(node.slice, ast.Slice):
         return "cuts rows out of a frame", Confidence.MEDIUM
     return "looks up a row of a frame", None if kind == FRAME or base.attr == "iloc" else Confidence.MEDIUM
+
+
+def _is_of_project(code: Code, name: str) -> bool:
+    """A class of the project has an indexer of that name itself."""
+    return any(name in one.methods for summary in code.project.files.values() for one in summary.classes.values())
 
 
 def _is_row(code: Code, node: ast.expr) -> bool:

@@ -13,9 +13,10 @@ from hotlap.source.code import Code, last_name
 from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
+from hotlap.source.samples import set_to
 from hotlap.source.terms import SCHEDULER, TENSOR, UNKNOWN
 
-WORDS = ("sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
+WORDS = ("[", "sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True
 _SIZED = {name: f"torch.{name}" for name in ("zeros", "ones", "empty", "eye")} | {"range": "range"}
 
@@ -23,6 +24,7 @@ _SIZED = {name: f"torch.{name}" for name in ("zeros", "ones", "empty", "eye")} |
 def find(code: Code) -> Iterator[Found]:
     yield from _metrics(code)
     yield from _sizes(code)
+    yield from _indices(code)
     for call, tensor, confidence in syncs.explicit(code):
         if not code.hot(call) or syncs.in_test(code, call):
             continue
@@ -65,6 +67,22 @@ def _sizes(code: Code) -> Iterator[Found]:
                 call,
                 f"the size `{syncs.shown(read)}` is read from the device {code.heat(call).frequency.value}",
                 "take the size from a shape, or let the loader give it as a number",
+            )
+
+
+def _indices(code: Code) -> Iterator[Found]:
+    """`partitions[best]`, of a Python list: the tensor is read to become a number."""
+    for node in code.nodes(ast.Subscript):
+        assert isinstance(node, ast.Subscript)
+        if code.kind(node.slice) != TENSOR or not isinstance(node.value, ast.Name | ast.Attribute):
+            continue
+        made = set_to(code, node.value) if code.hot(node) else []
+        if made and all(isinstance(one, ast.List | ast.ListComp) for one in made):
+            yield Found(
+                node,
+                f"`{syncs.shown(node)}` reads the index from the device {code.heat(node).frequency.value}",
+                "keep the list as one tensor, and index that",
+                confidence=Confidence.MEDIUM,
             )
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source.classes import Reference
-from hotlap.source.code import Code, Definition, Repeated, last_name
+from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.source.heat import Heat, Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.invariant import set_by
@@ -38,6 +38,8 @@ def find(code: Code) -> Iterator[Found]:
 def _is_read(code: Code, call: ast.Call) -> bool:
     """Reads data: by a library, or by a function or class of the project that does so whatever it is given."""
     sort = read_of(code, call)
+    if sort is not None and keyword(call, "mmap_mode") is not None:
+        return False  # nothing is read but what is used
     if sort is not None:
         return sort in (TABLE, ARRAY) and not _is_weights(code, call)
     if not call.args and not call.keywords:

@@ -10,7 +10,7 @@ from hotlap.source import loaders
 from hotlap.source.code import Code
 from hotlap.source.rule import Found
 
-WORDS = ("DataLoader(",)
+WORDS = ("oader(", "DataLoader", "num_workers")
 _MOVES = re.compile(r"\.cuda\(|\.to\(|[\"']cuda|Trainer\(|Accelerator\(|Fabric\(")
 
 

@@ -10,7 +10,7 @@ from hotlap.source import loaders
 from hotlap.source.code import Code
 from hotlap.source.rule import Found
 
-WORDS = ("DataLoader(",)
+WORDS = ("oader(", "DataLoader", "num_workers")
 _KNOWN = frozenset((*loaders.POSITIONS, "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order"))
 _WITH_BATCH_SAMPLER = ("shuffle", "sampler", "drop_last")
 
@@ -31,7 +31,7 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _refused(one: loaders.Loader) -> Iterator[tuple[str, str, str]]:
-    for name in one.settings:
+    for name in one.settings if one.direct else ():
         if name not in _KNOWN:
             hint = "it belongs to Tensor.to" if name == "non_blocking" else "DataLoader has no such argument"
             yield name, hint, ""

@@ -12,6 +12,7 @@ from hotlap.source.code import Code, keyword
 from hotlap.source.heat import Side
 from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
+from hotlap.source.samples import set_to
 from hotlap.source.syncs import shown
 from hotlap.source.torch_names import CREATION
 from hotlap.source.transfers import is_device, transfers
@@ -100,6 +101,8 @@ def _is_parameter(code: Code, device: ast.expr | None) -> bool:
     function = code.function(device) if isinstance(device, ast.Name) else None
     if function is None or not isinstance(device, ast.Name):
         return False
+    if any(isinstance(one, ast.Attribute) and one.attr == "device" for one in set_to(code, device)):
+        return True  # device = samples[0].device
     return any(one.arg == device.id for one in (*function.args.args, *function.args.kwonlyargs))
 
 

@@ -9,7 +9,7 @@ from hotlap.source import loaders
 from hotlap.source.code import Code
 from hotlap.source.rule import Found
 
-WORDS = ("DataLoader(",)
+WORDS = ("oader(", "DataLoader", "num_workers")
 
 
 def find(code: Code) -> Iterator[Found]:

@@ -16,7 +16,7 @@ ONLY_HOT = True
 
 
 def find(code: Code) -> Iterator[Found]:
-    if "set_grad_enabled(False)" in code.text or "set_grad_enabled(mode" in code.text:
+    if "set_grad_enabled(" in code.text and _is_switched(code):
         return
     for loop, in_eval_mode in evaluations(code):
         if code.under_no_grad(loop) or not code.hot(loop.body[0]):
@@ -34,6 +34,14 @@ def find(code: Code) -> Iterator[Found]:
             None if in_eval_mode else Confidence.LOW,
             {"function": position_of(function, code.lines)} if function else {},
         )
+
+
+def _is_switched(code: Code) -> bool:
+    """`torch.set_grad_enabled(False)` by itself, or with a mode that somebody chooses: who knows how long it holds."""
+    return any(
+        isinstance(code.parent(call), ast.Expr) or not (call.args and isinstance(call.args[0], ast.Constant))
+        for call in code.calls("set_grad_enabled")
+    )
 
 
 def _is_generator(function: Definition) -> bool:

@@ -12,12 +12,14 @@ from hotlap.source.containers import MOVING
 from hotlap.source.heat import Heat, Side
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
+from hotlap.source.samples import dependents, mentions
 from hotlap.source.syncs import shown
 from hotlap.source.terms import BATCH, MODULE, UNKNOWN
 from hotlap.source.transfers import transfers
 
 WORDS = (".to(", ".cuda(")
 ONLY_HOT = True
+_CONVERTING = frozenset(f"torch.{name}" for name in "from_numpy Tensor FloatTensor LongTensor DoubleTensor".split())
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -90,11 +92,39 @@ def _confidence(code: Code, moved: ast.expr) -> Confidence | None:
         root = root.value
     loop = code.batch_loop(moved)
     if isinstance(root, ast.Name) and loop is None:
-        return Confidence.MEDIUM if root.id in _given_to_step(code, root) else None
+        known = root.id in _given_to_step(code, root) or _is_helper(code, moved, root)
+        return Confidence.MEDIUM if known else None
     if not isinstance(root, ast.Name) or not isinstance(loop, ast.For):
         return None
     given = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     return Confidence.MEDIUM if _outer_name(code, root) in given else None
+
+
+def _is_helper(code: Code, moved: ast.expr, root: ast.Name) -> bool:
+    """`def to_device(batch, device)`: moves its one argument to where its other says, whenever it is called."""
+    function = code.function(root)
+    call = code.parent(code.parent(moved)) if code.parent(moved) is not None else None  # type: ignore[arg-type]
+    if (
+        function is None
+        or not isinstance(call, ast.Call)
+        or not call.args
+        or code.heat(call).frequency is not Frequency.BATCH
+    ):
+        return False
+    given = {one.arg for one in (*function.args.posonlyargs, *function.args.args)}
+    place = call.args[0]
+    taken = {root.id, _outer_name(code, root), _gone_over(code, root)} & given
+    device = isinstance(place, ast.Name) and place.id in given | (dependents(function, given) - taken)
+    return device and bool(taken - {place.id})  # type: ignore[attr-defined]
+
+
+def _gone_over(code: Code, name: ast.Name) -> str:
+    """Of a loop around it that gives the name, what it goes over."""
+    for loop in code.loops(name):
+        if isinstance(loop, ast.For) and mentions(loop.target, {name.id}):
+            names = [one.id for one in ast.walk(loop.iter) if isinstance(one, ast.Name)]
+            return names[-1] if names else ""
+    return ""
 
 
 def _given_to_step(code: Code, name: ast.Name) -> set[str]:
@@ -150,8 +180,13 @@ def _outer_name(code: Code, name: ast.Name) -> str:
 
 def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
     """`torch.from_numpy(x).float().to(device)`: the copy reads pageable memory, and the host waits for it."""
-    while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute):
-        if code.full_name(moved.func) == "torch.from_numpy":
+    if isinstance(moved, ast.Name):
+        moved = _last_value(code, moved) or moved
+    while isinstance(moved, ast.Call):
+        if last_name(moved.func) == "Variable" and moved.args:
+            moved = moved.args[0]
+            continue
+        if code.full_name(moved.func) in _CONVERTING and _is_of_batch(code, moved):
             yield Found(
                 call,
                 f"`{shown(call)}` copies from pageable memory and waits for the copy {code.heat(call).frequency.value}",
@@ -159,7 +194,33 @@ def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
                 confidence=Confidence.MEDIUM,
             )
             return
+        if not isinstance(moved.func, ast.Attribute):
+            return
         moved = moved.func.value
+
+
+def _is_of_batch(code: Code, made: ast.Call) -> bool:
+    """from_numpy, or a tensor made of what the loop over batches gives."""
+    if code.full_name(made.func) == "torch.from_numpy":
+        return True
+    loop = code.batch_loop(made)
+    given = (
+        {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)} if isinstance(loop, ast.For) else set()
+    )
+    names = [one for one in ast.walk(made) if isinstance(one, ast.Name)]
+    return bool(given) and len(made.args) == 1 and any(_outer_name(code, one) in given for one in names)
+
+
+def _last_value(code: Code, name: ast.Name) -> ast.expr | None:
+    """What the name was set to last before, in the same function."""
+    scope = code.function(name) or code.tree
+    before = [
+        one.value
+        for one in ast.walk(scope)
+        if isinstance(one, ast.Assign) and one.lineno < name.lineno
+        if any(isinstance(target, ast.Name) and target.id == name.id for target in one.targets)
+    ]
+    return max(before, key=lambda one: one.lineno, default=None)
 
 
 def _is_mapping(code: Code, moved: ast.expr) -> bool:

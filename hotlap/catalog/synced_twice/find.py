@@ -47,10 +47,41 @@ def _changed_between(code: Code, first: ast.Call, again: ast.Call) -> bool:
 
 def _reached_from(code: Code, first: ast.Call, again: ast.Call) -> bool:
     """Whoever gets to the second read has passed the first."""
+    if _under_the_same(code, first, again):
+        return True
     if not _is_certain(code, first, again):
         return False
     block = code.block(code.statement(first))
     return any(one in block for one in (code.statement(again), *code.ancestors(again)) if isinstance(one, ast.stmt))
+
+
+def _under_the_same(code: Code, first: ast.Call, again: ast.Call) -> bool:
+    """`if a: x.item()`, then `x.item() if a and b else 0`: what the first needs, the second needs as well."""
+    needed, met = _conditions(code, first), _conditions(code, again)
+    return needed is not None and met is not None and bool(needed) and needed <= met
+
+
+def _conditions(code: Code, node: ast.AST) -> set[str] | None:
+    """What must be true for it within its loop; None where it is on another branch of something."""
+    found: set[str] = set()
+    inner = node
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
+            return found
+        if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
+            taken = inner in outer.body if isinstance(outer, ast.If) else inner is outer.body
+            if not taken:
+                return None
+            every = outer.test.values if _is_both(outer.test) else [outer.test]  # type: ignore[attr-defined]
+            found |= {ast.unparse(one) for one in every}
+        elif isinstance(outer, ast.Try | ast.Lambda | ast.BoolOp | ast.comprehension):
+            return None
+        inner = outer
+    return found
+
+
+def _is_both(test: ast.expr) -> bool:
+    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
 
 
 def _is_certain(code: Code, first: ast.Call, again: ast.Call) -> bool:

@@ -43,7 +43,7 @@ def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
             yield call, "the comparison"
 
 
-def _compares(code: Code, node: ast.expr, known: set[tuple[ast.AST | None, str]]) -> bool:
+def _compares(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None, str]]) -> bool:
     """`loss > 3`, where nothing but the backward pass says that the loss is a tensor."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
         return False

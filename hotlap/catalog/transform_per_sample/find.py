@@ -13,13 +13,14 @@ from hotlap.source.syncs import shown
 
 WORDS = (
     "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",
-    "padding=", "spacy", "literal_eval", "pywt", "MelSpectrogram", "medfilt", "Resize",
+    "padding=", "spacy", "smiles", "literal_eval", "pywt", "MelSpectrogram", "medfilt", "Resize",
 )  # fmt: skip
 ONLY_HOT = True
 _COSTLY_PREFIXES = (
     "librosa.feature.", "librosa.effects.", "torchaudio.functional.", "torchaudio.compliance.", "numpy.fft.",
     "python_speech_features.", "scipy.fft.", "scipy.fftpack.", "pywt.", "rdkit.Chem.AllChem.", "nltk.tokenize.",
-    "scipy.ndimage.", "skimage.feature.", "skimage.filters.", "skimage.morphology.",
+    "scipy.ndimage.", "julius.", "resampy.", "kaldi_native_fbank.", "skimage.feature.",
+    "skimage.filters.", "skimage.morphology.",
 )  # fmt: skip
 _COSTLY = frozenset(
     "librosa.stft librosa.cqt librosa.resample librosa.power_to_db librosa.amplitude_to_db scipy.signal.spectrogram "
@@ -29,11 +30,20 @@ _COSTLY = frozenset(
     "cv2.fastNlMeansDenoising skimage.transform.resize "
     "torch.nn.functional.interpolate torchvision.transforms.functional.resize rdkit.Chem.MolFromSmiles "
     "audresample.resample resampy.resample nltk.word_tokenize nltk.sent_tokenize ast.literal_eval jieba.cut jieba.lcut "
+    "dgllife.utils.smiles_to_bigraph dgllife.utils.smiles_to_complete_graph dgllife.utils.mol_to_bigraph "
     "torchvision.transforms.functional.rotate dgl.from_networkx torch_geometric.utils.from_smiles".split()
 )
 _NOT = ("fftfreq", "rfftfreq", "fftshift", "ifftshift")
-_MADE = ("torchaudio.transforms.", "torchvision.transforms.Resize", "torchvision.transforms.v2.Resize")
-_RANDOM_MADE = ("Mask", "Stretch", "AddNoise", "Vol", "Fade", "Random", "Jitter", "Augment", "Erasing", "Lambda")
+_MADE = (
+    "torchaudio.transforms.",
+    "torchvision.transforms.Resize",
+    "torchvision.transforms.v2.Resize",
+    "albumentations.Resize",
+    "albumentations.LongestMaxSize",
+    "albumentations.SmallestMaxSize",
+)
+_RANDOM_MADE = ("Mask", "Stretch", "AddNoise", "Vol", "Fade", "Random", "Jitter", "Augment", "Erasing", "RandomApply")
+_SURE = ("Resize", "Size", "Normalize", "ToTensorV2", "PadIfNeeded", "CenterCrop", "ToFloat", "ToGray")
 _TOKENIZING = frozenset("padding truncation return_tensors add_special_tokens return_attention_mask max_length".split())
 
 
@@ -59,11 +69,20 @@ def _costly(code: Code, call: ast.Call) -> str:
         return "computes the same"
     if _tokenizes(code, call):
         return "tokenizes the text"
-    if _made(code, call.func):
+    if _made(code, call.func) or _is_partial(code, call.func):
         return "computes the same"
     if last_name(call.func) == "resize" and not name and _is_picture(code, call):
         return "resizes the picture"
     return ""
+
+
+def _is_partial(code: Code, node: ast.expr) -> bool:
+    """`self.parse = partial(smiles_to_bigraph, …)`, called here."""
+    return any(
+        isinstance(one, ast.Call) and code.full_name(one.func) == "functools.partial" and one.args
+        and code.full_name(one.args[0]) in _COSTLY
+        for one in set_to(code, node)
+    )  # fmt: skip
 
 
 def _tokenizes(code: Code, call: ast.Call) -> bool:
@@ -92,11 +111,17 @@ def _made(code: Code, node: ast.expr) -> bool:
     """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
     made = [node] if isinstance(node, ast.Call) else set_to(code, node)
     for one in made:
-        parts = _parts(code, one)
-        random = any(word in name for name in parts for word in _RANDOM_MADE)
-        if not random and any(name.startswith(_MADE) for name in parts):
-            return True
+        for name in _parts(code, one):
+            if any(word in name for word in _RANDOM_MADE) or _may_be_random(name):
+                break  # what follows differs from epoch to epoch
+            if name.startswith(_MADE):
+                return True
     return False
+
+
+def _may_be_random(name: str) -> bool:
+    """Albumentations draws before it does anything but these."""
+    return name.startswith("albumentations.") and not name.endswith(_SURE)
 
 
 def _parts(code: Code, node: ast.expr) -> list[str]:

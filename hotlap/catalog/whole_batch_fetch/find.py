@@ -234,7 +234,27 @@ def _parts(value: ast.expr, names: Names) -> list[ast.expr]:
         return [part for one in value.values for part in _parts(one, names)]
     if isinstance(value, ast.Name) and value.id in names:
         return _parts(names[value.id], names)
+    if isinstance(value, ast.DictComp | ast.ListComp):
+        return [_of_each(value)]
     return [value]
+
+
+def _of_each(node: ast.DictComp | ast.ListComp) -> ast.expr:
+    """`self.table[index]` for `{name: column[index] for name, column in self.table.items()}`."""
+    picked = node.value if isinstance(node, ast.DictComp) else node.elt
+    part, over = node.generators[0], node.generators[0].iter
+    if (
+        isinstance(over, ast.Call)
+        and last_name(over.func) in ("items", "values")
+        and isinstance(over.func, ast.Attribute)
+    ):
+        over = over.func.value
+    given = part.target.elts[-1] if isinstance(part.target, ast.Tuple) and part.target.elts else part.target
+    same = isinstance(picked, ast.Subscript) and ast.dump(picked.value).replace("Load", "Store") == ast.dump(given)
+    if not same or len(node.generators) > 1 or part.ifs or not isinstance(picked, ast.Subscript):
+        return node
+    made = ast.Subscript(over, picked.slice, ast.Load())
+    return ast.copy_location(made, node)
 
 
 def _row(code: Code, node: ast.expr, index: str, names: Names) -> Confidence | None:
@@ -317,6 +337,6 @@ def _applied(code: Code, node: ast.expr) -> set[str]:
 def _kinds(term: Term) -> set[str]:
     if isinstance(term, str):
         return {term} if term else set()
-    if term[0] in ("list", "join", "tuple"):
+    if term[0] in ("list", "join", "tuple", "dict"):
         return set().union(*(_kinds(part) for part in term[1:]))
     return {"other"}

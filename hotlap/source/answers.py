@@ -1,0 +1,295 @@
+"""What a term is: every question in it answered as far as the project can."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+
+from hotlap.source import torch_names
+from hotlap.source.classes import Reference
+from hotlap.source.facts import Call, Function, Summary
+from hotlap.source.modules import EVERYDAY, argument, by_shape, is_thing
+from hotlap.source.names import Names
+from hotlap.source.terms import (
+    HOST,
+    LOADER,
+    LOADERS,
+    MODULE,
+    NUMBER,
+    TENSOR,
+    TEXT,
+    UNKNOWN,
+    Term,
+    element,
+    hosted,
+    indexed,
+    join,
+    moved,
+    placed,
+    unpacked,
+)
+
+_LARGEST_FAMILY = 40  # classes
+_GROUPS = ("tuple", "list", "dict")
+_DEEPEST = 24  # questions a question may lead to
+
+
+class Answers(Names):
+    def __init__(self, summaries: Iterable[Summary]) -> None:
+        super().__init__(summaries)
+        self.callers: dict[Reference, list[tuple[str, Call]]] = defaultdict(list)
+        self._answers: dict[tuple[Term, str], Term] = {}
+        self._open: set[tuple[Term, str]] = set()
+        self._assumed: set[tuple[Term, str]] = set()
+
+    def function(self, reference: Reference) -> Function:
+        return self.files[reference.path].functions[reference.name]
+
+    def answer(self, term: Term, origin: str) -> Term:
+        """The term with every question in it answered as far as the project can."""
+        if isinstance(term, str):
+            return term
+        key = (term, origin)
+        known = self._answers.get(key)
+        if known is not None:
+            return known
+        if key in self._assumed:
+            return LOADER
+        if key in self._open or len(self._open) > _DEEPEST:
+            return UNKNOWN
+        self._open.add(key)
+        result = self._answer(term, origin)
+        self._open.discard(key)
+        self._answers[key] = result
+        return result
+
+    def assume_loaders(self, terms: Iterable[tuple[Term, str]]) -> None:
+        """What a training loop goes over gives batches, whoever made it: what is asked from now on, builds on that."""
+        self._assumed.update(terms)
+        self._answers.clear()
+
+    def _answer(self, term: tuple[object, ...], origin: str) -> Term:
+        kind = term[0]
+        if kind in ("function", "class", "instance"):
+            return term
+        if kind in ("def", "name"):
+            return self._defined(term, origin)
+        if kind == "self":
+            return ("instance", origin, term[1])
+        if kind == "super":
+            return ("instance", origin, term[1])
+        if kind == "param":
+            return self._parameter(origin, str(term[1]), int(str(term[2])))
+        if kind == "partial":
+            return ("partial", self.answer(term[1], origin), term[2])  # type: ignore[arg-type]
+        if kind in ("list", "dict", "tuple", "enumerated", "zipped"):
+            return (kind, *(self.answer(part, origin) for part in term[1:]))  # type: ignore[arg-type]
+        if kind == "operation":
+            return torch_names.result_of([self.answer(part, origin) for part in term[1:]])  # type: ignore[arg-type]
+        return self._operation(term, origin)
+
+    def _operation(self, term: tuple[object, ...], origin: str) -> Term:
+        kind = term[0]
+        base = self.answer(term[1], origin)  # type: ignore[arg-type]
+        if kind == "attr":
+            return self._attribute(base, str(term[2]), origin, term[1])  # type: ignore[arg-type]
+        if kind == "call":
+            return self._called(base, term[1], origin)  # type: ignore[arg-type]
+        if kind == "item" or (kind == "index" and is_thing(base)):
+            return self._element(base)
+        if kind == "index":
+            return self._settled(indexed(base))
+        if kind == "part":
+            return self._part(base, int(str(term[2])))
+        if kind == "join":
+            return join(base, self.answer(term[2], origin))  # type: ignore[arg-type]
+        if kind == "aside":
+            return self._aside(base, term[1], origin)  # type: ignore[arg-type]
+        if is_thing(base) or (base == UNKNOWN and isinstance(term[1], tuple) and term[1][0] == "call"):
+            return base  # build(…).to(device) may as well be a model
+        return moved(base) if kind == "moved" else hosted(base)
+
+    def _aside(self, base: Term, call: Term, origin: str) -> Term:
+        """A model's output is on its own device, whatever went in; a function's where its arguments are."""
+        callee = self.answer(call[1], origin) if isinstance(call, tuple) else UNKNOWN
+        if callee == MODULE or (isinstance(callee, tuple) and callee[0] == "instance"):
+            return base
+        return HOST if base == TENSOR else base
+
+    def _defined(self, term: tuple[object, ...], origin: str) -> Term:
+        place = self._place(term, origin)
+        if place is None:
+            return term if term[0] == "name" else UNKNOWN
+        path, name = place
+        summary = self.files[path]
+        if name in summary.functions:
+            return ("function", path, name)
+        if name in summary.classes:
+            return ("class", path, name)
+        return UNKNOWN
+
+    def _attribute(self, base: Term, name: str, origin: str, asked: Term) -> Term:
+        if isinstance(base, str):
+            return torch_names.attribute(base, name) if base else UNKNOWN
+        if base[0] == "name":
+            return self._defined(("name", f"{base[1]}.{name}"), origin)
+        if base[0] == "class":
+            method = self.method(base[1], self.files[base[1]].classes[base[2]], name)
+            return ("function", *method) if method else UNKNOWN
+        if base[0] == "join":
+            return join(self._attribute(base[1], name, origin, asked), self._attribute(base[2], name, origin, asked))
+        if base[0] != "instance":
+            return UNKNOWN
+        return self._of_instance(base, name, isinstance(asked, tuple) and asked[0] == "super")
+
+    def _of_instance(self, base: tuple[object, ...], name: str, from_super: bool) -> Term:
+        path = str(base[1])
+        owner = self.files[path].classes[str(base[2])]
+        method = self.method(path, owner, name, skip_own=from_super)
+        if method:
+            function = self.function(method)
+            if any(decorator in ("property", "functools.cached_property") for decorator, _ in function.decorators):
+                return self.answer(function.returns, method.path)
+            return ("function", *method)
+        result: Term = UNKNOWN
+        for where, one in self.lineage(path, owner):
+            if name in one.attributes:
+                result = join(result, self.answer(one.attributes[name], where))
+        return result
+
+    def _called(self, base: Term, asked: Term, origin: str) -> Term:
+        if isinstance(base, str):
+            return self._called_kind(base, asked, origin)
+        if base[0] == "name":
+            known = torch_names.called(base[1], [], {})
+            return known if known is not None else by_shape(base[1])
+        if base[0] == "class":
+            return ("instance", base[1], base[2])
+        if base[0] == "function":
+            return self._returned(Reference(base[1], base[2]))
+        if base[0] == "instance":
+            return self._called_instance(base)
+        if base[0] == "partial":
+            return self._called(base[1], UNKNOWN, origin)
+        if base[0] == "join":
+            return join(self._called(base[1], asked, origin), self._called(base[2], asked, origin))
+        return UNKNOWN
+
+    def _called_kind(self, base: str, asked: Term, origin: str) -> Term:
+        found = self._method_of_library(asked, origin)
+        if found is not None:
+            return found
+        loader = self._loader_of_family(asked) if base == UNKNOWN else UNKNOWN
+        if loader:
+            return loader
+        if isinstance(asked, tuple) and asked[0] == "attr" and torch_names.is_accessor(asked[2]):
+            return UNKNOWN  # model.get_dataloader()
+        return TENSOR if base in (MODULE, TENSOR) or self._is_part_of_module(asked, origin) else UNKNOWN
+
+    def _loader_of_family(self, asked: Term) -> Term:
+        """`trainer.data.train_loader()` of an object nobody knows, where every method of that name makes a loader."""
+        if not isinstance(asked, tuple) or asked[0] != "attr" or asked[2] in EVERYDAY:
+            return UNKNOWN
+        made = [self._returned(one) for one in self.families.get(asked[2], ())]
+        return LOADER if made and all(one in LOADERS or self.is_loader(one) for one in made) else UNKNOWN
+
+    @cached_property
+    def families(self) -> dict[str, list[Reference]]:
+        """Methods of a name that only one class has, or only classes that inherit from one of the project."""
+        found: dict[str, list[Reference]] = defaultdict(list)
+        ancestors: dict[str, set[tuple[str, str]]] = {}
+        for path, summary in self.files.items():
+            for owner in summary.classes.values():
+                line = {(where, one.name) for where, one in self.lineage(path, owner)}
+                for name in owner.methods:
+                    found[name].append(Reference(path, f"{owner.name}.{name}"))
+                    ancestors[name] = ancestors[name] & line if name in ancestors else line
+        return {
+            name: places
+            for name, places in found.items()
+            if ancestors[name] and len(places) <= _LARGEST_FAMILY and not name.startswith("__")
+        }
+
+    def _is_part_of_module(self, asked: Term, origin: str) -> bool:
+        """`self.net(x)` in a module that sets `net` where nobody sees it."""
+        if not isinstance(asked, tuple) or asked[0] != "attr":
+            return False
+        owner = self.class_of(self.answer(asked[1], origin), origin)
+        return owner is not None and self.is_module(*owner) and not torch_names.is_accessor(asked[2])
+
+    def _method_of_library(self, asked: Term, origin: str) -> Term | None:
+        """A method of a tensor or module that was itself a question; None where it is no method."""
+        if not isinstance(asked, tuple) or asked[0] != "attr":
+            return None
+        receiver = self.answer(asked[1], origin)
+        if isinstance(receiver, str) or receiver[0] == "dict":
+            return torch_names.method_of(receiver, asked[2])
+        if receiver[0] == "instance" and self.is_module(receiver[1], self.files[receiver[1]].classes[receiver[2]]):
+            found = torch_names.method(MODULE, asked[2], [], on_host=False)
+            return receiver if found == MODULE else TENSOR if asked[2] == "forward" else None
+        return None
+
+    def _called_instance(self, base: tuple[object, ...]) -> Term:
+        path = str(base[1])
+        owner = self.files[path].classes[str(base[2])]
+        method = self.method(path, owner, "__call__")
+        if method is None and self.is_module(path, owner):
+            forward = self.method(path, owner, "forward")
+            returned = self._returned(forward) if forward else UNKNOWN
+            return placed(returned) if isinstance(returned, tuple) and returned[0] in _GROUPS else TENSOR
+        return self._returned(method) if method else UNKNOWN
+
+    def _returned(self, reference: Reference) -> Term:
+        function = self.function(reference)
+        result = self.answer(function.returns, reference.path)
+        return ("list", result) if function.generates else result
+
+    def _element(self, base: Term) -> Term:
+        if isinstance(base, tuple) and base[0] == "instance":
+            owner = self.files[base[1]].classes[base[2]]
+            method = self.method(base[1], owner, "__iter__") or self.method(base[1], owner, "__getitem__")
+            return element(self._returned(method)) if method and method.name.endswith("__iter__") else UNKNOWN
+        return (
+            UNKNOWN
+            if isinstance(base, tuple) and base[0] in ("name", "function", "class")
+            else self._settled(element(base))
+        )
+
+    def _part(self, base: Term, number: int) -> Term:
+        if isinstance(base, tuple) and base[0] in ("name", "function", "class", "instance"):
+            return UNKNOWN
+        total = len(base) - 1 if isinstance(base, tuple) and base[0] == "tuple" else 0
+        if isinstance(base, tuple) and base[0] == "tuple" and number >= total:
+            return UNKNOWN
+        return self._settled(unpacked(base, number, total))
+
+    def _settled(self, term: Term) -> Term:
+        return UNKNOWN if isinstance(term, tuple) and term[0] in ("item", "index", "part") else term
+
+    def _parameter(self, path: str, name: str, number: int) -> Term:
+        reference = Reference(path, name)
+        function = self.function(reference)
+        annotated = function.annotations[number]
+        result: Term = self.answer(annotated, path) if annotated else UNKNOWN
+        if result not in (UNKNOWN, MODULE) and not (isinstance(result, tuple) and result[0] == "name"):
+            return result
+        result = UNKNOWN if isinstance(result, tuple) else result
+        shift = 1 if function.owner and not any(one == "staticmethod" for one, _ in function.decorators) else 0
+        for place, default in function.defaults:
+            if place == number:
+                result = join(result, self._standing_in(default, path))
+        plain = False
+        for origin, call in self.callers.get(reference, ()):
+            given = argument(call, number - shift, function.parameters[number])
+            if given is not None:
+                answer = self.answer(given, origin)
+                plain = plain or answer in (NUMBER, TEXT)
+                result = join(result, answer)
+        return UNKNOWN if plain and result == TENSOR else result  # a tensor here, a number there: neither is sure
+
+    def _standing_in(self, default: Term, path: str) -> Term:
+        """A default that is a class, a function or a model: `klass=DataLoader`, `loss=nn.MSELoss()`."""
+        answer = self.answer(default, path)
+        known = answer in (MODULE, *LOADERS) or (is_thing(answer) and answer[0] != "join")
+        return answer if known else UNKNOWN

@@ -1,0 +1,60 @@
+"""Which file and definition a dotted name of the project means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hotlap.source.classes import Classes
+from hotlap.source.facts import Summary
+from hotlap.source.modules import importable, shared
+from hotlap.source.terms import Term
+
+
+class Names(Classes):
+    def __init__(self, summaries: Iterable[Summary]) -> None:
+        super().__init__({one.path: one for one in summaries})
+        self.canonical = {one.module: one.path for one in self.files.values()}
+        self.modules = importable(self.files.values())
+
+    def module_file(self, name: str, origin: str) -> str | None:
+        """The scanned file that an import means: the nearest of those that may be imported by this name."""
+        if name[0] == "@":
+            return self.canonical.get(name[1:])
+        paths = self.modules.get(name)
+        if not paths:
+            return None
+        if len(paths) == 1:
+            return paths[0]
+        return max(paths, key=lambda path: (shared(path, origin), -path.count("/")))
+
+    def definition(self, name: str, origin: str, deep: int = 0) -> tuple[str, str] | None:
+        """Where a dotted name is defined in the project: file and qualified name."""
+        parts = name.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            path = self.module_file(".".join(parts[:cut]), origin)
+            if path is not None:
+                return self._in_file(path, parts[cut:], deep)
+        return None
+
+    def _in_file(self, path: str, parts: Sequence[str], deep: int) -> tuple[str, str] | None:
+        summary, qualified = self.files[path], ".".join(parts)
+        if qualified in summary.functions or qualified in summary.classes:
+            return path, qualified
+        term = summary.names.get(parts[0])
+        if isinstance(term, tuple) and term[0] == "name" and deep < 6:
+            return self.definition(".".join([term[1], *parts[1:]]), path, deep + 1)
+        if isinstance(term, tuple) and term[0] == "def":
+            return path, ".".join([term[1], *parts[1:]])
+        for star in summary.names:
+            if star[0] == "*" and deep < 6:
+                found = self.definition(f"{star[1:]}.{qualified}", path, deep + 1)
+                if found is not None:
+                    return found
+        return None
+
+    def _place(self, term: Term, origin: str) -> tuple[str, str] | None:
+        if isinstance(term, tuple) and term[0] == "def":
+            return origin, term[1]
+        if isinstance(term, tuple) and term[0] == "name":
+            return self.definition(term[1], origin)
+        return None
