@@ -1,8 +1,8 @@
 """Makes benchmarks/README.md from the results committed beside it. `python benchmarks/render.py [--check]`
 
-Reads results/<machine>/<date>-bench*.json, -overhead.json, -engine-*.json and -prover*.json, draws the plots beside
-them where missing, and writes the page. With --check nothing is written; the exit code is 1 when the page is not what
-the results give.
+Reads results/<machine>/<date>-bench*.json, -overhead.json, -entries*.json, -engine-*.json and -prover*.json, draws the
+plots beside them where missing, and writes the page. With --check nothing is written; the exit code is 1 when the page
+is not what the results give.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import render_engine
+import render_entries
 from render_prover import section
 
 from hotlap.bench import markdown, plot, record
@@ -51,6 +52,7 @@ def page(folder: Path) -> str:
         parts += [HOW, *(_bench(path, folder) for path in benches)]
     if overheads:
         parts += [OVERHEAD, _overheads(overheads, folder)]
+    parts += render_entries.section(folder)
     parts += render_engine.section(folder)
     parts += section(folder)
     return "\n".join(parts)
