@@ -22,9 +22,9 @@ def handings(node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.
         return ()
     name = node.args.kwarg.arg
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and _gets(one, name)]
-    given_before = dict(_partials(node)) if calls else {}
     if not calls:
         return ()
+    given_before = dict(_partials(node))
     defaults = dict(_defaults(node.args))
     given = {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
     put = dict.fromkeys(_put(node, name), _SOMEHOW)

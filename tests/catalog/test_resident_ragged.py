@@ -154,6 +154,18 @@ def test_labels_that_change_between_epochs_end_it(monkeypatch):
     assert torch.equal(changed[1], numbered([data[i] for i in range(4)])[1])
 
 
+def test_small_parts_count_when_memory_is_short(monkeypatch):
+    class Clouds(Notes):
+        def __getitem__(self, index):
+            return super().__getitem__(index)[0], torch.zeros(50_000 + index, 5)  # a megabyte, and no two alike
+
+    storing = sys.modules["hotlap.catalog.resident_data.store"]
+    monkeypatch.setattr(storing, "host_memory", lambda: 5e6)  # the pictures alone would fit
+    with resident() as enabled:
+        list(DataLoader(Clouds(), 4, collate_fn=lists))
+        assert "of memory may be used" in outcome(enabled).why
+
+
 def test_what_takes_long_is_left_to_the_workers(monkeypatch):
     monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "PATIENCE", 0.0)
     data = Notes()

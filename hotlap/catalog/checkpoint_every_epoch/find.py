@@ -88,9 +88,10 @@ def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> 
 
 def _puts_weights(node: ast.AST, name: str) -> bool:
     """`package["model"] = model.state_dict()`."""
-    target = node.targets[0] if isinstance(node, ast.Assign) else None
-    put = isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == name
-    return put and "state_dict" in ast.unparse(node.value)  # type: ignore[attr-defined]
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
+        return False
+    held = node.targets[0].value
+    return isinstance(held, ast.Name) and held.id == name and "state_dict" in ast.unparse(node.value)
 
 
 def _names_model(given: ast.expr) -> bool:

@@ -103,19 +103,16 @@ def _confidence(code: Code, moved: ast.expr) -> Confidence | None:
 def _is_helper(code: Code, moved: ast.expr, root: ast.Name) -> bool:
     """`def to_device(batch, device)`: moves its one argument to where its other says, whenever it is called."""
     function = code.function(root)
-    call = code.parent(code.parent(moved)) if code.parent(moved) is not None else None  # type: ignore[arg-type]
-    if (
-        function is None
-        or not isinstance(call, ast.Call)
-        or not call.args
-        or code.heat(call).frequency is not Frequency.BATCH
-    ):
+    method = code.parent(moved)
+    call = code.parent(method) if method is not None else None
+    if function is None or not isinstance(call, ast.Call) or code.heat(call).frequency is not Frequency.BATCH:
+        return False
+    place = call.args[0] if call.args else None
+    if not isinstance(place, ast.Name):
         return False
     given = {one.arg for one in (*function.args.posonlyargs, *function.args.args)}
-    place = call.args[0]
     taken = {root.id, _outer_name(code, root), _gone_over(code, root)} & given
-    device = isinstance(place, ast.Name) and place.id in given | (dependents(function, given) - taken)
-    return device and bool(taken - {place.id})  # type: ignore[attr-defined]
+    return place.id in given | (dependents(function, given) - taken) and bool(taken - {place.id})
 
 
 def _gone_over(code: Code, name: ast.Name) -> str:

@@ -8,6 +8,7 @@ Anything that depended on the values of a large tensor would be a stand-in itsel
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
@@ -58,6 +59,10 @@ class RaggedStore(Store):
         _, real = take_apart(torch, self._collated(proof.samples), None)
         return self._stacks(real, len(proof.samples))
 
+    def _besides(self, proof: Proof) -> int:
+        """Of the largest of the proven samples: labels differ in length."""
+        return max(sum(map(_size, parts)) for parts in self._parts_of(proof.samples))
+
     def _stacks(self, leaves: list[Any], rows: int) -> list[Any]:
         """Of a real batch, the leaves that are kept as rows."""
         found = [leaves[number] for number in self._gathered if number < len(leaves)]
@@ -84,7 +89,7 @@ class RaggedStore(Store):
             return leaf
         if kind is self.torch.Tensor and leaf.device.type == "cpu" and not leaf.requires_grad:
             return leaf.clone()
-        if kind.__module__ == "numpy":
+        if kind.__module__ == "numpy" and not leaf.dtype.hasobject:
             return leaf.copy()
         raise Unfit(f"its items hold a {kind.__name__}")
 
@@ -168,6 +173,10 @@ def _is_large(torch: Any, leaf: Any) -> bool:
     if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or leaf.is_quantized or leaf.requires_grad:
         return False
     return bool(leaf.device.type == "cpu" and leaf.numel() * leaf.element_size() >= LARGE)
+
+
+def _size(part: Any) -> int:
+    return int(getattr(part, "nbytes", 0)) or sys.getsizeof(part)
 
 
 def _form(leaf: Any) -> Any:

@@ -42,7 +42,7 @@ class Store:
         self.signature = signature(torch, proof.samples[0])
         with unchanged(torch, dataset, collate) as streams:
             leaves = self._prepared(proof)
-            self.bytes = self.total * sum(_row_bytes(torch, leaf) for leaf in leaves)
+            self.bytes = self.total * (self._besides(proof) + sum(_row_bytes(torch, leaf) for leaf in leaves))
             self._require_memory()
             self._check_collate(dataset, proof)
             if streams.moved() is not None:
@@ -60,6 +60,10 @@ class Store:
         self.layout, leaves = self._apart(self._collated(proof.samples), len(proof.samples))
         self._pinned_layout = self.layout.as_pinned()
         return leaves
+
+    def _besides(self, proof: Proof) -> int:
+        """Bytes a sample that are kept besides the rows."""
+        return 0
 
     def _empty_rows(self, leaves: list[Any]) -> list[Rows]:
         if self.shared is None:

@@ -72,16 +72,16 @@ def _conditions(code: Code, node: ast.AST) -> set[str] | None:
             taken = inner in outer.body if isinstance(outer, ast.If) else inner is outer.body
             if not taken:
                 return None
-            every = outer.test.values if _is_both(outer.test) else [outer.test]  # type: ignore[attr-defined]
-            found |= {ast.unparse(one) for one in every}
+            found |= {ast.unparse(one) for one in _every(outer.test)}
         elif isinstance(outer, ast.Try | ast.Lambda | ast.BoolOp | ast.comprehension):
             return None
         inner = outer
     return found
 
 
-def _is_both(test: ast.expr) -> bool:
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+def _every(test: ast.expr) -> list[ast.expr]:
+    """The parts of `a and b`."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def _is_certain(code: Code, first: ast.Call, again: ast.Call) -> bool:

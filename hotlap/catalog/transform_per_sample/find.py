@@ -42,7 +42,7 @@ _MADE = (
     "albumentations.LongestMaxSize",
     "albumentations.SmallestMaxSize",
 )
-_RANDOM_MADE = ("Mask", "Stretch", "AddNoise", "Vol", "Fade", "Random", "Jitter", "Augment", "Erasing", "RandomApply")
+_RANDOM_MADE = ("Mask", "Stretch", "AddNoise", "Vol", "Fade", "Random", "Jitter", "Augment", "Erasing")
 _SURE = ("Resize", "Size", "Normalize", "ToTensorV2", "PadIfNeeded", "CenterCrop", "ToFloat", "ToGray")
 _TOKENIZING = frozenset("padding truncation return_tensors add_special_tokens return_attention_mask max_length".split())
 
