@@ -127,6 +127,8 @@ def run(options: RunOptions) -> Applied:
 def _not_applied(ending: Ending) -> str | None:
     if ending.problem is not None:
         return f"{ending.problem}; nothing was applied"
+    if os.environ.get("HOTLAP") == "off":
+        return "HOTLAP=off is set; nothing was applied"
     return None if ending.hellos else "no Python of at least 3.10 could be entered; nothing was applied"
 
 
@@ -256,6 +258,8 @@ def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
         error = HotlapError(f"interrupted before the first training step; {_saw(ending)}")
         error.exit_code = INTERRUPTED
         return error
+    if os.environ.get("HOTLAP") == "off":
+        return NotPython(f"HOTLAP=off is set, which keeps hotlap out; type: unset HOTLAP; hotlap profile {command}")
     if not ending.hellos:
         return NotPython(
             f"no Python of at least 3.10 could be entered in: {command}; give the training command itself, such as: "

@@ -233,6 +233,7 @@ def test_hotlap_off_is_inert(tmp_path):
 
     assert ran.code == 65
     assert "step 24 loss" in ran.stdout
+    assert "HOTLAP=off is set" in ran.stderr
 
 
 def test_a_bug_of_ours_does_not_stop_the_training(tmp_path, tmp_path_factory):

@@ -153,6 +153,7 @@ def test_hotlap_off_is_inert(tmp_path, alone):
     assert ran.code == 0
     assert ran.stdout == alone(python("no_loader.py")).stdout
     assert outcomes(ran) == []
+    assert said(ran) == ["hotlap: HOTLAP=off is set; nothing was applied"]
 
 
 @pytest.mark.parametrize("text", ["import torch; print(torch.ones(2).sum().item())", "print(2.0)"])
