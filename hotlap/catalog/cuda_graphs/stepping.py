@@ -122,12 +122,11 @@ class Stepping:
             return original(*args, **kwargs)
         named["parameters"] = parameters = list(given)  # it may be a generator, to be read once
         norm = MISSING
-        if self._may_clip(named):
-            key = [
-                *((name, named[name]) for name in CLIP_ARGUMENTS[1:] if name in named),
-                *addresses(self._torch, parameters),
-            ]
-            norm = self._clip_outcome(key, lambda: original.original(**named))
+        if isinstance(named.get("max_norm"), int | float):
+            key = [item for item in named.items() if item[0] != "parameters"]
+            key += addresses(self._torch, parameters)
+            if self._clip.is_for(key) or self._may_clip(named):  # the other reasons against it would change the key
+                norm = self._clip_outcome(key, lambda: original.original(**named))
         return original(**named) if norm is MISSING else norm.clone()
 
     def _may_clip(self, named: dict[str, Any]) -> bool:
@@ -136,7 +135,6 @@ class Stepping:
             self._failed is None
             and len(named) <= len(CLIP_ARGUMENTS)
             and not named.get("error_if_nonfinite")  # it asks the device
-            and isinstance(named.get("max_norm"), int | float)
             and all(one.device.type == kind for one in named["parameters"])
             and any(one.grad is not None for one in named["parameters"])
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -22,6 +23,7 @@ class Place:
         self.every = EVERY
         self._last_step: int | None = None
         self._close = self._since_done = 0
+        self.codes: tuple[object, ...] = ()  # alive for as long as their ids are looked up
 
     def leave_out(self, step: int, of_use: Callable[[], bool] = lambda: True) -> bool:
         """Told once per call. `of_use` is asked when it would be made again after many that were left out."""
@@ -47,17 +49,23 @@ class Places:
         if frame is None:
             return None
         above = frame.f_back
-        key = (what, frame.f_code, frame.f_lasti, above and above.f_code, above and above.f_lasti)
-        if key not in self._known:
+        key = (what, id(frame.f_code), frame.f_lasti, above and id(above.f_code), above and above.f_lasti)
+        if (place := self._known.get(key)) is None:
             name = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            self._known[key] = Place(name, result_is_used(frame.f_code, frame.f_lasti))
-        return self._known[key]
+            place = self._known[key] = Place(name, result_is_used(frame.f_code, frame.f_lasti))
+            place.codes = (frame.f_code, above and above.f_code)
+        return place
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+    while frame is not None and _is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+@cache
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(OURS)
 
 
 def result_is_used(code: CodeType, call: int) -> bool:
