@@ -4,6 +4,8 @@
 
 Every combination trains in a fresh process. The first epoch holds compilation, autotuning and the start of the
 workers; the table shows it apart from the median of the others. The file holds every epoch as it was printed.
+With `--at-once 2` two combinations that stand one after the other (the two precisions of a workload, say) train at the
+same time: each then has less of the machine, and both the same.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -125,6 +128,7 @@ def surroundings(options: argparse.Namespace) -> dict[str, Any]:
         },
         "size": options.size,
         "device": options.device,
+        "at_once": options.at_once,
     }
 
 
@@ -157,6 +161,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one combination")
+    parser.add_argument("--at-once", type=int, default=1, help="combinations that train at the same time")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
@@ -165,11 +170,12 @@ def main() -> None:
     options = parse_arguments()
     results: list[Result] = []
     print(HEADING, flush=True)
-    for combination in combinations(options):
-        results.append(measure(combination, options))
-        print(row(results[-1]), flush=True)
-        if options.out:
-            write(options.out, options, results)  # after each: a stop loses only the one in flight
+    with ThreadPoolExecutor(options.at_once) as pool:
+        for result in pool.map(lambda one: measure(one, options), combinations(options)):
+            results.append(result)
+            print(row(result), flush=True)
+            if options.out:
+                write(options.out, options, results)  # after each: a stop loses only those in flight
     print("\nfastest:", *fastest(results), sep="\n")
 
 

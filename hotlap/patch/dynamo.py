@@ -64,16 +64,36 @@ def _hide_while_compiling(ledger: Ledger) -> None:
 
     # Not by registering callbacks: torch._dynamo.reset() forgets them.
     ledger.wrap(handler, "install_callbacks", layer)
-    ours = list(_our_files())
-    trace_rules.SKIP_DIRS.extend(ours)
-    trace_rules._recompile_re()
+    _skip.begin(trace_rules)
+    ledger.later(lambda: _skip.end(trace_rules))
 
-    def undo() -> None:
-        for file in ours:
-            trace_rules.SKIP_DIRS.remove(file)
-        trace_rules._recompile_re()
 
-    ledger.later(undo)
+class _Skip:
+    """Our files on Dynamo's list of what it never compiles, for as long as a ledger wants it.
+
+    Once for all of them: Dynamo makes one pattern of the list, which takes tens of milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = 0
+        self._files: list[str] = []
+
+    def begin(self, trace_rules: Any) -> None:
+        self._wanted += 1
+        if self._wanted == 1:
+            self._files = list(_our_files())
+            trace_rules.SKIP_DIRS.extend(self._files)
+            trace_rules._recompile_re()
+
+    def end(self, trace_rules: Any) -> None:
+        self._wanted -= 1
+        if self._wanted == 0:
+            for file in self._files:
+                trace_rules.SKIP_DIRS.remove(file)
+            trace_rules._recompile_re()
+
+
+_skip = _Skip()
 
 
 def _our_files() -> Iterator[str]:
