@@ -97,7 +97,7 @@ class Local(Rows):
 @pytest.mark.parametrize(
     ("choice", "dataset", "options", "status", "said"),
     [
-        (f"{NAME}=spawn", Rows, {}, "no effect", "without workers"),
+        (f"{NAME}=spawn", Rows, {}, "no effect", "no loader starts workers"),
         (f"{NAME}=spawn", Rows, {"num_workers": 1, "multiprocessing_context": "fork"}, "no effect", "itself"),
         (NAME, Rows, {"num_workers": 1}, "no effect", "a fork is safe"),
         (f"{NAME}=fork", Rows, {"num_workers": 1}, "no effect", "by fork already"),
@@ -108,8 +108,27 @@ def test_elsewhere_it_says_why_not(choice, dataset, options, status, said, monke
     monkeypatch.setattr("hotlap.catalog.making.multiprocessing.get_start_method", lambda allow_none: "fork")
     monkeypatch.setattr(sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"], "why_not_twice", lambda: None)
     with applied(choice) as running:
-        shuffled(dataset(), **options)
+        next(iter(shuffled(dataset(), **options)))
         assert (outcome(running)[0], said in outcome(running)[1]) == (status, True), outcome(running)
+
+
+def test_a_loader_that_starts_no_workers_is_not_tried(monkeypatch):
+    module = sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"]
+    monkeypatch.setattr(module, "_check", lambda *_: pytest.fail("it takes seconds"))
+    with applied(f"{NAME}=spawn") as running:
+        shuffled(Rows(), num_workers=2)
+        assert outcome(running)[0] == "no effect"
+
+
+def test_a_loader_is_as_it_was_once_the_entry_is_gone(monkeypatch):
+    module = sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"]
+    monkeypatch.setattr(module, "_check", lambda *_: None)
+    with applied(f"{NAME}=fork") as running:
+        loader = shuffled(Rows(), num_workers=1)
+        next(iter(loader))
+        assert loader.multiprocessing_context.get_start_method() == "fork"
+        assert outcome(running) == ("applied", "workers of Rows by fork")
+    assert loader.multiprocessing_context is None
 
 
 PROGRAM = """

@@ -123,7 +123,7 @@ class Stepping:
         named["parameters"] = parameters = list(given)  # it may be a generator, to be read once
         norm = MISSING
         if isinstance(named.get("max_norm"), int | float):
-            key = [item for item in named.items() if item[0] != "parameters"]
+            key: list[Any] = [item for item in named.items() if item[0] != "parameters"]
             key += addresses(self._torch, parameters)
             if self._clip.is_for(key) or self._may_clip(named):  # the other reasons against it would change the key
                 norm = self._clip_outcome(key, lambda: original.original(**named))

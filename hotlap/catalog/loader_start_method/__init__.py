@@ -10,5 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     values=OneOf(("fork", "forkserver", "spawn")),
-    order=33,
+    order=92,  # workers about to start pass here before cuda-graphs looks how they will
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import weakref
 from typing import Any
 
 from hotlap.catalog.gpus import gpus
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
-from hotlap.catalog.site import Site
+from hotlap.catalog.site import Original, Site
 from hotlap.catalog.weighing import weigh
 
 GRAPHS = "cuda-graphs"
@@ -16,18 +17,52 @@ CLEAN = "forkserver"  # forks from a process that knows nothing of the device
 
 
 def apply(site: Site) -> None:
-    when_made(site, lambda making: _settings(site, making))
+    starting = Starting(site)
+    site.no_effect("no loader starts workers")
+    when_made(site, starting.made)
+    site.replace(site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__", starting.begin)
+    site.ledger.later(starting.take_back)
 
 
-def _settings(site: Site, making: Making) -> dict[str, Any]:
-    if making.workers == 0:
-        raise NoEffect(f"{making.name} is loaded without workers")
-    if making.given.get("multiprocessing_context") is not None:
-        raise NoEffect(f"the loader of {making.name} names its start method itself")
-    method = site.value or found(site, making)
-    _check(making, method)
-    site.applied(f"workers of {making.name} by {method}")
-    return {"multiprocessing_context": method}
+class Starting:
+    """Decides when workers start, not when a loader is made: trying it takes seconds, and a loader whose data another
+    entry keeps starts none.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._given: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._changed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def made(self, making: Making) -> dict[str, Any]:
+        self._given[making.loader] = making.given
+        return {}
+
+    def begin(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loader = args[0] if args else kwargs["loader"]
+        given = self._given.get(loader)
+        if given is not None and loader not in self._changed:
+            try:
+                self._choose(loader, Making(self._site.torch, given))
+            except NoEffect as why:
+                self._site.no_effect(str(why))
+            except Refused as why:
+                self._site.refused(str(why))
+        return original(*args, **kwargs)
+
+    def _choose(self, loader: Any, making: Making) -> None:
+        if loader.multiprocessing_context is not None:
+            raise NoEffect(f"the loader of {making.name} names its start method itself")
+        method = self._site.value or found(self._site, making)
+        _check(making, method)
+        loader.multiprocessing_context = method
+        self._changed.add(loader)
+        self._site.applied(f"workers of {making.name} by {method}")
+
+    def take_back(self) -> None:
+        """From their next workers on they are as the program made them."""
+        for loader in list(self._changed):
+            loader.multiprocessing_context = None
 
 
 def found(site: Site, making: Making) -> str:
