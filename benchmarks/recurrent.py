@@ -48,11 +48,14 @@ def prepare(points: list[Point], place: Place) -> float:
     wanted: dict[Any, None] = {}
     for point in points:
         for variant in candidates.likely(point.kind, point.hidden, point.batch, False, chip()):
-            for backward in (False, True):
-                wanted[layout(point.kind, point.hidden, variant, backward, False)] = None
+            wanted |= dict.fromkeys(sizes(point).kernels(variant))
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: cuda_walk.binary(one, torch.cuda.current_device()), wanted))
     return time.perf_counter() - begin
+
+
+def sizes(point: Point) -> cuda_walk.Sizes:
+    return cuda_walk.Sizes(point.kind, point.hidden, False, point.features, point.layers)
 
 
 def chip() -> candidates.Chip:
@@ -195,7 +198,7 @@ def sweep(points: list[Point], options: argparse.Namespace, place: Place, record
         variants = variants[: options.variants]
         if place.cuda:
             usable = [one for one in variants if one.engine == "cuda"]
-            loaded = measuring.compile_all(point.kind, point.hidden, False, usable, torch.cuda.current_device())
+            loaded = measuring.compile_all(sizes(point), usable, torch.cuda.current_device())
             variants = [one for one in variants if one.engine != "cuda" or one in loaded]
         case = Case(point, place)
         ways = ["cudnn", *(str(one) for one in variants)] if place.cuda else ["cudnn", "torch"]

@@ -18,7 +18,8 @@ EXACT, TF32 = 2e-5, 1e-2
 VARIANTS = [
     ("cuda:fma:r1:c1:b1", 10), ("cuda:fma:r4:c1:b1", 64), ("cuda:fma:r2:c1:b1:k2", 16), ("cuda:fma:r3:c4:b1", 128),
     ("cuda:fma:r2:c8:b1", 256), ("cuda:mma:r8:c1:b1", 16), ("cuda:mma:r32:c1:b1", 64), ("cuda:mma:r16:c2:b1", 128),
-    ("cuda:mma:r8:c4:b1", 100), ("cuda:mma:r16:c8:b1", 256), ("triton:fma:r2:w4", 16), ("triton:dot:r16:w4", 64),
+    ("cuda:mma:r8:c4:b1", 100), ("cuda:mma:r16:c8:b1", 256), ("cuda:mma:r8:c1:b2", 64), ("triton:fma:r2:w4", 16),
+    ("triton:dot:r16:w4", 64),
 ]  # fmt: skip
 
 
@@ -59,6 +60,36 @@ def test_every_kernel_computes_what_torch_does(kind, variant, hidden):
 
 
 @kinds
+@pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1"])
+@pytest.mark.parametrize("features", [1, 8, 9, 64])
+def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, variant, features):
+    """Through two layers, the second with 64 features, and a batch that comes first."""
+    torch.manual_seed(features)
+    layer, reference = pair(kind, features, 64, num_layers=2, batch_first=True)
+    x = torch.randn(33, 21, features, device="cuda")
+    for precision, tolerance in (("tf32", TF32), ("ieee", EXACT)):
+        if precision == "ieee" and ":mma:" in variant:
+            continue
+        layer.precision = precision
+        assert_alike(kind, variant, layer.cuda(), reference, x, None, tolerance)
+
+
+@kinds
+def test_dropout_between_layers_goes_backward(kind):
+    """With the same seed the same masks are drawn: by plain torch, too."""
+    torch.manual_seed(0)
+    layer, x = KINDS[kind][0](5, 64, 2, dropout=0.4, precision="ieee").cuda(), torch.randn(9, 20, 5, device="cuda")
+    found = []
+    for way in ("cuda:fma:r2:c1:b1", "torch"):
+        torch.manual_seed(3)
+        with choosing.forced(way):
+            y = layer(x)[0]
+            found.append([y.detach(), *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() <= 1e-4 * other.norm()
+
+
+@kinds
 @pytest.mark.parametrize("hidden", [10, 64, 128, 256])
 def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
     layer, reference, x, hx = case(kind, hidden, 200)
@@ -71,7 +102,7 @@ def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
         pairs = zip((*which[0], *which[1]), (*exact[0], *exact[1]), strict=True)
         return max(float((one.double() - other).norm() / other.norm()) for one, other in pairs)
 
-    assert error(found) <= 1.25 * error(cudnn) + 1e-6
+    assert error(found) <= 1.1 * error(cudnn) + 1e-6
 
 
 @kinds
@@ -150,18 +181,24 @@ def test_it_is_one_operation_of_a_compiled_graph(kind, backend):
 
 @kinds
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_under_autocast_outputs_have_the_type_of_cudnns(kind, dtype):
-    layer, reference, x, _ = case(kind, 64, 20, given=False)
+@pytest.mark.parametrize("features", [5, 40])
+def test_under_autocast_outputs_have_the_type_of_cudnns(kind, dtype, features):
+    torch.manual_seed(features)
+    layer, reference = pair(kind, features, 64)
+    layer, x = layer.cuda(), torch.randn(37, 20, features, device="cuda")
     with torch.autocast("cuda", dtype=dtype):
         with choosing.forced("cuda:fma:r2:c1:b1"):
             y, last = layer(x)
         theirs, of_theirs = KINDS[kind][1].forward(layer, x)
+        y.float().sum().backward()
     assert y.dtype == theirs.dtype
     assert y.shape == theirs.shape
     exact = reference.cuda()(x.double())[0]
     assert (y - exact).norm() <= 1.1 * (theirs - exact).norm() + 1e-3 * exact.norm()
-    y.float().sum().backward()
-    assert all(one.grad.dtype == torch.float32 for one in layer.parameters())
+    exact.sum().backward()
+    for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
+        assert one.grad.dtype == torch.float32
+        assert (one.grad - other.grad).norm() <= 5e-3 * other.grad.norm()
     assert [one.dtype for one in last] == [one.dtype for one in of_theirs]
 
 

@@ -7,7 +7,7 @@ orders; what is used was measured.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotlap.engine.nn.geometry import Layout, Variant, layout
 
@@ -31,7 +31,18 @@ def likely(kind: str, hidden: int, batch: int, exact: bool, chip: Chip) -> list[
         pair = [layout(kind, hidden, variant, backward, exact) for backward in (False, True)]
         if all(pair):
             found[variant] = sum(estimate(one, batch, chip) for one in pair if one is not None)
-    return sorted(found, key=lambda one: found[one])[:MEASURED]
+    best = sorted(found, key=lambda one: found[one])[:MEASURED]
+    return _with_two_blocks(best, kind, hidden, batch, exact, chip)
+
+
+def _with_two_blocks(best: list[Variant], kind: str, hidden: int, batch: int, exact: bool, chip: Chip) -> list[Variant]:
+    """Where blocks of tensor cores outnumber multiprocessors, the last gives way to two of the smallest on each."""
+    smallest = min(best, key=lambda one: one.rows * one.cluster, default=None)
+    if smallest is None or smallest.product != "mma" or -(-batch // smallest.rows) <= chip.multiprocessors:
+        return best
+    two = replace(smallest, blocks=2)
+    pair = [layout(kind, hidden, two, backward, exact) for backward in (False, True)]
+    return [*best[: MEASURED - 1], two] if all(pair) else best
 
 
 def of_triton(hidden: int) -> list[Variant]:

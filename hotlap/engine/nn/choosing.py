@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,9 +46,16 @@ class Key:
     def text(self) -> str:
         return " ".join(f"{name}={value}" for name, value in asdict(self).items())
 
+    @property
+    def sizes(self) -> cuda_walk.Sizes:
+        return cuda_walk.Sizes(self.kind, self.hidden, self.exact, self.features, self.layers, self.directions)
+
 
 _known: dict[tuple[Key, int], str] = {}
 clocked: dict[tuple[Key, int], dict[str, float]] = {}  # milliseconds that this process measured, for benchmarks
+HOST_MS, OF_THE_HOST, OF_THE_DEVICE = 1.5, 0.08, 0.03  # below so many milliseconds the host's noise decides
+ways: dict[tuple[Any, ...], Any] = {}  # what modules.py made of a choice, by all that it came from
+WAYS_AT_MOST = 4096
 _measured = 0
 _forced: str | None = None
 
@@ -83,9 +91,28 @@ def is_forced() -> bool:
     return _forced is not None
 
 
+def forced_name() -> str | None:
+    return _forced
+
+
+def is_settled(found: tuple[str | int, ...], device: torch.device) -> bool:
+    """Whether the choice for a Key of these traits will not change in this process, unless another is forced."""
+    return _forced is not None or (Key(*found), index_of(device)) in _known  # type: ignore[arg-type]
+
+
+def remember(quick: tuple[Any, ...], way: Any) -> None:
+    if len(ways) >= WAYS_AT_MOST:  # lengths that never repeat
+        ways.clear()
+    ways[quick] = way
+
+
+def index_of(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
 def _choice(key: Key, device: torch.device) -> str:
     global _measured
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = index_of(device)
     name = _known.get((key, index))
     if name is not None:
         return name
@@ -96,6 +123,7 @@ def _choice(key: Key, device: torch.device) -> str:
         _known[key, index] = name
         return name
     if _measured >= MEASURED_AT_MOST:
+        _known[key, index] = CUDNN
         return CUDNN
     _measured += 1
     times = measuring.times(key, index, alike(key, index))
@@ -123,13 +151,14 @@ def fastest(times: dict[str, float]) -> str:
     if not ours or CUDNN not in times:
         return CUDNN
     best = min(ours, key=lambda name: ours[name])
-    return best if ours[best] < 0.97 * times[CUDNN] else CUDNN
+    margin = OF_THE_HOST if times[CUDNN] < HOST_MS else OF_THE_DEVICE
+    return best if ours[best] < (1 - margin) * times[CUDNN] else CUDNN
 
 
 def _ready(key: Key, index: int) -> str:
     """While a graph is captured nothing can be loaded."""
     name = kept(index).get(key.text, CUDNN)
-    if name.startswith("cuda") and cuda_walk.is_ready(parse(name), key.kind, key.hidden, key.exact, index):
+    if name.startswith("cuda") and cuda_walk.is_ready(parse(name), key.sizes, index):
         return name
     return CUDNN
 
@@ -139,7 +168,7 @@ def _loaded(name: str, key: Key, index: int) -> bool:
     if not name.startswith("cuda"):
         return True
     try:
-        cuda_walk.load(parse(name), key.kind, key.hidden, key.exact, index)
+        cuda_walk.load(parse(name), key.sizes, index)
     except (RuntimeError, ValueError) as error:
         log.debug("%s cannot be loaded: %s", name, error)
         return False
@@ -192,6 +221,7 @@ def forget() -> None:
     """What the process remembers; the disk keeps its own."""
     global _measured
     _known.clear()
+    ways.clear()
     clocked.clear()
     kept.cache_clear()
     _measured = 0

@@ -1,111 +1,130 @@
-"""Walks by the kernels of kernels.cu, compiled at run time for the layer's shape."""
+"""The kernels of kernels.cu and sums.cu: what they are given, and how they are compiled at run time for a layer."""
 
 from __future__ import annotations
 
-import ctypes
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hotlap.engine.nn import nvrtc
 from hotlap.engine.nn.driver import Kernel
 from hotlap.engine.nn.geometry import Layout, Variant, layout
-from hotlap.engine.nn.walk import Walk
 
-DEVICE = Path(__file__).with_name("device.cu")
-SOURCE = Path(__file__).with_name("kernels.cu")
-POINTERS = "gates weight bias_ih bias_hh h0 c0 y cells h_n c_n dy dh_n dc_n dh0 dc0 dbias".split()
+HERE = Path(__file__).parent
+SOURCES = ("device.cu", "kernels.cu", "forward.cu", "backward.cu", "sums.cu")
 NAMES = {False: "rnn_forward", True: "rnn_backward"}
+# `struct Walk` and `struct Sums`, in their order
+Fields = tuple[list[str], list[str], list[str]]  # pointers, long longs, ints
+WALK: Fields = (
+    "x weight_ih weight bias_ih bias_hh h0 c0 y kept h_n c_n dy dh_n dc_n dgates dh0 dc0 parts of_states".split(),
+    "x_step x_row y_row dy_step dy_row".split(),
+    "steps batch reverse dgates_row".split(),
+)
+SUMS: Fields = (
+    "of_walk of_states of_inputs weight_ih weight_hh bias_ih bias_hh".split(),
+    [],
+    "walk_parts state_parts input_parts walked hidden features lstm summed".split(),
+)
 
 
-class Arguments(ctypes.Structure):
-    """`struct Walk` of kernels.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_longlong) for name in ("gates_row", "y_row", "dy_step", "dy_row")),
-        *((name, ctypes.c_int) for name in ("steps", "batch", "reverse", "keep")),
-    )
+def packer(pointers: list[str], strides: list[str], numbers: list[str]) -> struct.Struct:
+    return struct.Struct(f"{len(pointers)}Q{len(strides)}q{len(numbers)}i")
 
 
-def arguments(walk: Walk, dbias: Tensor | None) -> tuple[Arguments, list[Tensor]]:
-    """What the kernel is given, and the tensors that must live until it was launched."""
-    alive: list[Tensor] = []
-
-    def dense(tensor: Tensor | None) -> Tensor | None:
-        return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
-
-    tensors: dict[str, Tensor | None] = {
-        "gates": walk.gates, "weight": dense(walk.weight), "bias_ih": dense(walk.bias_ih),
-        "bias_hh": dense(walk.bias_hh), "h0": dense(walk.h0), "c0": dense(walk.c0), "y": walk.y, "cells": walk.cells,
-        "h_n": walk.h_n, "c_n": walk.c_n,
-        "dy": walk.dy if walk.dy is None or walk.dy.stride(2) == 1 else dense(walk.dy),
-        "dh_n": dense(walk.dh_n), "dc_n": dense(walk.dc_n), "dh0": walk.dh0, "dc0": walk.dc0, "dbias": dbias,
-    }  # fmt: skip
-    rows = {"gates_row": walk.gates.stride(1), "y_row": walk.y.stride(1)}
-    made = Arguments(steps=walk.steps, batch=walk.batch, reverse=walk.reverse, keep=walk.keep, **rows)
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            setattr(made, name, tensor.data_ptr())
-            alive.append(tensor)
-    dy = tensors["dy"]
-    if dy is not None:
-        made.dy_step, made.dy_row = dy.stride(0), dy.stride(1)
-    return made, alive
+pack_walk, pack_sums = packer(*WALK).pack, packer(*SUMS).pack
 
 
-def needed(variant: Variant, walk: Walk, backward: bool) -> Layout:
-    found = layout(walk.kind, walk.hidden, variant, backward, walk.exact)
-    if found is None:
-        raise ValueError(f"{variant} cannot hold the weights of a {walk.kind} with {walk.hidden} hidden units")
-    return found
+@dataclass(frozen=True)
+class Adder:
+    """sums.cu, laid out; the same for all shapes."""
+
+    threads: int = 256
+
+    @property
+    def shared_bytes(self) -> int:
+        return 4 * self.threads
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        return (f"-DTHREADS={self.threads}", "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=0", "-DSUMS=1")
 
 
-def launch(variant: Variant, walk: Walk, backward: bool) -> Tensor:
-    """Starts it on the current stream. Backward returns the parts of the biases' gradients."""
-    found = needed(variant, walk, backward)
-    clusters = found.clusters(walk.batch)
-    parts = walk.gates.new_empty(clusters if backward else 0, 4 * walk.hidden)
-    given, _alive = arguments(walk, parts if backward else None)
-    device = walk.gates.device.index
-    kernel(found, device).launch(
-        clusters * variant.cluster, found.threads, torch.cuda.current_stream(device).cuda_stream, given
-    )
-    return parts
+Laid = Layout | Adder
 
 
 @cache
-def kernel(found: Layout, device: int) -> Kernel:
+def kernel(found: Laid, device: int) -> Any:
     """Compiled and loaded; once per process and device."""
-    return Kernel(binary(found, device), NAMES[found.backward], found.shared_bytes, device)
+    name = NAMES[found.backward] if isinstance(found, Layout) else "rnn_sums"
+    return Kernel(binary(found, device), name, found.shared_bytes, device)
 
 
-def binary(found: Layout, device: int) -> bytes:
-    return nvrtc.compiled(source(), found.defines, nvrtc.architecture(device))
+def binary(found: Laid, device: int) -> bytes:
+    return nvrtc.compiled(source(found), found.defines, nvrtc.architecture(device))
 
 
 @cache
-def source() -> str:
-    return DEVICE.read_text(encoding="utf-8") + SOURCE.read_text(encoding="utf-8")
+def source(found: Laid | None = None) -> str:
+    """What this kernel is compiled from; of None everything."""
+    names = SOURCES if found is None else files(found)
+    return "".join((HERE / name).read_text(encoding="utf-8") for name in names)
 
 
-def is_ready(variant: Variant, kind: str, hidden: int, exact: bool, device: int) -> bool:
+def files(found: Laid) -> tuple[str, ...]:
+    if isinstance(found, Adder):
+        return "device.cu", "sums.cu"
+    return "device.cu", "kernels.cu", "backward.cu" if found.backward else "forward.cu"
+
+
+def stream_of(device: int) -> int:
+    get: Any = torch._C._cuda_getCurrentRawStream
+    stream: int = get(device)
+    return stream
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What of a layer decides about its kernels."""
+
+    kind: str
+    hidden: int
+    exact: bool
+    features: int
+    layers: int = 1
+    directions: int = 1
+
+    def widths(self) -> tuple[int, ...]:
+        """Features of the first layer, and of those on top of it."""
+        return (self.features,) if self.layers == 1 else (self.features, self.hidden * self.directions)
+
+    def kernels(self, variant: Variant) -> Iterator[Laid]:
+        """All that it may launch; none where one does not fit."""
+        found = [
+            layout(self.kind, self.hidden, variant, backward, self.exact, width)
+            for width in self.widths()
+            for backward in (False, True)
+        ]
+        fitting = [one for one in found if one is not None]
+        if len(fitting) == len(found):
+            yield from fitting
+            yield Adder()
+
+
+def is_ready(variant: Variant, sizes: Sizes, device: int) -> bool:
     """Whether its kernels are loaded, so that a graph can be captured with them."""
-    return all(
-        (found := layout(kind, hidden, variant, backward, exact)) is not None and (found, device) in _loaded
-        for backward in (False, True)
-    )
+    found = list(sizes.kernels(variant))
+    return bool(found) and all((one, device) in _loaded for one in found)
 
 
-_loaded: set[tuple[Layout, int]] = set()
+_loaded: set[tuple[Laid, int]] = set()
 
 
-def load(variant: Variant, kind: str, hidden: int, exact: bool, device: int) -> Any:
-    for backward in (False, True):
-        found = layout(kind, hidden, variant, backward, exact)
-        if found is not None:
-            kernel(found, device)
-            _loaded.add((found, device))
+def load(variant: Variant, sizes: Sizes, device: int) -> None:
+    for one in sizes.kernels(variant):
+        kernel(one, device)
+        _loaded.add((one, device))

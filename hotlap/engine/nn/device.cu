@@ -14,12 +14,22 @@ __device__ __forceinline__ int cluster_rank() {
   return 0;
 #endif
 }
-__device__ __forceinline__ void cluster_barrier() {
+// What is written to global memory between the two is not waited for: only the memory of the cluster is shared.
+__device__ __forceinline__ void cluster_arrive() {
 #if CLUSTER > 1
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if CLUSTER > 1
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
 #endif
+}
+__device__ __forceinline__ void cluster_barrier() {
+  cluster_arrive();
+  cluster_wait();
 }
 __device__ __forceinline__ void put_everywhere(float* address, float value) {
 #if CLUSTER > 1

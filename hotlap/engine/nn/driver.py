@@ -2,7 +2,9 @@
 
 A thread has a current context only once the CUDA runtime did some work in it; a thread of autograd's that first meets
 one of our kernels has none. So every call here makes the primary context of its device current, the one that torch
-uses, and leaves the thread as it was.
+uses, and leaves the thread as it was. On a machine with one GPU a kernel is launched first and the context is looked at
+where that was refused, because asking for it every time costs the host as much as the launch; a thread without one
+then keeps torch's, as after any work of the CUDA runtime.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from ctypes import POINTER, c_char_p, c_int, c_uint, c_void_p
 from functools import cache
 from typing import Any
 
+import torch
+
 from hotlap.engine.nn.nvrtc import NoCompiler
 
 DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -23,14 +27,18 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
     "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuCtxSetCurrent": (c_void_p,),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
-    "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
+    "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
 }
+
+
+_Parameters = c_char_p * 1  # where the bytes lie; it keeps them alive
 
 
 @cache
@@ -81,20 +89,33 @@ def current(device: int) -> Iterator[None]:
         call("cuCtxPopCurrent_v2", ctypes.byref(found))
 
 
+def adopt(device: int) -> None:
+    """Makes torch's context current for good in a thread that has none."""
+    found = c_void_p()
+    call("cuCtxGetCurrent", ctypes.byref(found))
+    if not found.value:
+        call("cuCtxSetCurrent", primary(device))
+
+
 class Kernel:
     """Machine code loaded into one device's context; it stays loaded until the process ends."""
 
     def __init__(self, code: bytes, name: str, shared_bytes: int, device: int) -> None:
         self._shared, self._device, self._function = shared_bytes, device, c_void_p()
+        self._launch, self._alone = driver().cuLaunchKernel, torch.cuda.device_count() == 1
         module = c_void_p()
         with current(device):
             call("cuModuleLoadData", ctypes.byref(module), code)
             call("cuModuleGetFunction", ctypes.byref(self._function), module, name.encode())
             call("cuFuncSetAttribute", self._function, DYNAMIC_SHARED_MEMORY, shared_bytes)
 
-    def launch(self, blocks: int, threads: int, stream: int, given: ctypes.Structure) -> None:
-        """The structure is copied at once. No synchronisation, no allocation."""
-        parameters = (c_void_p * 1)(ctypes.addressof(given))
-        shape = (blocks, 1, 1, threads, 1, 1)
+    def launch(self, blocks: int, threads: int, stream: int, given: bytes) -> None:
+        """`given`, the kernel's only argument, is copied at once. No synchronisation, no allocation."""
+        parameters = _Parameters(given)
+        shape = (blocks, 1, 1, threads, 1, 1, self._shared, stream, parameters, None)
+        if self._alone:
+            if self._launch(self._function, *shape) == 0:
+                return
+            adopt(self._device)
         with current(self._device):
-            call("cuLaunchKernel", self._function, *shape, self._shared, stream, parameters, None)
+            call("cuLaunchKernel", self._function, *shape)

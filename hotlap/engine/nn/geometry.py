@@ -7,7 +7,7 @@ cores in a cluster of four; `triton:dot:r32` and `triton:fma:r2` are the kernels
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 REGISTERS, REGISTERS_A_THREAD = 65536, 192
@@ -15,6 +15,8 @@ OTHER_REGISTERS = 64  # for sums, reads ahead and addresses
 THREADS_AT_MOST = 512
 SHARED_AT_MOST = 227 * 1024
 AHEAD = 4
+SUMS_AT_MOST = 16  # of the recurrent weights' gradient, in registers of one thread
+WALKED_AT_MOST = 8  # features that a walk multiplies itself, with weights or sums of weights in registers
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Layout:
     split: int
     tiles: int
     threads: int
+    features: int = 0  # that the walk multiplies itself; 0: large products outside do
+    summed: bool = False  # backward: the walk sums the gradient of the recurrent weights itself
 
     @property
     def shared_bytes(self) -> int:
@@ -69,7 +73,8 @@ class Layout:
         units = self.padded // self.variant.cluster
         depth, columns = (gates * self.padded, units) if self.backward else (self.padded, gates * units)
         buffers = 2 if self.variant.cluster > 1 else 1
-        return 4 * self.variant.rows * (buffers * (depth + 4) + self.split * (columns + 4))
+        more = 2 * self.features + self.summed * self.padded
+        return 4 * self.variant.rows * (buffers * (depth + 4) + self.split * (columns + 4) + more)
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -77,7 +82,7 @@ class Layout:
             "LSTM": self.lstm, "BACKWARD": self.backward, "MMA": self.variant.product == "mma", "EXACT": self.exact,
             "HIDDEN": self.hidden, "PADDED": self.padded, "CLUSTER": self.variant.cluster, "ROWS": self.variant.rows,
             "SPLIT": self.split, "TILES": self.tiles, "THREADS": self.threads, "BLOCKS": self.variant.blocks,
-            "AHEAD": AHEAD,
+            "AHEAD": AHEAD, "FEATURES": self.features, "SUMMED": self.summed,
         }  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
@@ -86,8 +91,8 @@ class Layout:
 
 
 @cache
-def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool) -> Layout | None:
-    """How this variant's kernel is laid out, or None where it does not fit on the chip."""
+def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool, features: int = 0) -> Layout | None:
+    """How this variant's kernel is laid out, or None where it does not fit on the chip; `features` of its inputs."""
     gates = 4 if kind == "lstm" else 3
     step = (16 if variant.product == "mma" else 4) * variant.cluster
     padded = -(-hidden // step) * step
@@ -98,9 +103,40 @@ def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool
     if found is None or (variant.product == "mma" and variant.rows % 8):
         return None
     split, tiles, threads = found
-    made = Layout(kind == "lstm", backward, exact, hidden, padded, variant, split, tiles, threads)
-    fits = made.shared_bytes * variant.blocks <= SHARED_AT_MOST and threads * variant.blocks <= 1024
-    return made if fits else None
+    summed = backward and _sums_at_most(gates, padded, threads, variant)
+    made = Layout(kind == "lstm", backward, exact, hidden, padded, variant, split, tiles, threads, summed=summed)
+    walking = replace(made, features=features)
+    if 0 < features <= WALKED_AT_MOST and _fits(walking) and _registers(walking) <= _registers_at_most(walking):
+        return walking
+    return made if _fits(made) else None
+
+
+def _sums_at_most(gates: int, padded: int, threads: int, variant: Variant) -> bool:
+    """Whether a thread has few enough of them."""
+    slots = threads // (gates * padded)
+    alone = variant.product == "fma" and variant.cluster == 1
+    return alone and slots > 0 and 4 * -(-padded // 4 // slots) <= SUMS_AT_MOST
+
+
+def _fits(one: Layout) -> bool:
+    blocks = one.variant.blocks
+    return one.shared_bytes * blocks <= SHARED_AT_MOST and one.threads * blocks <= 1024
+
+
+def _registers_at_most(one: Layout) -> int:
+    """Of those the compiler may use, by an estimate that may be too low."""
+    return int(0.87 * min(255, REGISTERS // (one.threads * one.variant.blocks)))
+
+
+def _registers(one: Layout) -> int:
+    """About how many a thread needs."""
+    gates, units = 4 if one.lstm else 3, one.padded // one.variant.cluster
+    depth = (gates * one.padded if one.backward else one.padded) // one.split
+    weights = one.tiles * depth // 8 * 4 if one.variant.product == "mma" else depth
+    each = -(-units * one.variant.rows // one.threads)
+    sets = 1 if one.threads % units == 0 else each
+    sums = gates * one.padded * one.padded // one.threads if one.summed else 0
+    return 48 + weights + sums + 12 * each + sets * 4 * (1 + one.features)
 
 
 def room(threads: int, blocks: int) -> int:

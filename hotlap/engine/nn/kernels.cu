@@ -8,6 +8,9 @@
 //   LSTM (1: LSTM, 0: GRU)  BACKWARD (0, 1)  MMA (1: TF32 tensor cores, 0: FMA)  EXACT (accurate tanh and exp)
 //   HIDDEN  PADDED  CLUSTER  ROWS  SPLIT (parts of the reduction)  TILES (tiles of 16 columns a warp)  THREADS
 //   BLOCKS (thread blocks that share a multiprocessor)  AHEAD (steps that reads are announced to the L2 cache ahead)
+//   FEATURES (so many inputs the walk multiplies itself, in float32; 0: large products outside do)
+//   SUMMED (1: backward sums the gradient of the recurrent weights itself; FMA, no cluster)
+// forward.cu and backward.cu follow; sums.cu adds up what backward left in parts.
 
 #define GATES (LSTM ? 4 : 3)
 #define UNITS (PADDED / CLUSTER)
@@ -20,26 +23,32 @@
 #define EACH ((ELEMENTS + THREADS - 1) / THREADS)
 #define BIASES (THREADS % UNITS == 0 ? 1 : EACH)  // 1: all elements of a thread are of one unit and share its biases
 #define LOCAL_DEPTH (DEPTH / SPLIT)
+#define LATE (CLUSTER > 1 && EACH <= 2)  // global memory is touched after arriving at the barrier, if registers suffice
+
+#define KEPT (LSTM ? 5 : 4)          // LSTM: i f g o c; GRU: r z n and the state's part of n
 
 struct Walk {
-  float* gates;       // forward: x W_ih. Backward: all products in, gradients of them out (GRU: r, z, n of x, n of h)
+  const float* x;          // inputs; FEATURES 0: their products with weight_ih, for forward only, perhaps in `kept`
+  const float* weight_ih;  // forward
   const float* weight;
   const float* bias_ih;
   const float* bias_hh;
   const float* h0;
   const float* c0;
   float* y;
-  float* cells;
+  float* kept;             // steps × batch × KEPT × HIDDEN: what backward begins with; 0: nothing goes backward
   float* h_n;
   float* c_n;
   const float* dy;
   const float* dh_n;
   const float* dc_n;
+  float* dgates;           // steps × batch rows of 4 × HIDDEN (GRU: r, z, n of x, n of h); may be `kept`
   float* dh0;
   float* dc0;
-  float* dbias;       // one row of 4 × HIDDEN for each cluster
-  long long gates_row, y_row, dy_step, dy_row;
-  int steps, batch, reverse, keep;  // keep: forward leaves in `gates` what backward begins with
+  float* parts;            // of each cluster: gradients of biases, then of weight_ih by feature, each 4 × HIDDEN
+  float* of_states;        // SUMMED: of each cluster, the gradient of weight_hh
+  long long x_step, x_row, y_row, dy_step, dy_row;
+  int steps, batch, reverse, dgates_row;
 };
 
 // The weight that column `column` of this block multiplies input `depth` with.
@@ -160,220 +169,35 @@ __device__ __forceinline__ float or_zero(const float* values, long long index, b
   return real && values != 0 ? values[index] : 0.0f;
 }
 
-#if !BACKWARD
-KERNEL rnn_forward(const Walk walk) {
-  SHARED
-  float* in = shared_memory;
-  float* part = in + BUFFERS * ROWS * IN_STRIDE;
-  const int rank = cluster_rank(), tid = thread_index(), batch = walk.batch;
-  Product product;
-  product.load(walk, rank);
-  for (int i = tid; i < BUFFERS * ROWS * IN_STRIDE; i += THREADS) in[i] = 0.0f;
-  block_barrier();
-  for (int i = tid; i < ROWS * HIDDEN; i += THREADS) {
-    int sample = block_index() / CLUSTER * ROWS + i / HIDDEN;
-    float h = or_zero(walk.h0, (long long)sample * HIDDEN + i % HIDDEN, sample < batch);
-    in[i / HIDDEN * IN_STRIDE + i % HIDDEN] = rounded(h);
-  }
-  Element one[EACH];
-  float c[EACH], x[EACH][GATES], bias[BIASES][4], h[EACH];
+#if FEATURES
+// The inputs of this block's rows: read a step before they are put into shared memory, where two steps have their place.
+#define INPUTS (ROWS * FEATURES)
+#define INPUTS_EACH ((INPUTS + THREADS - 1) / THREADS)
+struct Inputs {
+  float coming[INPUTS_EACH];
+  float* places;
+  __device__ __forceinline__ void read(const Walk& walk, int step) {
+    const int later = BACKWARD ? step - AHEAD : step + AHEAD;
+    long long t = walk.reverse ? walk.steps - 1 - step : step, ahead = walk.reverse ? step - later : later - step;
 #pragma unroll
-  for (int e = 0; e < EACH; ++e) {
-    one[e].find(tid + e * THREADS, rank, batch);
-    long long at = (long long)one[e].sample * HIDDEN + one[e].unit;
-    c[e] = or_zero(LSTM ? walk.c0 : 0, at, one[e].real);
-    h[e] = or_zero(walk.h0, at, one[e].real);
-#pragma unroll
-    for (int g = 0; g < GATES; ++g) {
-      int column = g * HIDDEN + one[e].unit;
-      if (e < BIASES) {  // of the first row: where it is outside the batch, the others are too
-        float of_h = or_zero(walk.bias_hh, column, one[e].real);
-        bias[e][g] = or_zero(walk.bias_ih, column, one[e].real) + (LSTM || g < 2 ? of_h : 0.0f);
-        if (!LSTM) bias[e][3] = of_h;
-      }
-      long long row = (long long)(walk.reverse ? walk.steps - 1 : 0) * batch + one[e].sample;
-      x[e][g] = or_zero(walk.gates, row * walk.gates_row + column, one[e].real);
+    for (int n = 0; n < INPUTS_EACH; ++n) {
+      int index = thread_index() + n * THREADS;
+      long long sample = block_index() / CLUSTER * ROWS + index / FEATURES;
+      bool inside = index < INPUTS && sample < walk.batch;
+      const float* from = walk.x + t * walk.x_step + sample * walk.x_row + index % FEATURES;
+      coming[n] = inside && step >= 0 && step < walk.steps ? *from : 0.0f;
+      if (inside && later >= 0 && later < walk.steps) fetch(from + ahead * walk.x_step);
     }
   }
-  cluster_barrier();
-  for (int step = 0; step < walk.steps; ++step) {
-    int buffer = BUFFERS > 1 ? step % 2 : 0, next = BUFFERS > 1 ? 1 - buffer : 0;
-    product(in + buffer * ROWS * IN_STRIDE, part);
-    block_barrier();
-    long long t = walk.reverse ? walk.steps - 1 - step : step, after = walk.reverse ? -1 : 1;
+  __device__ __forceinline__ void put(int step) {
 #pragma unroll
-    for (int e = 0; e < EACH; ++e) {
-      if (!one[e].used) continue;
-      float a[GATES], recurrent[GATES];
-#pragma unroll
-      for (int g = 0; g < GATES; ++g) {
-        recurrent[g] = summed(part, one[e].row, g * UNITS + one[e].local);
-        a[g] = x[e][g] + bias[e % BIASES][g];
-      }
-      long long row = t * batch + one[e].sample;
-      if (one[e].real && walk.keep) {
-        float* kept = walk.gates + row * walk.gates_row + one[e].unit;
-#pragma unroll
-        for (int g = 0; g < GATES; ++g) {
-          bool alone = !LSTM && g == 2;  // its two products stay apart
-          kept[(alone ? 3 : g) * HIDDEN] = alone ? recurrent[g] : x[e][g] + recurrent[g];
-        }
-      }
-      if (one[e].real && step + 1 < walk.steps) {
-        const float* coming = walk.gates + (row + after * batch) * walk.gates_row + one[e].unit;
-#pragma unroll
-        for (int g = 0; g < GATES; ++g) {
-          x[e][g] = coming[g * HIDDEN];
-          if (AHEAD > 1 && step + AHEAD < walk.steps)
-            fetch(coming + after * (AHEAD - 1) * batch * walk.gates_row + g * HIDDEN);
-        }
-      }
-#if LSTM
-      float i = sigmoid(a[0] + recurrent[0]), f = sigmoid(a[1] + recurrent[1]);
-      float g = tangent(a[2] + recurrent[2]), o = sigmoid(a[3] + recurrent[3]);
-      c[e] = f * c[e] + i * g;
-      h[e] = o * tangent(c[e]);
-      if (one[e].real && walk.cells) walk.cells[row * HIDDEN + one[e].unit] = c[e];
-#else
-      float r = sigmoid(a[0] + recurrent[0]), z = sigmoid(a[1] + recurrent[1]);
-      float n = tangent(a[2] + r * (recurrent[2] + bias[e % BIASES][3]));
-      h[e] = n + z * (h[e] - n);
-#endif
-      float* place = in + (next * ROWS + one[e].row) * IN_STRIDE + one[e].unit;
-      put_everywhere(place, one[e].real ? rounded(h[e]) : 0.0f);
-      if (one[e].real) walk.y[row * walk.y_row + one[e].unit] = h[e];
+    for (int n = 0; n < INPUTS_EACH; ++n) {
+      int index = thread_index() + n * THREADS;
+      if (index < INPUTS) places[(step & 1) * INPUTS + index] = coming[n];
     }
-    cluster_barrier();
   }
-#pragma unroll
-  for (int e = 0; e < EACH; ++e) {
-    if (!one[e].real) continue;
-    long long at = (long long)one[e].sample * HIDDEN + one[e].unit;
-    walk.h_n[at] = h[e];
-    if (LSTM) walk.c_n[at] = c[e];
-  }
-}
-#endif
-
-#if BACKWARD
-// What one element reads at a step; read one step ahead, while the product runs.
-struct Step {
-  float a[4], before, dy;  // before: c (LSTM) or h (GRU) of the step before in the walk
-  __device__ __forceinline__ void read(const Walk& walk, const Element& one, int step) {
-    if (!one.real) return;
-    long long t = walk.reverse ? walk.steps - 1 - step : step, after = walk.reverse ? -1 : 1;
-    long long row = t * walk.batch + one.sample, earlier = row - after * walk.batch;
-    const float* from = walk.gates + row * 4 * HIDDEN + one.unit;
-#pragma unroll
-    for (int g = 0; g < 4; ++g) a[g] = from[g * HIDDEN];
-    if (step > 0)
-      before = LSTM ? walk.cells[earlier * HIDDEN + one.unit] : walk.y[earlier * walk.y_row + one.unit];
-    else
-      before = or_zero(LSTM ? walk.c0 : walk.h0, (long long)one.sample * HIDDEN + one.unit, true);
-    dy = walk.dy ? walk.dy[t * walk.dy_step + one.sample * walk.dy_row + one.unit] : 0.0f;
-    if (AHEAD > 1 && step >= AHEAD) {
-      long long back = after * (AHEAD - 1) * walk.batch;
-#pragma unroll
-      for (int g = 0; g < 4; ++g) fetch(from - back * 4 * HIDDEN + g * HIDDEN);
-      if (LSTM) fetch(walk.cells + (earlier - back) * HIDDEN + one.unit);
-    }
+  __device__ __forceinline__ const float* of(int step, int row) const {
+    return places + (step & 1) * INPUTS + row * FEATURES;
   }
 };
-
-KERNEL rnn_backward(const Walk walk) {
-  SHARED
-  float* in = shared_memory;
-  float* part = in + BUFFERS * ROWS * IN_STRIDE;
-  const int rank = cluster_rank(), tid = thread_index(), batch = walk.batch;
-  Product product;
-  product.load(walk, rank);
-  for (int i = tid; i < BUFFERS * ROWS * IN_STRIDE; i += THREADS) in[i] = 0.0f;
-  Element one[EACH];
-  Step now[EACH];
-  float bias[BIASES][4], dbias[BIASES][4], direct[EACH], dc[EACH], c[EACH];
-#pragma unroll
-  for (int e = 0; e < EACH; ++e) {
-    one[e].find(tid + e * THREADS, rank, batch);
-    long long at = (long long)one[e].sample * HIDDEN + one[e].unit;
-    direct[e] = or_zero(walk.dh_n, at, one[e].real);
-    dc[e] = or_zero(LSTM ? walk.dc_n : 0, at, one[e].real);
-    long long last = (long long)(walk.reverse ? 0 : walk.steps - 1) * batch + one[e].sample;
-    c[e] = or_zero(LSTM ? walk.cells : 0, last * HIDDEN + one[e].unit, one[e].real);
-#pragma unroll
-    for (int g = 0; g < 4 && e < BIASES; ++g) {
-      dbias[e][g] = 0.0f;
-      int column = (LSTM || g < 3 ? g : 2) * HIDDEN + one[e].unit;
-      float of_x = or_zero(walk.bias_ih, column, one[e].real), of_h = or_zero(walk.bias_hh, column, one[e].real);
-      bias[e][g] = (LSTM || g < 3 ? of_x : 0.0f) + (LSTM || g != 2 ? of_h : 0.0f);
-    }
-    now[e].read(walk, one[e], walk.steps - 1);
-  }
-  cluster_barrier();
-  for (int step = walk.steps - 1; step >= 0; --step) {
-    int buffer = BUFFERS > 1 ? step % 2 : 0;
-    long long t = walk.reverse ? walk.steps - 1 - step : step;
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) {
-      if (!one[e].used) continue;
-      float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      if (one[e].real) {
-        float dh = direct[e] + now[e].dy, before = now[e].before, a[4];
-        if (step + 1 < walk.steps) dh += summed(part, one[e].row, one[e].local);
-#pragma unroll
-        for (int g = 0; g < 4; ++g) a[g] = now[e].a[g] + bias[e % BIASES][g];
-        if (step > 0) now[e].read(walk, one[e], step - 1);
-#if LSTM
-        float i = sigmoid(a[0]), f = sigmoid(a[1]), g = tangent(a[2]), o = sigmoid(a[3]), tc = tangent(c[e]);
-        float of_c = dc[e] + dh * o * (1.0f - tc * tc);
-        d[0] = of_c * g * i * (1.0f - i);
-        d[1] = of_c * before * f * (1.0f - f);
-        d[2] = of_c * i * (1.0f - g * g);
-        d[3] = dh * tc * o * (1.0f - o);
-        dc[e] = of_c * f;
-        c[e] = before;
-        direct[e] = 0.0f;
-#else
-        float r = sigmoid(a[0]), z = sigmoid(a[1]), n = tangent(a[2] + r * a[3]);
-        d[1] = dh * (before - n) * z * (1.0f - z);
-        d[2] = dh * (1.0f - z) * (1.0f - n * n);
-        d[0] = d[2] * a[3] * r * (1.0f - r);
-        d[3] = d[2] * r;
-        direct[e] = dh * z;
-#endif
-        float* to = walk.gates + (t * batch + one[e].sample) * 4 * HIDDEN + one[e].unit;
-#pragma unroll
-        for (int g = 0; g < 4; ++g) {
-          to[g * HIDDEN] = d[g];
-          dbias[e % BIASES][g] += d[g];
-        }
-      }
-      float* place = in + (buffer * ROWS + one[e].row) * IN_STRIDE + one[e].unit;
-#pragma unroll
-      for (int g = 0; g < GATES; ++g) put_everywhere(place + g * PADDED, rounded(d[LSTM || g < 2 ? g : 3]));
-    }
-    cluster_barrier();
-    product(in + buffer * ROWS * IN_STRIDE, part);
-    block_barrier();
-  }
-#pragma unroll
-  for (int e = 0; e < EACH; ++e) {
-    if (!one[e].real) continue;
-    long long at = (long long)one[e].sample * HIDDEN + one[e].unit;
-    if (walk.dh0) walk.dh0[at] = direct[e] + summed(part, one[e].row, one[e].local);
-    if (LSTM && walk.dc0) walk.dc0[at] = dc[e];
-  }
-  cluster_barrier();  // the sums below reuse memory that others of the cluster write to
-#pragma unroll
-  for (int e = 0; e < EACH; ++e)
-#pragma unroll
-    for (int g = 0; g < 4; ++g)
-      if (one[e].used) in[(one[e].row * 4 + g) * UNITS + one[e].local] = e < BIASES ? dbias[e % BIASES][g] : 0.0f;
-  block_barrier();
-  for (int i = tid; i < 4 * UNITS; i += THREADS) {
-    float total = 0.0f;
-    for (int row = 0; row < ROWS; ++row) total += in[row * 4 * UNITS + i];
-    int unit = rank * UNITS + i % UNITS;
-    if (unit < HIDDEN) walk.dbias[((long long)(block_index() / CLUSTER) * 4 + i / UNITS) * HIDDEN + unit] = total;
-  }
-}
 #endif

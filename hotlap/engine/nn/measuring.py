@@ -1,6 +1,6 @@
 """Times cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
 
-It takes a few milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. It draws no
+It takes some ten milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. It draws no
 random numbers; the memory of one more layer is needed while it runs.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
+import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -17,15 +19,17 @@ from torch import Tensor
 
 from hotlap.engine.nn import cuda_walk, nvrtc
 from hotlap.engine.nn.candidates import Chip, likely, of_triton
-from hotlap.engine.nn.geometry import Variant, layout, parse
+from hotlap.engine.nn.cuda_walk import Sizes
+from hotlap.engine.nn.geometry import Variant, parse
 
 if TYPE_CHECKING:
     from hotlap.engine.nn.choosing import Key
 
 log = logging.getLogger("hotlap.engine.nn")
-ROUNDS = 3
+SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may win
 LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
-HOPELESS = 2.0  # times the best after the first round: not measured again
+HOPELESS = 1.5  # times the best when screened: not measured again
+FINALISTS = 2  # of ours, beside cuDNN
 _said: set[str] = set()
 
 
@@ -54,24 +58,24 @@ def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
     chip = Chip(properties.multi_processor_count, (properties.major, properties.minor))
     variants = [parse(one) for one in only] or likely(key.kind, key.hidden, key.batch, key.exact, chip)
     try:
-        return compile_all(key.kind, key.hidden, key.exact, variants, device)
+        return compile_all(key.sizes, variants, device)
     except nvrtc.NoCompiler as error:
         _say_once(f"{error}; recurrent layers use Triton's kernels or cuDNN")
         return of_triton(key.hidden) if _has_triton() else []
 
 
-def compile_all(kind: str, hidden: int, exact: bool, variants: list[Variant], device: int) -> list[Variant]:
+def compile_all(sizes: Sizes, variants: list[Variant], device: int) -> list[Variant]:
     """Those that can be loaded here; compiled at once on several cores, because NVRTC lets other threads run."""
     nvrtc.library()
-    pairs = [layout(kind, hidden, one, backward, exact) for one in variants for backward in (False, True)]
+    wanted = dict.fromkeys(found for one in variants for found in sizes.kernels(one))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cuda_walk.binary(one, device), [one for one in pairs if one is not None]))
-    return [one for one in variants if _loads(one, kind, hidden, exact, device)]
+        list(pool.map(lambda one: cuda_walk.binary(one, device), wanted))
+    return [one for one in variants if _loads(one, sizes, device)]
 
 
-def _loads(variant: Variant, kind: str, hidden: int, exact: bool, device: int) -> bool:
+def _loads(variant: Variant, sizes: Sizes, device: int) -> bool:
     try:
-        cuda_walk.load(variant, kind, hidden, exact, device)
+        cuda_walk.load(variant, sizes, device)
     except RuntimeError as error:
         _say_once(f"{variant} cannot be loaded here: {error}")
         return False
@@ -79,21 +83,33 @@ def _loads(variant: Variant, kind: str, hidden: int, exact: bool, device: int) -
 
 
 def interleaved(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """The least of a few, each after the others have run. A variant that fails is left out."""
-    best: dict[str, float] = {}
-    for name in list(runs):
+    """All are screened; the median of several rounds, by turns, of those that may win. What fails is left out."""
+    found = _screened(runs)
+    best = min(found.values(), default=0.0)
+    ours = sorted((one for one in found if one != "cudnn"), key=lambda one: found[one])[:FINALISTS]
+    left = [one for one in ("cudnn", *ours) if found.get(one, math.inf) <= min(HOPELESS * best, LONG)]
+    if len(left) < 2:
+        return found
+    clocked: dict[str, list[float]] = {name: [] for name in left}
+    for turn in range(ROUNDS):
+        for name in left if turn % 2 == 0 else reversed(left):
+            clocked[name].append(_timed(runs[name]))
+    return {**found, **{name: statistics.median(times) for name, times in clocked.items()}}
+
+
+def _screened(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
+    """The least of a few, after one that only warms up."""
+    found: dict[str, float] = {}
+    for name, run in runs.items():
         try:
-            _timed(runs[name])
-            best[name] = _timed(runs[name])
+            _timed(run)
+            first = _timed(run)
+            found[name] = first if first > LONG else min(first, *(_timed(run) for _ in range(SCREENED - 1)))
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 a kernel that cannot be built or launched here must not stop anyone
             _say_once(f"{name} cannot run here: {error}")
-    limit = min(HOPELESS * min(best.values(), default=0.0), LONG)
-    for _ in range(ROUNDS - 1):
-        for name in [one for one, took in best.items() if took <= limit]:
-            best[name] = min(best[name], _timed(runs[name]))
-    return best
+    return found
 
 
 def _timed(run: Callable[[], None]) -> float:
@@ -128,9 +144,9 @@ def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> None:
 
 
 def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> None:
-    from hotlap.engine.nn.modules import run
+    from hotlap.engine.nn.modules import run, shape_of
 
-    _backward(key, layer, run(layer, key.kind, x, None, None, variant, key.exact, None)[0], dy)
+    _backward(key, layer, run(layer, x, None, None, shape_of(layer, key.kind, key.exact, variant))[0], dy)
 
 
 def _backward(key: Key, layer: Any, y: Tensor, dy: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from hotlap.engine.nn import choosing
+from hotlap.engine.nn.geometry import WALKED_AT_MOST
 from hotlap.engine.nn.ops import recurrent
 from hotlap.engine.nn.stack import Given, Shape
 
@@ -61,44 +63,107 @@ def _check_precision(precision: str | None) -> None:
 
 def forward(module: Any, plain: Callable[..., Any], given: Any, hx: Any = None) -> Any:
     """The module's outputs by the fastest way known for its shape; `plain` is torch.nn's own forward."""
+    flat = None if torch.compiler.is_compiling() else _plain_weights(module)
+    key = None if flat is None else _quick_key(module, given, flat[0])
+    way = None if key is None else choosing.ways.get(key)
+    if way is None:
+        way = _way(module, given, hx, key)
+    elif hx is not None and _of_shapes(module, given, hx) is not None:
+        way = None
+    if way is None or way.shape.variant == choosing.CUDNN:
+        return plain(given, hx)
+    batched = given.dim() == 3
+    x = given if batched else given.unsqueeze(0 if module.batch_first else 1)
+    x = x.transpose(0, 1) if module.batch_first else x
+    h0, c0 = (None, None) if hx is None else _states(way.shape.kind, hx, batched)
+    y, h_n, c_n = run(module, x, h0, c0, way.shape, way.autocast, flat)
+    return _shaped(module, way.shape.kind, batched, y, h_n, c_n)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How calls of one kind are run; the variant of the shape may be cudnn."""
+
+    shape: Shape
+    autocast: torch.dtype | None
+
+
+def _plain_weights(module: Any) -> list[Tensor] | None:
+    """Its weights, where all are parameters of one type on one device: then memory can be read as it lies."""
+    names, held = module._flat_weights_names, module._parameters
+    try:
+        flat = [held[name] for name in names]
+    except KeyError:  # made anew with every call
+        return None
+    dtype, device = flat[0].dtype, flat[0].device
+    for one in flat:
+        if type(one) is not torch.nn.Parameter or one.dtype != dtype or one.device != device:
+            return None
+    return flat if len(flat) == len(module._flat_weights) else None
+
+
+def _quick_key(module: Any, given: Any, weight: Tensor) -> tuple[Any, ...] | None:
+    """All that decides about the way but hx; None where it has to be looked at closely."""
+    if type(given) is not Tensor or torch._C._get_tracing_state() is not None:
+        return None
+    return (
+        given.shape, given.dtype, given.device, weight.dtype, weight.device, isinstance(module, torch.nn.LSTM),
+        module.input_size, module.hidden_size, module.num_layers, module.bidirectional, module.bias, module.batch_first,
+        module.dropout if module.training else 0, module.proj_size, is_exact(module), torch.is_autocast_enabled("cuda"),
+        torch.is_grad_enabled(), choosing.forced_name(),
+    )  # fmt: skip
+
+
+def _way(module: Any, given: Any, hx: Any, quick: tuple[Any, ...] | None) -> Way | None:
+    """None where torch.nn's path has to be taken. Remembered by its quick key once the choice is made for good."""
     why = why_not(module, given, hx)
     if why is not None:
         if not torch.compiler.is_compiling():
             tell(f"{type(module).__name__} uses torch.nn's path: {why}")
-        return plain(given, hx)
+        return None
     kind = "lstm" if isinstance(module, torch.nn.LSTM) else "gru"
     x = given if given.dim() == 3 else given.unsqueeze(0 if module.batch_first else 1)
     x = x.transpose(0, 1) if module.batch_first else x
-    exact = is_exact(module)
-    autocast = _autocast_dtype()
-    variant = _variant(traits(module, kind, x, exact, autocast), x.device)
-    if variant == choosing.CUDNN:
-        return plain(given, hx)
-    h0, c0 = _states(kind, hx, given.dim() == 3)
-    y, h_n, c_n = run(module, kind, x, h0, c0, variant, exact, autocast)
-    return _shaped(module, kind, given.dim() == 3, y, h_n, c_n)
+    exact, autocast = is_exact(module), _autocast_dtype()
+    found = traits(module, kind, x, exact, autocast)
+    way = Way(shape_of(module, kind, exact, _variant(found, x.device)), autocast)
+    if quick is not None and choosing.is_settled(found, x.device):
+        choosing.remember(quick, way)
+    return way
+
+
+def shape_of(module: Any, kind: str, exact: bool, variant: str) -> Shape:
+    return Shape(
+        kind, module.num_layers, 2 if module.bidirectional else 1, module.hidden_size, module.bias,
+        float(module.dropout) if module.training else 0.0, exact, variant,
+    )  # fmt: skip
 
 
 def run(
-    module: Any, kind: str, x: Tensor, h0: Tensor | None, c0: Tensor | None, variant: str, exact: bool,
-    autocast: torch.dtype | None,
+    module: Any, x: Tensor, h0: Tensor | None, c0: Tensor | None, shape: Shape, autocast: torch.dtype | None = None,
+    plain: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, h_n, c_n of a module that why_not has nothing against; x has time first."""
+    """y, h_n, c_n of a module that why_not has nothing against; x has time first. `plain`: its weights, if known."""
+    compiling = plain is None and torch.compiler.is_compiling()
+    flat = plain or [getattr(module, name) for name in module._flat_weights_names]  # a parametrization makes them anew
+    if x.dtype == torch.float32 == flat[0].dtype and autocast is None:
+        return recurrent(shape, Given(_dense(x, shape, compiling), h0, c0, flat), compiling)
     wanted = autocast or x.dtype
     inside = torch.float64 if x.dtype == torch.float64 else torch.float32  # low precision accumulates in float32
-    flat = [getattr(module, name) for name in module._flat_weights_names]
     given = Given(
-        x.to(inside).contiguous(),
+        _dense(x.to(inside), shape, compiling),
         None if h0 is None else h0.to(inside),
         None if c0 is None else c0.to(inside),
         [one.to(inside) for one in flat],
     )
-    shape = Shape(
-        kind, module.num_layers, 2 if module.bidirectional else 1, module.hidden_size, module.bias,
-        float(module.dropout) if module.training else 0.0, exact, variant,
-    )  # fmt: skip
-    y, h_n, c_n = recurrent(shape, given)
+    y, h_n, c_n = recurrent(shape, given, compiling)
     return y.to(wanted), h_n.to(wanted), c_n.to(wanted)
+
+
+def _dense(x: Tensor, shape: Shape, compiling: bool) -> Tensor:
+    """The kernels that multiply the inputs themselves read them in any order of steps and rows."""
+    walked = not compiling and shape.by_cuda and x.shape[2] <= WALKED_AT_MOST and x.stride(2) == 1
+    return x if walked else x.contiguous()
 
 
 def _states(kind: str, hx: Any, batched: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -179,6 +244,9 @@ def _of_options(module: Any) -> str | None:
 
 def _of_place(module: Any, given: Tensor) -> str | None:
     weight = module.weight_hh_l0
+    others = [getattr(module, name) for name in module._flat_weights_names]
+    if any(one.device != weight.device or one.dtype != weight.dtype for one in others):
+        return "weights of several types or devices"
     if choosing.is_forced():
         return None
     if given.device.type != "cuda" or torch.version.cuda is None:
@@ -206,6 +274,8 @@ def _of_shapes(module: Any, given: Tensor, hx: Any) -> str | None:
     fits = len(states) == (2 if lstm else 1) and all(
         isinstance(one, Tensor) and tuple(one.shape) == wanted and one.device == given.device for one in states
     )
+    if fits and _autocast_dtype() is None and any(one.dtype != given.dtype for one in states):
+        return "states of another type"
     return None if fits else "states of another shape"
 
 

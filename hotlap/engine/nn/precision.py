@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 
+CUDA = torch.version.cuda is not None
+_get: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # the newer setting, from torch 2.9
+_set: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
+
 
 class products:  # noqa: N801 used like a function: with products(exact)
     """float32 products inside use TF32, as cuDNN's do, unless exact; the program's setting is put back afterwards.
 
-    The setting is one for the whole process: another thread's product in between is rounded as ours.
+    The setting is one for the whole process: another thread's product in between is rounded as ours. It is read and
+    written without torch.backends, whose attributes cost the host as much as a product does.
     """
+
+    __slots__ = ("_before", "_medium", "_newer", "_wanted")
 
     def __init__(self, exact: bool) -> None:
         self._wanted = not exact
-        self._undo: list[Callable[[], Any]] = []
+        self._before: bool | None = None  # of the older setting, where it has to be put back
+        self._newer: str | None = None
+        self._medium = False
 
     def __enter__(self) -> None:
-        if not torch.cuda.is_available():
+        if not CUDA:
             return
-        matmul = torch.backends.cuda.matmul
-        newer = getattr(matmul, "fp32_precision", None)
         try:
-            before = matmul.allow_tf32
+            before = torch._C._get_cublas_allow_tf32()
         except RuntimeError:  # the program uses the newer setting, and then reading the older one is an error
-            wanted = "tf32" if self._wanted else "ieee"
-            if newer != wanted:
-                self._undo.append(partial(setattr, matmul, "fp32_precision", newer))
-                matmul.fp32_precision = wanted
+            self._by_the_newer()
             return
-        if before != self._wanted:
-            if newer is not None:
-                self._undo.append(partial(setattr, matmul, "fp32_precision", newer))
-            if torch.get_float32_matmul_precision() == "medium":
-                self._undo.append(partial(torch.set_float32_matmul_precision, "medium"))
-            self._undo.append(partial(setattr, matmul, "allow_tf32", before))
-            matmul.allow_tf32 = self._wanted
+        if before == self._wanted:
+            return
+        self._before, self._newer = before, None if _get is None else _get("cuda", "matmul")
+        self._medium = before and torch.get_float32_matmul_precision() == "medium"
+        torch._C._set_cublas_allow_tf32(self._wanted)
+
+    def _by_the_newer(self) -> None:
+        wanted, found = "tf32" if self._wanted else "ieee", _get("cuda", "matmul")
+        if found != wanted:
+            self._newer = found
+            _set("cuda", "matmul", wanted)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._undo:
-            self._undo.pop()()
+        if self._before is not None:
+            torch._C._set_cublas_allow_tf32(self._before)
+            if self._medium:
+                torch.set_float32_matmul_precision("medium")
+        if self._newer is not None:
+            _set("cuda", "matmul", self._newer)

@@ -1,4 +1,4 @@
-"""All layers and directions of an LSTM or GRU, forward.
+"""All layers and directions of an LSTM or GRU, forward, in plain torch or by Triton; direct.py is for CUDA kernels.
 
 Products with the inputs are single large products outside the walks. Gates are not kept for backward, which makes them
 again (see unwind.py), except those of the last walk: the first walk backward would need the same memory at once. What
@@ -7,6 +7,7 @@ is kept are the hidden states of all layers, the cells of an LSTM and one byte o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,10 +35,20 @@ class Shape:
         return 4 if self.kind == "lstm" else 3
 
     @property
+    def by_cuda(self) -> bool:
+        return self.variant.startswith("cuda")
+
+    @property
+    def kept_width(self) -> int:
+        """Floats of each row that forward leaves for backward: cells, and by the CUDA kernels the gates."""
+        cells = 1 if self.kind == "lstm" else 0
+        return self.hidden * (cells + 4 * self.by_cuda)
+
+    @property
     def states(self) -> int:
         return self.layers * self.directions
 
-    def weights(self, flat: list[Tensor], state: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    def weights(self, flat: Sequence[Tensor], state: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Of inputs, of states, and both biases."""
         each = 4 if self.bias else 2
         mine = flat[each * state :][:each]
@@ -52,7 +63,7 @@ class Kept:
     h_n: Tensor
     c_n: Tensor  # empty for a GRU
     inner: Tensor  # hidden states of all layers but the last
-    cells: Tensor  # of all layers and directions; empty for a GRU and where nothing goes backward
+    cells: Tensor  # of all layers and directions, by the CUDA kernels with the gates; empty where none are needed
     masks: Tensor  # of dropout between layers; empty without
     gates: Tensor | None = None  # of the last walk; backward begins with it and needs its memory anyway
 
@@ -62,11 +73,10 @@ class Given:
     x: Tensor  # steps × batch × features
     h0: Tensor | None  # (layers × directions) × batch × hidden
     c0: Tensor | None
-    flat: list[Tensor]  # weights as torch.nn lists them
+    flat: Sequence[Tensor]  # weights as torch.nn lists them
 
 
-def forward(shape: Shape, given: Given, keep: bool, keep_gates: bool = False) -> Kept:
-    kept = allocate(shape, given.x, keep)
+def forward(shape: Shape, given: Given, kept: Kept, keep_gates: bool = False) -> Kept:
     last_state = shape.states - 1 if keep_gates else -1
     x = given.x
     for layer in range(shape.layers):
@@ -84,14 +94,16 @@ def forward(shape: Shape, given: Given, keep: bool, keep_gates: bool = False) ->
 
 
 def allocate(shape: Shape, x: Tensor, keep: bool) -> Kept:
+    """What is not there is empty."""
     steps, batch = x.shape[0], x.shape[1]
     wide, inner, lstm = shape.hidden * shape.directions, shape.layers - 1, shape.kind == "lstm"
+    width = shape.kept_width if keep else 0
     return Kept(
         y=x.new_empty(steps, batch, wide),
         h_n=x.new_empty(shape.states, batch, shape.hidden),
         c_n=x.new_empty(shape.states if lstm else 0, batch, shape.hidden),
         inner=x.new_empty(inner, steps, batch, wide),
-        cells=x.new_empty(shape.states if lstm and keep else 0, steps, batch, shape.hidden),
+        cells=x.new_empty(shape.states if width else 0, steps, batch, width),
         masks=x.new_empty(inner if shape.dropout > 0 else 0, steps, batch, wide, dtype=torch.bool),
     )
 

@@ -1,4 +1,4 @@
-"""All layers and directions of an LSTM or GRU, backward.
+"""All layers and directions of an LSTM or GRU, backward, in plain torch or by Triton; see stack.py.
 
 Per layer and direction: the gates are made again as large products, the walk turns them into their gradients in place,
 and the gradients of weights and inputs are large products of those. Nothing is added in an order that could change.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,17 +31,25 @@ class Incoming:
 @dataclass
 class Gradients:
     x: Tensor | None
-    h0: Tensor
-    c0: Tensor  # empty for a GRU
+    h0: Tensor | None
+    c0: Tensor | None  # empty or None for a GRU
     flat: list[Tensor]  # of the weights, as torch.nn lists them
 
 
-def backward(shape: Shape, given: Given, kept: Kept, coming: Incoming, needs_x: bool) -> Gradients:
+class Needs(NamedTuple):
+    """Which gradients are asked for, besides those of the weights."""
+
+    x: bool
+    h0: bool = True
+    c0: bool = True
+
+
+def backward(shape: Shape, given: Given, kept: Kept, coming: Incoming, needs: Needs) -> Gradients:
     made = Gradients(None, torch.empty_like(kept.h_n), torch.empty_like(kept.c_n), [])
     dy = coming.y
     by_state: list[list[Tensor]] = [[] for _ in range(shape.states)]
     for layer in range(shape.layers - 1, -1, -1):
-        x = _input(shape, given, kept, layer)
+        x = input_of(shape, given, kept, layer)
         y = kept.y if layer == shape.layers - 1 else kept.inner[layer]
         dx: Tensor | None = None
         for direction in reversed(range(shape.directions)):  # the last walked has its gates still
@@ -49,11 +58,11 @@ def backward(shape: Shape, given: Given, kept: Kept, coming: Incoming, needs_x: 
             kept.gates = None  # of the first walk backward only
             parts = one.walk(kept, coming, dy, made)
             by_state[state] = one.weight_gradients(parts)
-            if layer > 0 or needs_x:
+            if layer > 0 or needs.x:
                 dx = one.input_gradient(dx)
-        dy = _through_dropout(shape, kept, layer, dx)
+        dy = through_dropout(shape, kept, layer, dx)
     made.flat = [each for weights in by_state for each in weights]
-    made.x = dy if needs_x else None
+    made.x = dy if needs.x else None
     return made
 
 
@@ -61,14 +70,14 @@ def _scale(shape: Shape) -> float:
     return 0.0 if shape.dropout == 1 else 1 / (1 - shape.dropout)
 
 
-def _input(shape: Shape, given: Given, kept: Kept, layer: int) -> Tensor:
+def input_of(shape: Shape, given: Given, kept: Kept, layer: int) -> Tensor:
     if layer == 0:
         return given.x
     y = kept.inner[layer - 1]
     return y * kept.masks[layer - 1] * _scale(shape) if shape.dropout > 0 else y
 
 
-def _through_dropout(shape: Shape, kept: Kept, layer: int, dx: Tensor | None) -> Tensor | None:
+def through_dropout(shape: Shape, kept: Kept, layer: int, dx: Tensor | None) -> Tensor | None:
     if dx is None or layer == 0 or shape.dropout == 0:
         return dx
     return dx.mul_(kept.masks[layer - 1]).mul_(_scale(shape))
@@ -139,7 +148,7 @@ class Layer:
             dy=None if dy is None else side(self.shape, dy, state),
             dh_n=at(coming.h_n, state),
             dc_n=at(coming.c_n, state),
-            dh0=made.h0[state],
+            dh0=at(made.h0, state),
             dc0=at(made.c0, state),
         )
         return walk.backward(self.shape.variant, one)

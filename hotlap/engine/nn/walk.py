@@ -1,4 +1,4 @@
-"""One walk over all steps of one layer in one direction: what goes in and comes out, and who does it.
+"""One walk over all steps of one layer in one direction, in plain torch or by Triton: what goes in and comes out.
 
 Forward, `gates` holds the products of the inputs (no biases) and `y`, `cells`, `h_n`, `c_n` are filled. Backward,
 `gates` holds all products, of inputs and states, and is overwritten by their gradients; for a GRU these are r, z, n of
@@ -57,11 +57,7 @@ class Walk:
 def forward(name: str, walk: Walk) -> None:
     """By the variant of this name."""
     variant = parse(name)
-    if variant.engine == "cuda":
-        from hotlap.engine.nn import cuda_walk
-
-        cuda_walk.launch(variant, walk, backward=False)
-    elif variant.engine == "triton":
+    if variant.engine == "triton":
         from hotlap.engine.nn import triton_walk
 
         triton_walk.forward(variant, walk)
@@ -72,10 +68,6 @@ def forward(name: str, walk: Walk) -> None:
 def backward(name: str, walk: Walk) -> Tensor:
     """Gradients of the biases, as n × (4 × hidden) parts to be summed in order."""
     variant = parse(name)
-    if variant.engine == "cuda":
-        from hotlap.engine.nn import cuda_walk
-
-        return cuda_walk.launch(variant, walk, backward=True)
     if variant.engine == "triton":
         from hotlap.engine.nn import triton_walk
 

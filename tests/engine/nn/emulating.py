@@ -1,4 +1,4 @@
-"""kernels.cu compiled for the CPU by the C++ compiler and run thread by thread: the very source that a GPU gets."""
+"""The CUDA kernels' very source, compiled for the CPU by the C++ compiler and run thread by thread."""
 
 from __future__ import annotations
 
@@ -7,39 +7,47 @@ import hashlib
 import os
 import subprocess
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from hotlap.engine.nn import cuda_walk
-from hotlap.engine.nn.geometry import Layout
+from hotlap.engine.nn import cuda_walk, plans
 
 HERE = Path(__file__).parent
 COMPILER = os.environ.get("CXX", "g++")
 
 
 @cache
-def library(found: Layout) -> ctypes.CDLL:
+def library(found: cuda_walk.Laid) -> ctypes.CDLL:
     """Compiled once and kept for the next run, by content."""
-    defines = found.defines
-    texts = (HERE / "emulator.cpp").read_bytes(), cuda_walk.SOURCE.read_bytes(), " ".join(defines).encode()
-    name = hashlib.sha256(b"\0".join(texts)).hexdigest()[:24]
+    _, *sources = cuda_walk.files(found)
+    entry = "".join(f'#include "{name}"\n' for name in ("emulator.cpp", *sources, "emulated.cpp"))
+    texts = [(HERE / name).read_text() for name in ("emulator.cpp", "emulated.cpp")]
+    parts = (entry, *texts, cuda_walk.source(found), *found.defines)
+    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     path = Path(tempfile.gettempdir()) / f"hotlap-emulated-{os.getuid()}" / f"{name}.so"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         built = path.with_suffix(f".{os.getpid()}")
-        includes = f"-I{cuda_walk.SOURCE.parent}"
-        flags = ("-O0", "-shared", "-fPIC", "-std=c++17", "-w")
-        subprocess.run([COMPILER, *flags, includes, *defines, str(HERE / "emulator.cpp"), "-o", str(built)], check=True)
+        flags = ("-O0", "-shared", "-fPIC", "-std=c++17", "-w", f"-I{HERE}", f"-I{cuda_walk.HERE}", *found.defines)
+        command = [COMPILER, *flags, "-x", "c++", "-", "-o", str(built)]
+        subprocess.run(command, input=entry.encode(), check=True)
         built.replace(path)
     return ctypes.CDLL(str(path))
 
 
-def launch(variant, walk, backward, round_to_tf32=False):
-    """As cuda_walk.launch, on the CPU."""
-    found = cuda_walk.needed(variant, walk, backward)
-    clusters = found.clusters(walk.batch)
-    parts = walk.gates.new_full((clusters if backward else 0, 4 * walk.hidden), float("nan"))
-    given, alive = cuda_walk.arguments(walk, parts if backward else None)
-    assert all(one.dtype.itemsize == 4 for one in alive)
-    library(found).run(ctypes.byref(given), clusters, found.shared_bytes // 4, int(round_to_tf32))
-    return parts
+class Kernel:
+    def __init__(self, found, device, round_to_tf32=False):
+        self.found, self.rounded = found, round_to_tf32
+
+    def launch(self, blocks, threads, stream, given):
+        assert threads == self.found.threads
+        cluster = self.found.variant.cluster if hasattr(self.found, "variant") else 1
+        floats = self.found.shared_bytes // 4
+        library(self.found).run(ctypes.c_char_p(given), blocks // cluster, floats, int(self.rounded))
+
+
+def on_cpu(monkeypatch, round_to_tf32=False):
+    """All kernels of this test run here."""
+    monkeypatch.setattr(plans, "kernel", partial(Kernel, round_to_tf32=round_to_tf32))
+    monkeypatch.setattr(cuda_walk, "stream_of", lambda device: 0)
+    plans.planned.cache_clear()

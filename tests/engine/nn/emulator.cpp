@@ -30,8 +30,8 @@ long block_arrivals[CLUSTER], cluster_arrivals, warp_arrivals[kWarps];
 float a_of[kThreads][4], b_of[kThreads][2];
 
 void yield() { swapcontext(&fibers[current].context, &scheduler); }
-void wait(long& arrivals, long& waits, long size) {
-  ++arrivals;
+void wait(long& arrivals, long& waits, long size, int arriving = 1) {
+  arrivals += arriving;
   ++waits;
   for (long spins = 0; arrivals < waits * size; ++spins) {
     if (spins > 100000) {
@@ -52,8 +52,13 @@ inline int block_index() { return emulated::cluster * CLUSTER + cluster_rank(); 
 inline void block_barrier() {
   emulated::wait(emulated::block_arrivals[cluster_rank()], emulated::fibers[emulated::current].block_waits, THREADS);
 }
+inline void cluster_arrive() { ++emulated::cluster_arrivals; }
+inline void cluster_wait() {
+  emulated::wait(emulated::cluster_arrivals, emulated::fibers[emulated::current].cluster_waits, emulated::kThreads, 0);
+}
 inline void cluster_barrier() {
-  emulated::wait(emulated::cluster_arrivals, emulated::fibers[emulated::current].cluster_waits, emulated::kThreads);
+  cluster_arrive();
+  cluster_wait();
 }
 inline void put_everywhere(float* address, float value) {
   long offset = address - emulated::block_memory(cluster_rank());
@@ -83,53 +88,7 @@ inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
   }
   warp_barrier();
 }
-inline void fetch(const float*) {}
+inline void fetch(const float* address) { (void)*(const volatile float*)address; }  // announced is what will be read
 inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 inline float tangent(float x) { return tanhf(x); }
 #define KERNEL static void
-
-#include "kernels.cu"
-
-static Walk the_walk;
-static void enter() {
-#if BACKWARD
-  rnn_backward(the_walk);
-#else
-  rnn_forward(the_walk);
-#endif
-  emulated::fibers[emulated::current].done = true;
-}
-
-extern "C" void run(const Walk* walk, int clusters, int floats, int round_to_tf32) {
-  using namespace emulated;
-  constexpr size_t stack = 256 << 10;
-  the_walk = *walk;
-  shared_floats = floats;
-  rounding = round_to_tf32;
-  stacks = (char*)malloc(stack * kThreads);
-  shared = (float*)malloc(sizeof(float) * floats * CLUSTER);
-  for (cluster = 0; cluster < clusters; ++cluster) {
-    for (int i = 0; i < floats * CLUSTER; ++i) shared[i] = NAN;
-    memset(block_arrivals, 0, sizeof block_arrivals);
-    memset(warp_arrivals, 0, sizeof warp_arrivals);
-    cluster_arrivals = 0;
-    memset(fibers, 0, sizeof fibers);
-    for (int i = 0; i < kThreads; ++i) {
-      getcontext(&fibers[i].context);
-      fibers[i].context.uc_stack.ss_sp = stacks + stack * i;
-      fibers[i].context.uc_stack.ss_size = stack;
-      fibers[i].context.uc_link = &scheduler;
-      makecontext(&fibers[i].context, enter, 0);
-    }
-    for (int left = kThreads; left > 0;) {
-      left = 0;
-      for (current = 0; current < kThreads; ++current)
-        if (!fibers[current].done) {
-          swapcontext(&scheduler, &fibers[current].context);
-          left += !fibers[current].done;
-        }
-    }
-  }
-  free(stacks);
-  free(shared);
-}

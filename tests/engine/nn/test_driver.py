@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import re
-from types import SimpleNamespace
+import struct
 
 import pytest
 import torch
 
-from hotlap.engine.nn import cuda_walk, driver, walk
+from hotlap.engine import nn as ours
+from hotlap.engine.nn import choosing, cuda_walk, driver, plans
 from hotlap.engine.nn.geometry import layout, parse
 
-SIZE = ctypes.sizeof(cuda_walk.Arguments)
+SIZE = struct.calcsize("19Q5q4i")
 OURS, ANOTHER = 4711, 0xDEADBEEF_00000000  # a pointer that is no int
 
 
@@ -33,6 +34,10 @@ class Driver:
         context._obj.value = self.contexts[-1] if self.contexts else None
         return 0
 
+    def cuCtxSetCurrent(self, context):
+        self.contexts[-1:] = [context]
+        return 0
+
     def cuCtxPushCurrent_v2(self, context):
         self.contexts.append(context)
         return 0
@@ -46,8 +51,11 @@ class Driver:
         return 0 if self.contexts[-1:] == [OURS] else 201
 
     def cuLaunchKernel(self, function, *given):
-        self.launched.append((*given, cuda_walk.Arguments.from_buffer_copy(ctypes.string_at(given[8][0], SIZE))))
-        return 0 if self.contexts[-1:] == [OURS] else 201
+        if self.contexts[-1:] != [OURS]:
+            return 201
+        lies = ctypes.cast(given[8], ctypes.POINTER(ctypes.c_void_p))[0]
+        self.launched.append((*given, ctypes.string_at(lies, SIZE)))
+        return 0
 
     def cuGetErrorString(self, result, text):
         text._obj.value = b"invalid device context"
@@ -56,10 +64,12 @@ class Driver:
 
 @pytest.fixture
 def fake(monkeypatch):
-    made, caches = Driver(), (driver.primary, cuda_walk.kernel)
+    """A driver; the layers it is for are on the CPU."""
+    made, caches = Driver(), (driver.primary, cuda_walk.kernel, plans.planned)
     monkeypatch.setattr(driver, "driver", lambda: made)
     monkeypatch.setattr(cuda_walk, "binary", lambda found, device: b"machine code")
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+    monkeypatch.setattr(cuda_walk, "stream_of", lambda device: 77)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for one in caches:
         one.cache_clear()
     yield made
@@ -67,46 +77,61 @@ def fake(monkeypatch):
         one.cache_clear()
 
 
-def a_walk():
-    state, y = torch.zeros(5, 64), torch.zeros(3, 5, 64)
-    one = walk.Walk("lstm", False, False, torch.zeros(3, 5, 256), torch.zeros(256, 64), None, None, None, None, y, None)
-    one.h_n = one.c_n = state
-    return one
+def forward(variant="cuda:fma:r2:c1:b1", layer=None):
+    x = torch.zeros(3, 5, 4)
+    with choosing.forced(variant), torch.no_grad():
+        (layer or ours.LSTM(4, 64))(x)
+    return x
 
 
-def test_a_kernel_is_launched_with_the_tensors_of_the_walk_on_the_current_stream(fake):
-    one, variant = a_walk(), parse("cuda:fma:r2:c4:b1")
-    cuda_walk.launch(variant, one, backward=False)
-    found = layout("lstm", 64, variant, False, False)
+def test_a_kernel_is_launched_with_the_tensors_of_the_layer_on_the_current_stream(fake):
+    layer = ours.LSTM(4, 64)
+    x = forward("cuda:fma:r2:c4:b1", layer)
+    found = layout("lstm", 64, parse("cuda:fma:r2:c4:b1"), False, False, 4)
     ((*grid, stream, _, extra, given),) = fake.launched
     assert grid == [12, 1, 1, found.threads, 1, 1, found.shared_bytes]  # three groups of two rows, four blocks each
     assert (stream, extra) == (77, None)
-    assert (given.batch, given.steps, given.gates) == (5, 3, one.gates.data_ptr())
+    told = dict(zip((one for part in cuda_walk.WALK for one in part), struct.unpack("19Q5q4i", given), strict=True))
+    assert (told["steps"], told["batch"], told["x_step"], told["x_row"], told["y_row"]) == (3, 5, 20, 4, 64)
+    assert (told["x"], told["weight"], told["kept"]) == (x.data_ptr(), layer.weight_hh_l0.data_ptr(), 0)
 
 
+def test_forward_and_backward_are_three_launches(fake):
+    """The walks, and one that adds up what they left; few features are multiplied inside the walks."""
+    layer = ours.LSTM(4, 16)
+    with choosing.forced("cuda:fma:r2:c1:b1"):
+        fake.contexts = [OURS]
+        layer(torch.zeros(3, 5, 4))[0].sum().backward()
+    assert len(fake.launched) == 3
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("before", [[], [OURS], [ANOTHER]])
-def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was(fake, before):
-    """A thread of autograd's that did nothing on the GPU yet has none; a second GPU has another."""
+def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was(fake, before, gpus, monkeypatch):
+    """A second GPU has another. A thread of autograd's that did nothing yet has none, and keeps the only GPU's."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     fake.contexts = list(before)
     for _ in range(2):
-        cuda_walk.launch(parse("cuda:fma:r2:c1:b1"), a_walk(), backward=False)
+        forward()
     assert len(fake.launched) == 2
-    assert fake.told.count("cuModuleLoadData") == 1
-    assert fake.contexts == before
+    assert fake.told.count("cuModuleLoadData") == 3  # forward, backward and sums
+    assert fake.contexts == ([OURS] if gpus == 1 and not before else before)
 
 
 def test_what_the_driver_refuses_is_said_with_its_name(fake, monkeypatch):
     monkeypatch.setattr(driver, "primary", lambda device: ANOTHER)
     with pytest.raises(RuntimeError, match="CUDA error 201 in cuModuleLoadData: invalid device context"):
-        cuda_walk.launch(parse("cuda:fma:r2:c1:b1"), a_walk(), backward=False)
+        forward()
 
 
-def test_the_arguments_lie_as_the_kernel_reads_them():
-    """`struct Walk`: pointers and long longs of 8 bytes, then ints of 4, with nothing between them."""
-    fields = [name for name, *_ in cuda_walk.Arguments._fields_]
-    offsets = [getattr(cuda_walk.Arguments, name).offset for name in fields]
-    assert offsets == [*range(0, 8 * 20, 8), *range(8 * 20, 8 * 20 + 4 * 4, 4)]
-    assert SIZE == 8 * 20 + 4 * 4
-    struct = cuda_walk.SOURCE.read_text(encoding="utf-8").partition("struct Walk {")[2].partition("};")[0]
-    declared = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", struct))
-    assert declared == fields
+@pytest.mark.parametrize(("name", "file"), [("Walk", "kernels.cu"), ("Sums", "sums.cu")])
+def test_the_arguments_lie_as_the_kernel_reads_them(name, file):
+    """Pointers and long longs of 8 bytes, then an even number of ints of 4: nothing between them and nothing behind."""
+    pointers, strides, numbers = getattr(cuda_walk, name.upper())
+    size = 8 * len(pointers) + 8 * len(strides) + 4 * len(numbers)
+    assert cuda_walk.packer(pointers, strides, numbers).size == size
+    assert size % 8 == 0
+    struct_ = (cuda_walk.HERE / file).read_text(encoding="utf-8").partition(f"struct {name} {{")[2].partition("};")[0]
+    declared = re.sub(r"//.*", "", struct_)
+    assert re.findall(r"(\w+)(?=[,;])", declared) == [*pointers, *strides, *numbers]
+    assert re.findall(r"float\* (\w+);", declared) == pointers

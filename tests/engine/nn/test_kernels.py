@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from hotlap.engine.nn import cuda_walk
 from hotlap.engine.nn.candidates import Chip, likely
 from hotlap.engine.nn.geometry import SHARED_AT_MOST, layout, parse
 from tests.engine.nn import emulating
@@ -24,10 +23,13 @@ needs_compiler = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, re
         ("gru", "cuda:fma:r3:c2:b1:k2", 29, 4),
         ("lstm", "cuda:mma:r16:c2:b1", 24, 17),
         ("gru", "cuda:mma:r8:c1:b1", 16, 9),
+        ("lstm", "cuda:fma:r16:c1:b1", 10, 17),  # threads with several elements, of several units
+        ("lstm", "cuda:mma:r32:c2:b1", 24, 3),  # of one unit
+        ("gru", "cuda:mma:r32:c2:b1", 24, 33),  # and too many to be stored late
     ],
 )
 def test_cuda_kernels_compute_what_torch_does(monkeypatch, kind, variant, hidden, batch):
-    monkeypatch.setattr(cuda_walk, "launch", emulating.launch)
+    emulating.on_cpu(monkeypatch)
     one_case(kind, variant, hidden, batch, 2e-6)
     one_case(kind, variant, hidden, 1, 2e-6, given=False, bidirectional=True)
     one_case(kind, variant, hidden, 2, 2e-6, num_layers=2, bias=False)
@@ -35,10 +37,7 @@ def test_cuda_kernels_compute_what_torch_does(monkeypatch, kind, variant, hidden
 
 @needs_compiler
 def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch):
-    def rounded(variant, walk, backward):
-        return emulating.launch(variant, walk, backward, round_to_tf32=True)
-
-    monkeypatch.setattr(cuda_walk, "launch", rounded)
+    emulating.on_cpu(monkeypatch, round_to_tf32=True)
     one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-3)
     with pytest.raises(AssertionError, match="is off by"):
         one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-6)

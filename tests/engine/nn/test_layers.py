@@ -146,11 +146,14 @@ def test_low_precision_accumulates_in_float32(kind, dtype):
 
 
 @kinds
-def test_under_autocast_outputs_are_float16_as_cudnns(kind, monkeypatch):
+def test_under_autocast_outputs_are_float16_as_cudnns(kind):
     """Also where autocast was asked for bfloat16: torch runs cuDNN's layers in float16 then."""
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: device_type == "cuda")
-    with choosing.forced("torch"):
-        y, last = KINDS[kind][0](3, 4)(torch.randn(5, 2, 3))
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with choosing.forced("torch"):
+            y, last = KINDS[kind][0](3, 4)(torch.randn(5, 2, 3))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
     assert {y.dtype, *(one.dtype for one in last)} == {torch.float16}
 
 
@@ -235,6 +238,62 @@ def test_packed_sequences_are_torchs(kind):
     assert torch.equal(found[0].batch_sizes, expected[0].batch_sizes)
 
 
+class Named(torch.Tensor):
+    """A tensor that may mean more than its numbers."""
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (torch.randn(5, 0, 3), "no inputs"),
+        (torch.randn(5, 2, 3).as_subclass(Named), "not a plain tensor"),
+        (torch.nn.utils.rnn.pack_sequence([torch.randn(5, 3)]), "packed sequences"),
+    ],
+)
+def test_what_is_not_ours_is_torchs_and_each_reason_is_said_once(kind, given, why, caplog, monkeypatch):
+    monkeypatch.setattr(modules, "_told", set())
+    caplog.set_level(logging.DEBUG, "hotlap.engine.nn")
+    layer = KINDS[kind][0](3, 4)
+    for _ in range(2):
+        with choosing.forced("torch"):
+            found = layer(given)
+        assert str(found) == str(KINDS[kind][1].forward(layer, given))
+    assert [one.message for one in caplog.records] == [f"{KINDS[kind][0].__name__} uses torch.nn's path: {why}"]
+
+
+@kinds
+def test_weights_of_several_types_are_torchs_to_refuse(kind):
+    """Kernels read memory as it lies: a weight of another type would be read as if it were float32."""
+    layer, x = KINDS[kind][0](3, 4), torch.randn(5, 2, 3)
+    with choosing.forced("torch"):
+        layer(x)
+        layer.bias_hh_l0 = torch.nn.Parameter(torch.zeros(len(layer.bias_hh_l0), dtype=torch.float64))
+        with pytest.raises((RuntimeError, ValueError)) as mine:
+            layer(x)
+    with pytest.raises((RuntimeError, ValueError)) as theirs:
+        KINDS[kind][1].forward(layer, x)
+    assert str(mine.value) == str(theirs.value)
+
+
+@kinds
+def test_what_a_layer_is_changes_with_its_settings(kind):
+    """A way once found is used again for the same call only."""
+    torch.manual_seed(0)
+    layer, x = KINDS[kind][0](3, 4, 2, dropout=0.5), torch.randn(5, 2, 3)
+    with choosing.forced("torch"):
+        trained = layer(x)[0]
+        assert not torch.equal(layer(x)[0], trained)
+        layer.eval()
+        for _ in range(2):
+            torch.testing.assert_close(layer(x)[0], KINDS[kind][1].forward(layer, x)[0])
+        layer.batch_first = True
+        torch.testing.assert_close(layer(x)[0], KINDS[kind][1].forward(layer, x)[0])
+        layer.double()
+        torch.testing.assert_close(layer(x.double())[0], KINDS[kind][1].forward(layer, x.double())[0])
+    assert torch.equal(layer(x.double())[0], KINDS[kind][1].forward(layer, x.double())[0])
+
+
 @kinds
 @pytest.mark.parametrize("shape", [(5, 2, 7), (3,), (1, 2, 3, 4)])
 def test_inputs_of_a_wrong_shape_raise_what_torch_raises(kind, shape):
@@ -251,6 +310,20 @@ def test_states_of_a_wrong_shape_raise_what_torch_raises(kind):
     hx = (wrong, wrong) if kind == "lstm" else wrong
     with choosing.forced("torch"), pytest.raises(RuntimeError, match=r"Expected hidden"):
         KINDS[kind][0](3, 4)(torch.randn(5, 2, 3), hx)
+
+
+@kinds
+def test_states_of_another_type_are_torchs(kind):
+    """Once a call without them was ours, too."""
+    layer, x, other = KINDS[kind][0](3, 4), torch.randn(5, 2, 3), torch.zeros(1, 2, 4, dtype=torch.float64)
+    hx = (other, other) if kind == "lstm" else other
+    with choosing.forced("torch"):
+        layer(x)
+        with pytest.raises((RuntimeError, ValueError)) as mine:
+            layer(x, hx)
+    with pytest.raises((RuntimeError, ValueError)) as theirs:
+        KINDS[kind][1].forward(layer, x, hx)
+    assert str(mine.value) == str(theirs.value)
 
 
 def test_projections_are_refused_when_the_layer_is_made():
