@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from hotlap.source import torch_names
@@ -21,6 +21,7 @@ from hotlap.source.terms import (
     TEXT,
     UNKNOWN,
     Term,
+    either,
     element,
     hosted,
     indexed,
@@ -33,6 +34,15 @@ from hotlap.source.terms import (
 _LARGEST_FAMILY = 40  # classes
 _GROUPS = ("tuple", "list", "dict")
 _DEEPEST = 24  # questions a question may lead to
+
+
+def _each(term: Term, change: Callable[[Term], Term]) -> Term:
+    """The change made to every part of what is known by now."""
+    if isinstance(term, tuple) and term[0] == "join":
+        return join(_each(term[1], change), _each(term[2], change))
+    if isinstance(term, tuple) and term[0] in _GROUPS:
+        return (term[0], *(_each(part, change) if part else part for part in term[1:]))
+    return change(term)
 
 
 class Answers(Names):
@@ -79,6 +89,8 @@ class Answers(Names):
             return ("instance", origin, term[1])
         if kind == "super":
             return ("instance", origin, term[1])
+        if kind in ("star", "held"):
+            return self._of_file(kind == "star", str(term[1]), origin)
         if kind == "param":
             return self._parameter(origin, str(term[1]), int(str(term[2])))
         if kind == "partial":
@@ -104,11 +116,38 @@ class Answers(Names):
             return self._part(base, int(str(term[2])))
         if kind == "join":
             return join(base, self.answer(term[2], origin))  # type: ignore[arg-type]
+        if kind in ("prefixed", "member"):
+            return self._prefixed(base, str(term[2])) if kind == "prefixed" else self._member(base, origin)
         if kind == "aside":
             return self._aside(base, term[1], origin)  # type: ignore[arg-type]
-        if is_thing(base) or (base == UNKNOWN and isinstance(term[1], tuple) and term[1][0] == "call"):
+        return self._placed(kind == "moved", base, term[1])  # type: ignore[arg-type]
+
+    def _placed(self, away: bool, base: Term, asked: Term) -> Term:
+        """After .to(device), .cuda() or .cpu()."""
+        unknown = away and base == UNKNOWN and isinstance(asked, tuple) and asked[0] == "call"
+        if is_thing(base) or unknown:
             return base  # build(…).to(device) may as well be a model
-        return moved(base) if kind == "moved" else hosted(base)
+        return _each(base, moved if away else hosted)
+
+    def _prefixed(self, base: Term, beginning: str) -> Term:
+        """getattr(self, "loss_" + name): any attribute of that beginning, of the class and of those that inherit."""
+        owner = self.class_of(base, "") if beginning else None
+        result: Term = UNKNOWN
+        for where, one in (*self.lineage(*owner), *self.heirs(*owner)) if owner is not None else ():
+            for name, term in one.attributes.items():
+                if name.startswith(beginning):
+                    result = join(result, self.answer(term, where))
+        return result
+
+    def _member(self, base: Term, origin: str) -> Term:
+        """getattr(module, name): any function or class of that file of the project."""
+        path = self.module_file(base[1], origin) if isinstance(base, tuple) and base[0] == "name" else None
+        if path is None:
+            return UNKNOWN
+        summary = self.files[path]
+        known: list[Term] = [("function", path, one) for one in summary.functions if one and "." not in one]
+        known += [("class", path, one) for one in summary.classes if "." not in one]
+        return either(known) if len(known) <= _LARGEST_FAMILY else UNKNOWN
 
     def _aside(self, base: Term, call: Term, origin: str) -> Term:
         """A model's output is on its own device, whatever went in; a function's where its arguments are."""
@@ -120,13 +159,41 @@ class Answers(Names):
     def _defined(self, term: tuple[object, ...], origin: str) -> Term:
         place = self._place(term, origin)
         if place is None:
-            return term if term[0] == "name" else UNKNOWN
+            return (self._variable(str(term[1]), origin) or term) if term[0] == "name" else UNKNOWN
         path, name = place
         summary = self.files[path]
         if name in summary.functions:
             return ("function", path, name)
         if name in summary.classes:
             return ("class", path, name)
+        return UNKNOWN
+
+    def _of_file(self, starred: bool, name: str, origin: str) -> Term:
+        """A table of the file; or what `from module import *` may have brought."""
+        if not starred:
+            return self.answer(self.files[origin].names.get(name, UNKNOWN), origin)
+        for star in self.files[origin].names:
+            if star[0] == "*":
+                full = ("name", f"{star[1:]}.{name}")
+                found = self.answer(full, origin)
+                if found not in (full, UNKNOWN):
+                    return found
+        return UNKNOWN
+
+    def _variable(self, name: str, origin: str, deep: int = 0) -> Term:
+        """What an imported name was set to where it is from: a table, an object, a device; or a part of it."""
+        parts = name.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            path = self.module_file(".".join(parts[:cut]), origin)
+            if path is None:
+                continue
+            found = self.files[path].names.get(parts[cut], UNKNOWN)
+            if isinstance(found, tuple) and found[0] == "name":
+                return self._variable(".".join((found[1], *parts[cut + 1 :])), path, deep + 1) if deep < 6 else UNKNOWN
+            result = self.answer(found, path)
+            for part in parts[cut + 1 :]:
+                result = self._attribute(result, part, path, UNKNOWN)
+            return result
         return UNKNOWN
 
     def _attribute(self, base: Term, name: str, origin: str, asked: Term) -> Term:
@@ -248,8 +315,11 @@ class Answers(Names):
     def _element(self, base: Term) -> Term:
         if isinstance(base, tuple) and base[0] == "instance":
             owner = self.files[base[1]].classes[base[2]]
-            method = self.method(base[1], owner, "__iter__") or self.method(base[1], owner, "__getitem__")
-            return element(self._returned(method)) if method and method.name.endswith("__iter__") else UNKNOWN
+            method = self.method(base[1], owner, "__next__")
+            if method is not None:
+                return self._returned(method)
+            method = self.method(base[1], owner, "__iter__")
+            return element(self._returned(method)) if method is not None else UNKNOWN
         return (
             UNKNOWN
             if isinstance(base, tuple) and base[0] in ("name", "function", "class")

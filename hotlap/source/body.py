@@ -100,11 +100,12 @@ class Body(Expressions):
 
     def _assign(self, node: ast.Assign) -> None:
         term = self.term(node.value)
-        rare = guards.is_rare_flag(node.value)
+        rare = guards.is_rare_flag(node.value, self.counters)
         for target in node.targets:
             loop = handed_by(node.value, self.loop_names)
             self.assign(target, RARELY if rare and isinstance(target, ast.Attribute) else term, loop)
             if isinstance(target, ast.Name):
+                self.set_in[target.id] = next((frame for frame in reversed(self.stack) if frame >= 0), -1)
                 self._note_list(target.id, node.value)
                 self._note_flag(target.id, node.value, rare)
 
@@ -194,6 +195,8 @@ class Body(Expressions):
         body, other = guards.guards(node, self.counters, self.rare_names)
         if body in (guards.NONE, MAYBE) and guards.leaves_loop(node.body) and any(frame >= 0 for frame in self.stack):
             body = FIRST
+        if body in (guards.NONE, MAYBE) and self._is_kept_empty(node):
+            body = FIRST
         body, other = self._asking(node.test, body, other)
         before = dict(self.names)
         self.guarded(node.body, body)
@@ -211,6 +214,12 @@ class Body(Expressions):
             return  # `if step % n: continue`, and then the optimizer's step: gradient accumulation
         if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
             self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
+
+    def _is_kept_empty(self, node: ast.If) -> bool:
+        """`if preds is None: preds = …` in a loop, of a name that was set before it: the first time only."""
+        name = guards.is_still_none(node.test)
+        here = next((frame for frame in reversed(self.stack) if frame >= 0), -1)
+        return bool(name) and here >= 0 and self.set_in.get(name, -1) != here and guards.sets(node.body, name)
 
     def _asking(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
         """Branches that depend on what a function or flag of the project says: how rare they are, only it can tell."""

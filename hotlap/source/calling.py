@@ -9,6 +9,7 @@ from hotlap.source.calls import (
     BACKWARDS,
     OF_MODULES,
     all_on_host,
+    beginning,
     container_method,
     is_library,
     is_on_device,
@@ -19,6 +20,7 @@ from hotlap.source.calls import (
     may_be_model,
     method_of_unknown,
     named_result,
+    names_host,
     prepared,
     runs_module,
     to_host,
@@ -26,9 +28,13 @@ from hotlap.source.calls import (
 )
 from hotlap.source.facts import Call, Function, Loop, Stack
 from hotlap.source.reader import Reader
-from hotlap.source.terms import MODULE, OPTIMIZER, TENSOR, UNKNOWN, Term, depth
+from hotlap.source.terms import DEEPEST, HOST_DEVICE, MODULE, OPTIMIZER, TENSOR, UNKNOWN, Term, depth, element
 
 _SUPER = ("name", "super")
+_MAP = ("name", "map")
+_NEXT = ("name", "next")
+_GETATTR = ("name", "getattr")
+_DEVICE = ("name", "torch.device")
 
 
 class Calling:
@@ -73,6 +79,10 @@ class Calling:
                 return found
         if callee == _SUPER and self.function.owner:
             return ("super", self.function.owner)
+        if callee == _GETATTR and len(arguments) > 1 and isinstance(arguments[0], tuple) and arguments[0][0] == "self":
+            return ("prefixed", arguments[0], beginning(node.args[1]))
+        if callee == _DEVICE and names_host(node):
+            return HOST_DEVICE
         result = self._result(callee, arguments, keywords)
         if result == OPTIMIZER:
             self.function.builds = True
@@ -85,6 +95,11 @@ class Calling:
         if not is_library(callee) or any(may_be_function(one) for one in (*arguments, *keywords.values())):
             given = tuple(keywords.items())
             self.function.calls.append(Call(callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad))
+            if callee == _MAP:
+                self._notice_map(node, arguments)
+        if callee == _NEXT and arguments and isinstance(arguments[0], tuple):
+            asked = ("attr", arguments[0], "__next__")
+            self.function.calls.append(Call(asked, node.lineno, self.stack, no_grad=self.no_grad))
         if self.loop_names:
             mark_use(node, self.loop_names, self.function.loops)
             self._mark_feeding(callee, arguments)
@@ -93,6 +108,11 @@ class Calling:
                 if frame >= 0:
                     self.function.loops[frame].models = True
                     self.function.loops[frame].quiet |= self.no_grad
+
+    def _notice_map(self, node: ast.Call, arguments: list[Term]) -> None:
+        """map(function, xs) calls it with every x."""
+        given = tuple(element(one) for one in arguments[1:])
+        self.function.calls.append(Call(arguments[0], node.lineno, self.stack, given, (), self.no_grad))
 
     def _notice_method(self, node: ast.Call, function: ast.Attribute, callee: Term) -> None:
         name = function.attr
@@ -144,7 +164,7 @@ class Calling:
             return TENSOR if callee in (MODULE, TENSOR) else UNKNOWN
         if callee[0] == "name":
             return named_result(callee[1], arguments, keywords)
-        result: Term = ("call", callee) if depth(callee) < 8 else UNKNOWN
+        result: Term = ("call", callee) if depth(callee) < DEEPEST else UNKNOWN
         return ("aside", result) if result and all_on_host(arguments) else result
 
     def _method_result(self, node: ast.Call, function: ast.Attribute, base: Term, arguments: list[Term]) -> Term | None:
@@ -154,9 +174,9 @@ class Calling:
             if found is not None:
                 return found
         if isinstance(base, str):
-            return torch_names.method(base, name, arguments, to_host(node))
+            return torch_names.method(base, name, arguments, to_host(node) or HOST_DEVICE in arguments)
         if base[0] in ("list", "dict"):
             return container_method(self.names, function, base, arguments)
         if base[0] == "name":
             return None
-        return method_of_unknown(base, name, node)
+        return method_of_unknown(base, name, to_host(node) or HOST_DEVICE in arguments)

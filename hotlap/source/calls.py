@@ -10,6 +10,7 @@ from hotlap.source.facts import Loop
 from hotlap.source.terms import (
     ACCELERATOR,
     BATCH,
+    DEEPEST,
     EXTENT,
     FILE,
     HOST,
@@ -45,6 +46,11 @@ OF_TENSORS = frozenset(
     "parameters mean sum max min format join split strip startswith endswith".split()
 )
 OF_MODULES = frozenset(("eval", "train", "parameters", "named_parameters"))  # nothing else has these, without arguments
+_KEEPING = frozenset(  # methods that give the same sort of thing: a question stays as short as it was
+    "detach clone float contiguous half double train eval requires_grad_ mean sum squeeze unsqueeze view reshape "
+    "permute transpose argmax sigmoid softmax log_softmax clamp exp sqrt abs long int bool any all flatten "
+    "repeat expand argmin norm pow relu tanh eq ne lt gt le ge mul div masked_fill".split()
+)
 BACKWARDS = frozenset(("backward", "manual_backward"))
 
 
@@ -56,18 +62,18 @@ def prepared(base: Term, arguments: list[Term]) -> Term | None:
     return placed[0] if len(placed) == 1 else ("tuple", *placed)
 
 
-def method_of_unknown(base: Term, name: str, node: ast.Call) -> Term | None:
+def method_of_unknown(base: Term, name: str, on_host: bool) -> Term | None:
     if name == "item":
         return NUMBER
     if name == "state_dict":
         return STATE
-    if name in torch_names.WEIGHTS:
+    if name in torch_names.WEIGHTS and name not in ("items", "values", "keys"):
         return torch_names.WEIGHTS[name]
     if name in ("to", "cuda"):
-        return hosted(base) if to_host(node) else moved(base)
+        return hosted(base) if on_host else moved(base)
     if name == "cpu":
         return hosted(base)
-    if name in ("detach", "clone", "float", "contiguous", "half", "double", "train", "eval", "requires_grad_"):
+    if name in _KEEPING:
         return base
     if name in torch_names.ONLY_TENSORS and name != "backward":
         return join(base, TENSOR) if base[0] == "call" else base
@@ -79,6 +85,21 @@ def to_host(node: ast.Call) -> bool:
         isinstance(one, ast.Constant) and one.value == "cpu"
         for one in (*node.args, *(word.value for word in node.keywords))
     )
+
+
+def beginning(node: ast.expr) -> str:
+    """What a text begins with, as far as it is written out: `"loss_" + name`, `f"loss_{name}"`."""
+    if isinstance(node, ast.BinOp):
+        return beginning(node.left)
+    if isinstance(node, ast.JoinedStr):
+        return beginning(node.values[0]) if node.values else ""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def names_host(node: ast.Call) -> bool:
+    """torch.device("cpu")."""
+    first = node.args[0] if node.args else None
+    return isinstance(first, ast.Constant) and str(first.value).startswith("cpu")
 
 
 def builtin(name: str, arguments: list[Term]) -> Term:
@@ -95,13 +116,22 @@ def builtin(name: str, arguments: list[Term]) -> Term:
         return element(first)
     if name in ("max", "min"):
         return element(first) if len(arguments) == 1 else join(first, arguments[1])
+    return element(first) if name == "next" else _several(name, first, arguments)
+
+
+def _several(name: str, first: Term, arguments: list[Term]) -> Term:
+    """Builtins that go over things, or give access to them."""
     if name == "enumerate":
         return ("enumerated", first)
     if name == "open":
         return FILE
-    if name == "zip":
-        return ("zipped", *arguments)
-    return element(first) if name == "next" else UNKNOWN
+    if name == "map":
+        return ("list", ("call", first)) if may_be_function(first) else UNKNOWN
+    if name == "filter":
+        return arguments[1] if len(arguments) > 1 else UNKNOWN
+    if name == "getattr":
+        return ("member", first) if isinstance(first, tuple) and first[0] == "name" else UNKNOWN
+    return ("zipped", *arguments) if name == "zip" else UNKNOWN
 
 
 def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term:
@@ -146,6 +176,8 @@ def may_be_model(callee: Term) -> bool:
 def is_on_device(term: Term) -> bool:
     if isinstance(term, tuple) and term[0] == "list":
         return is_on_device(term[1])
+    if isinstance(term, tuple) and term[0] == "join":  # moved, where there is a device
+        return any(map(is_on_device, term[1:]))
     return term == TENSOR or (isinstance(term, tuple) and term[0] == "moved")
 
 
@@ -233,4 +265,4 @@ def put(names: dict[str, Term], name: str, base: Term, added: Term) -> None:
     """Something goes into a container that has a name."""
     if isinstance(base, tuple) and base[0] in ("list", "dict"):
         whole = join(indexed(base), added)
-        names[name] = (base[0], whole if depth(whole) < 7 else UNKNOWN)
+        names[name] = (base[0], whole if depth(whole) < DEEPEST - 1 else UNKNOWN)

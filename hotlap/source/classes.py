@@ -72,18 +72,29 @@ class Classes:
                         found[place].append((path, owner))
         return found
 
-    def overrides(self, path: str, owner: Class, name: str) -> list[Reference]:
-        """The method in the classes that inherit from this one: what `self.method()` may run as well."""
-        found: list[Reference] = []
+    def heirs(self, path: str, owner: Class) -> Iterator[tuple[str, Class]]:
+        """Whoever inherits from a class, directly or not."""
         waiting, seen = [(path, owner.name)], {(path, owner.name)}
         while waiting:
             for where, heir in self._heirs.get(waiting.pop(), ()):
                 if (where, heir.name) not in seen:
                     seen.add((where, heir.name))
                     waiting.append((where, heir.name))
-                    if name in heir.methods:
-                        found.append(Reference(where, f"{heir.name}.{name}"))
+                    yield where, heir
+
+    def overrides(self, path: str, owner: Class, name: str) -> list[Reference]:
+        """The method in the classes that inherit from this one: what `self.method()` may run as well."""
+        every = self.heirs(path, owner)
+        found = [Reference(where, f"{heir.name}.{name}") for where, heir in every if name in heir.methods]
         return found if len(found) <= _MOST_OVERRIDES else []
+
+    def siblings(self, path: str, owner: Class, name: str) -> Iterator[Reference]:
+        """The method in other classes that inherit from the same one of the project."""
+        for base in owner.bases:
+            place = self._place(base, path)
+            for where, heir in self._heirs.get(place, ()) if place is not None else ():
+                if name in heir.methods and (where, heir.name) != (path, owner.name):
+                    yield Reference(where, f"{heir.name}.{name}")
 
     def base_names(self, path: str, owner: Class) -> set[str]:
         """Last and full names of everything it inherits from, in the project or not."""

@@ -124,7 +124,8 @@ class Code:
                 if call.func.attr == "forward" or (self.kind(call.func) == MODULE and self.is_layer(call))
                 else UNKNOWN
             )
-        return self.kind(call.func)
+        known = self.kind(call.func)
+        return MODULE if not known and self.project.is_model(self.term(call.func)) else known
 
     def is_layer(self, call: ast.Call) -> bool:
         """`model.encoder(x)`: an attribute that is a module, not a method such as `model.to(x)`."""
@@ -217,9 +218,13 @@ class Code:
         )
         return inside or modes.under_no_grad(self.project, self.hotness.callers, Reference(self.path, function.name))
 
-    def put_to_eval(self, node: ast.AST) -> bool:
+    def reference(self, node: ast.AST) -> Reference | None:
+        """The function of the project that a node is in."""
         function = self._reader_function(node)
-        known = Reference(self.path, function.name) if function is not None else None
+        return Reference(self.path, function.name) if function is not None else None
+
+    def put_to_eval(self, node: ast.AST) -> bool:
+        known = self.reference(node)
         return known is not None and modes.put_to_eval(self.project, self.hotness.callers, known)
 
     # How often it runs

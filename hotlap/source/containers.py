@@ -9,9 +9,11 @@ from hotlap.source.classes import Reference
 from hotlap.source.facts import Function
 from hotlap.source.heat import Heat, Side
 from hotlap.source.project import Project
+from hotlap.source.terms import Term
 
 _MOVES = ("to", "cuda", "to_device")
 MOVING = "moves the batch to the device"
+GIVING = "gives the batches of that loop"
 
 
 def moved_batches(project: Project, functions: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
@@ -23,6 +25,25 @@ def moved_batches(project: Project, functions: Mapping[Reference, Heat]) -> Iter
             for method in _moving_methods(project, project.answer(("call", call.callee), reference.path)):
                 step = Step(method.path, project.function(method).line, MOVING)
                 yield method, Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (*heat.why, step))
+
+
+def feeders(project: Project, over: Term, path: str) -> Iterator[Reference]:
+    """The generators that a loop goes through: called right there, or the `__iter__` of an object."""
+    if not isinstance(over, tuple):
+        return
+    if over[0] in ("enumerated", "zipped"):
+        for part in over[1:]:
+            yield from feeders(project, part, path)
+        return
+    if over[0] == "call":
+        yield from (one for one in project.targets(over[1], path) if project.function(one).generates)
+    owner = project.class_of(project.answer(over, path), path)
+    if owner is None:
+        return
+    for name in ("__iter__", "__next__"):
+        method = project.method(*owner, name)
+        if method is not None and (name == "__next__" or project.function(method).generates):
+            yield method
 
 
 def sampled_modules(project: Project) -> Iterator[Reference]:

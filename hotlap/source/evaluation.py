@@ -20,11 +20,17 @@ def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
     """Such loops, and whether the model was put in evaluation mode in the same function."""
     for node in code.nodes(ast.For, ast.While):
         assert isinstance(node, Repeated)
-        if not code.is_batch_loop(node) or trains(code, node):
+        if not (code.is_batch_loop(node) or _makes_hot(code, node)) or trains(code, node):
             continue
         if not runs_model(code, node):
             continue
         yield node, code.put_to_eval(node) or _is_put_to_eval(code, node)
+
+
+def _makes_hot(code: Code, loop: Repeated) -> bool:
+    """Over something nobody knows, once an epoch, through a model."""
+    inside = code.heat(loop.body[0])
+    return inside.hot and inside.side is Side.EVALUATE and not code.heat(loop).hot
 
 
 def trains(code: Code, loop: Repeated) -> bool:
@@ -35,12 +41,12 @@ def trains(code: Code, loop: Repeated) -> bool:
     return any(isinstance(node, ast.Call) and last_name(node.func) in _TRAINS for node in ast.walk(loop))
 
 
-def runs_model(code: Code, block: Repeated | ast.With) -> bool:
+def runs_model(code: Code, block: Repeated | ast.With | Definition) -> bool:
     """A module is called in it, or a function of this file that calls one."""
     return bool(model_calls(code, block)) or _helper_calls(code, block)
 
 
-def model_calls(code: Code, loop: Repeated | ast.With) -> list[ast.Call]:
+def model_calls(code: Code, loop: Repeated | ast.With | Definition) -> list[ast.Call]:
     return [
         node
         for statement in loop.body
@@ -59,7 +65,7 @@ def _may_run_model(code: Code, call: ast.Call) -> bool:
     return any(code.kind(one) in TENSORS for one in call.args) and not code.project.targets(asked, code.path)
 
 
-def _helper_calls(code: Code, loop: Repeated | ast.With) -> bool:
+def _helper_calls(code: Code, loop: Repeated | ast.With | Definition) -> bool:
     """A function of this file, called in the loop, calls a model with its graph: `self._predict_batch(x)`."""
     lines = {
         code.project.function(target).line

@@ -12,6 +12,7 @@ from hotlap.source.calls import given_by, put
 from hotlap.source.facts import Call, Function, Loop, Stack
 from hotlap.source.reader import Reader
 from hotlap.source.terms import (
+    DEEPEST,
     NUMBER,
     NUMPY,
     TENSORS,
@@ -36,6 +37,7 @@ class Expressions(Calling):
         self.outer = outer
         self.counters: set[str] = set()
         self.rare_names: set[str] = set()
+        self.set_in: dict[str, int] = {}  # names, and the loop they were set in last
 
     # Names and constants
 
@@ -81,7 +83,7 @@ class Expressions(Calling):
             return torch_names.attribute(base, name)
         if base[0] == "name":
             return ("name", f"{base[1]}.{name}")
-        if base[0] in ("list", "dict") or depth(base) > 7:
+        if base[0] in ("list", "dict") or depth(base) >= DEEPEST:
             return UNKNOWN
         return ("attr", base, name)
 
@@ -157,16 +159,20 @@ class Expressions(Calling):
         result: Term = UNKNOWN
         for part in parts:
             result = join(result, part)
-        return ("list", result if depth(result) < 8 else UNKNOWN)
+        return ("list", result if depth(result) < DEEPEST else UNKNOWN)
 
     def _dict(self, node: ast.Dict) -> Term:
         result: Term = UNKNOWN
+        mixed = False
         for key, value in zip(node.keys, node.values, strict=True):
             if key is not None:
                 self.term(key)
             term = self.term(value)
+            mixed = mixed or (TEXT in (result, term) and term != result and key is not node.keys[0])
             result = join(result, term if key is not None else indexed(term))
-        return ("dict", result if depth(result) < 8 else UNKNOWN)
+        if mixed:  # a record: what is a text here is no tensor there
+            return ("dict", UNKNOWN)
+        return ("dict", result if depth(result) < DEEPEST else UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Term:
         for value in node.values:
@@ -178,14 +184,14 @@ class Expressions(Calling):
         before = self._enter_comprehension(node.generators)
         result = self.term(node.elt)
         self.stack = before
-        return ("list", result if depth(result) < 8 else UNKNOWN)
+        return ("list", result if depth(result) < DEEPEST else UNKNOWN)
 
     def _dict_comprehension(self, node: ast.DictComp) -> Term:
         before = self._enter_comprehension(node.generators)
         self.term(node.key)
         result = self.term(node.value)
         self.stack = before
-        return ("dict", result if depth(result) < 8 else UNKNOWN)
+        return ("dict", result if depth(result) < DEEPEST else UNKNOWN)
 
     def _enter_comprehension(self, generators: list[ast.comprehension]) -> Stack:
         before = self.stack
@@ -241,8 +247,25 @@ class Expressions(Calling):
             self.reader.assign_attribute(self, target, term)
         elif isinstance(target, ast.Subscript):
             self.term(target)
-            if isinstance(target.value, ast.Name):
-                put(self.names, target.value.id, self.lookup(target.value.id), term)
+            self._put(target.value, term)
+
+    def _put(self, container: ast.expr, term: Term) -> None:
+        """Something goes into a container: of this function, of one around it, of the file, or of the object."""
+        if isinstance(container, ast.Attribute):
+            self.reader.put_attribute(self, container, term)
+        elif isinstance(container, ast.Name):
+            name = container.id
+            place = self.names if name in self.names or self.outer is None else self.home(name)
+            put(place, name, place.get(name, UNKNOWN), term)
+
+    def home(self, name: str) -> dict[str, Term]:
+        """The names among which this one is."""
+        scope: Expressions | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names
+            scope = scope.outer
+        return self.reader.names
 
     def enter_loop(self, iterable: ast.expr, over: Term, comprehension: bool = False) -> int:
         """A new loop on the stack; the caller puts the stack back."""

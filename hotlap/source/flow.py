@@ -7,14 +7,15 @@ import ast
 from hotlap.source import statements, torch_names
 from hotlap.source.body import Body
 from hotlap.source.calling import Calling
-from hotlap.source.calls import last_name
+from hotlap.source.calls import is_library, last_name
 from hotlap.source.expressions import Expressions
-from hotlap.source.facts import Class, Function, Stack, Summary
+from hotlap.source.facts import Call, Class, Function, Stack, Summary
 from hotlap.source.features import features
 from hotlap.source.handing import handings
 from hotlap.source.reader import FileState
-from hotlap.source.terms import MODULE, TENSOR, UNKNOWN, Term, join
+from hotlap.source.terms import DEEPEST, DEVICE, HOST_DEVICE, MODULE, TENSOR, UNKNOWN, Term, depth, join
 
+_TABLE = ("dict", UNKNOWN)
 _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
 
 
@@ -34,9 +35,11 @@ def read_closely(tree: ast.Module, path: str, module: str, text: str, package: b
 class FileReader(FileState):
     def __init__(self, tree: ast.Module, path: str, module: str, package: bool = False) -> None:
         self.tree = tree
+        self.past_top = False  # what functions put into tables of the file is known when all are read
         self.summary = Summary(path, module, package)
         self.places: dict[ast.AST, Stack] = {}
         self.within: dict[ast.AST, Function] = {}  # the function a statement is in; filled when terms are kept
+        self.puts: dict[tuple[str, str], Term] = {}  # what was put into mappings that objects keep
         self.waiting: list[tuple[Function, ast.AST, Body]] = []
 
     def run(self, text: str = "") -> Summary:
@@ -45,16 +48,31 @@ class FileReader(FileState):
         self.summary.uses = frozenset(word for word in _FEATURES if word in text) | features(text)
         body = Body(self, top, self.summary.names, None)
         body.block(self.tree.body)
+        self.past_top = True
         while self.waiting:
             function, node, scope = self.waiting.pop()
             self._read_function(function, node, scope)
+        self._fill_attributes()
         return self.summary
+
+    @property
+    def names(self) -> dict[str, Term]:
+        return self.summary.names
 
     def lookup(self, name: str) -> Term:
         found = self.summary.names.get(name)
         if found is not None:
-            return found
-        return ("name", name) if name in torch_names.BUILTINS else UNKNOWN
+            return ("held", name) if found == _TABLE and self.past_top else found
+        if name in torch_names.BUILTINS:
+            return ("name", name)
+        if not self._imports_all():
+            return UNKNOWN
+        usual = torch_names.USUAL.get(name)
+        return ("name", usual) if usual is not None else ("star", name)
+
+    def _imports_all(self) -> bool:
+        """`from common import *`: what everybody calls torch is torch there as well."""
+        return any(name[0] == "*" for name in self.summary.names)
 
     def _read_function(self, function: Function, node: ast.AST, scope: Body) -> None:
         names: dict[str, Term] = {}
@@ -89,11 +107,19 @@ class FileReader(FileState):
         )  # fmt: skip
         self.summary.functions[name] = function
         self._read_defaults(function, arguments, scope)
-        for outside in node.decorator_list:
-            scope.term(outside)
+        self._read_decorators(node, ("def", name), scope)
         if not owner:
             scope.names[node.name] = ("def", name)
         self.waiting.append((function, node, scope))
+
+    def _read_decorators(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, made: Term, scope: Body
+    ) -> None:
+        """A decorator gets what it stands over: `@register("name")` may put it into a table."""
+        for outside in node.decorator_list:
+            term = scope.term(outside)
+            if isinstance(term, tuple) and not is_library(term):
+                scope.function.calls.append(Call(term, node.lineno, scope.stack, (made,)))
 
     def _read_defaults(self, function: Function, arguments: ast.arguments, scope: Body) -> None:
         first = len(arguments.posonlyargs) + len(arguments.args)
@@ -123,6 +149,7 @@ class FileReader(FileState):
         made = Class(name, node.lineno, bases, short, methods, statements.properties(node))
         self.summary.classes[name] = made
         scope.names[node.name] = ("def", name)
+        self._read_decorators(node, ("def", name), scope)
         inner = Body(self, scope.function, {}, scope)
         inner.owner = name
         inner.stack = scope.stack
@@ -138,10 +165,25 @@ class FileReader(FileState):
             if isinstance(owner, tuple) and owner[0] == "self" and isinstance(name, ast.Constant):
                 self.summary.classes[owner[1]].attributes[str(name.value)] = TENSOR
 
+    def put_attribute(self, scope: Calling, container: ast.Attribute, term: Term) -> None:
+        owner = scope.lookup(container.value.id) if isinstance(container.value, ast.Name) else UNKNOWN
+        if isinstance(owner, tuple) and owner[0] == "self":
+            key = (owner[1], container.attr)
+            self.puts[key] = join(self.puts.get(key, UNKNOWN), term)
+
+    def _fill_attributes(self) -> None:
+        """Only when every method has been read it is known whether something is a mapping at all."""
+        for (owner, name), term in self.puts.items():
+            attributes = self.summary.classes[owner].attributes
+            known = attributes.get(name, UNKNOWN)
+            if isinstance(known, tuple) and known[0] == "dict" and depth(term) < DEEPEST - 1:
+                attributes[name] = ("dict", join(known[1], term))
+
     def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
         base = target.value
         if isinstance(base, ast.Name):
             owner = scope.lookup(base.id)
             if isinstance(owner, tuple) and owner[0] == "self" and term != ("moved", ("attr", owner, target.attr)):
+                term = DEVICE if term == HOST_DEVICE else term  # somebody may set it to another one
                 attributes = self.summary.classes[owner[1]].attributes
                 attributes[target.attr] = join(attributes.get(target.attr, UNKNOWN), term)

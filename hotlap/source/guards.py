@@ -277,9 +277,22 @@ def _own_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _own_statements(handler.body)
 
 
-def is_rare_flag(value: ast.expr) -> bool:
-    """`log_now = step % 50 == 0`."""
-    return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, (), ())[0] in (RARE, EPOCHLY)
+def is_rare_flag(value: ast.expr, counters: Container[str] = ()) -> bool:
+    """`log_now = step % 50 == 0`, `last = step == count - 1`."""
+    return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, counters, ())[0] in (RARE, EPOCHLY, FIRST)
+
+
+def is_still_none(test: ast.expr) -> str:
+    """`x` of `x is None`."""
+    named = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and isinstance(test.left, ast.Name)
+    if not named or not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
+        return ""
+    other = test.comparators[0]
+    return test.left.id if isinstance(other, ast.Constant) and other.value is None else ""
+
+
+def sets(body: list[ast.stmt], name: str) -> bool:
+    return any(_fills(one, name) for one in body)
 
 
 def _is_modulo(node: ast.expr) -> bool:

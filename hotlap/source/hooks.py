@@ -45,7 +45,8 @@ _FRAMEWORK = (
     "Runner",
 )
 _RUN_ARGUMENTS = frozenset(
-    "step map apply checkpoint vmap filter reduce partial jit grad functional_call Engine run_engine".split()
+    "step map apply checkpoint vmap filter reduce partial jit grad functional_call Engine run_engine register_hook "
+    "register_forward_hook register_forward_pre_hook register_full_backward_hook retry_call".split()
 )
 
 
@@ -185,9 +186,11 @@ def _of_call(project: Project, path: str, call: Call) -> Iterator[tuple[Referenc
         if frequency is not None:
             yield from _given(project, path, call, call.arguments[1], frequency, 0, "is a handler of the engine")
     if last == "Engine" and call.arguments:
-        yield from _given(
+        for one, heat in _given(
             project, path, call, call.arguments[0], Frequency.BATCH, 0, "is run by the engine every batch"
-        )
+        ):
+            trains = project.function(one).steps or project.function(one).updates
+            yield one, heat if trains else heat._replace(side=Side.EVALUATE)
     if last.endswith("DataLoader") or callee == LOADER:
         yield from _of_dataset(project, path, call)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import hooks
 from hotlap.source.classes import Reference
-from hotlap.source.containers import moved_batches
+from hotlap.source.containers import GIVING, feeders, moved_batches
 from hotlap.source.facts import ASKED, DEAD, EPOCHLY, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD, Function, Loop, Stack
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loops import LoopKind, Loops
@@ -30,6 +30,7 @@ class Hotness(Loops):
         self.functions: dict[Reference, Heat] = {}
         self.streams = set(hooks.streams(project))
         self._evaluating: dict[tuple[Reference, int], bool] = {}
+        self.fed: dict[Reference, Heat] = {}  # generators, and the loops over batches that go through them
         self._spread()
 
     def _spread(self) -> None:
@@ -39,7 +40,12 @@ class Hotness(Loops):
                 self.functions[reference] = heat
         waiting.extend(reference for reference, _ in self.project.functions())
         self._reach(waiting)
-        for reference, heat in (*self._unreached_steps(), *moved_batches(self.project, self.functions)):
+        unreached = dict(self._unreached_steps())
+        for reference, heat in (
+            *unreached.items(),
+            *self._siblings(unreached),
+            *moved_batches(self.project, self.functions),
+        ):
             self.functions[reference] = heat
             waiting.append(reference)
         self._reach(waiting)
@@ -47,6 +53,7 @@ class Hotness(Loops):
     def _reach(self, waiting: deque[Reference]) -> None:
         while waiting:
             reference = waiting.popleft()
+            waiting.extend(self._feeding(reference))
             for target, heat in self._reached(reference):
                 if heat.better_than(self.functions.get(target)):
                     self.functions[target] = heat
@@ -57,12 +64,30 @@ class Hotness(Loops):
         only a framework, a registry or a loop of another project knows who calls it."""
         for reference, function in self.project.functions():
             known = self.functions.get(reference)
-            if not (function.steps and function.updates and function.parameters) or (known is not None and known.hot):
+            if not function.parameters or (known is not None and known.hot) or reference not in self.steppers:
                 continue
-            if reference in self.steppers and not is_trial(reference):
+            if ((function.steps and function.updates) or self._is_begun(reference)) and not is_trial(reference):
                 text = f"{function.name.rsplit('.', 1)[-1]} makes a training step"
                 step = Step(reference.path, function.line, text)
                 yield reference, Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (step,))
+
+    def _siblings(self, steps: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
+        """`Validation.__call__` beside `Training.__call__`, both of one base: a step of an evaluation."""
+        for reference, heat in steps.items():
+            owner, _, method = reference.name.rpartition(".")
+            known = self.project.files[reference.path].classes.get(owner)
+            for sibling in self.project.siblings(reference.path, known, method) if known is not None else ():
+                reached = self.functions.get(sibling)
+                if sibling not in self.steppers and (reached is None or not reached.hot):
+                    step = Step(
+                        sibling.path, self.project.function(sibling).line, f"beside {reference.name}, which trains"
+                    )
+                    yield sibling, heat._replace(side=Side.EVALUATE, why=(step,))
+
+    def _is_begun(self, reference: Reference) -> bool:
+        """Nobody of the project calls it, and it makes a step through others: `agent.observe(transition)`."""
+        function = self.project.function(reference)
+        return bool(function.owner) and len(function.parameters) > 1 and not self.callers.get(reference)
 
     @cached_property
     def trains(self) -> bool:
@@ -84,6 +109,23 @@ class Hotness(Loops):
     def is_hot(self, path: str) -> bool:
         """Some of the file runs every batch."""
         return path in self._hot_files
+
+    def _feeding(self, reference: Reference) -> Iterator[Reference]:
+        """Generators of the project that a loop over batches goes through: what they do for one batch, is as hot."""
+        function = self.project.function(reference)
+        for number, kind in enumerate(self.kinds.get(reference, ())):
+            loop = function.loops[number]
+            if kind < LoopKind.BATCH_LIKELY or loop.comprehension:
+                continue
+            heat = self.at(reference, (number,))
+            for target in feeders(self.project, loop.over, reference.path) if heat is not None and heat.hot else ():
+                if target != reference and target not in self.fed:
+                    assert heat is not None
+                    self.fed[target] = heat = heat._replace(confidence=Confidence.MEDIUM)
+                    if not self.project.function(target).generates:  # __next__ is called for every batch
+                        step = Step(target.path, self.project.function(target).line, GIVING)
+                        self.functions[target] = heat._replace(side=Side.LOAD, why=(*heat.why, step))
+                    yield target
 
     def _reached(self, reference: Reference) -> Iterator[tuple[Reference, Heat]]:
         function = self.project.function(reference)
@@ -123,6 +165,9 @@ class Hotness(Loops):
         if loop.yields and reference in self.streams:
             step = Step(reference.path, loop.line, "gives the samples of a stream")
             return Heat(Frequency.SAMPLE, Confidence.HIGH, Side.LOAD, (step,))
+        if loop.yields and reference in self.fed:
+            step = Step(reference.path, loop.line, GIVING)
+            return self.fed[reference]._replace(side=Side.LOAD, why=(*self.fed[reference].why, step))
         if kind is LoopKind.EPOCH:
             return self._in_epochs(heat, Step(reference.path, loop.line, ""), (reference, number) in self.around)
         if kind is LoopKind.ELEMENT and heat is not None and heat.hot:

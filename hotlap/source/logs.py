@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.source.code import Code, last_name
-from hotlap.source.terms import ACCELERATOR, FILE, LOGGER, UNKNOWN, WRITER
+from hotlap.source.terms import ACCELERATOR, FILE, LOGGER, TENSOR, UNKNOWN, WRITER
 from hotlap.source.torch_names import WRITER_METHODS
 
 _FUNCTIONS = frozenset(
@@ -32,6 +32,33 @@ def lines(code: Code) -> Iterator[ast.Call]:
             yield call
     for call in code.calls("writerow", "writerows"):
         yield call
+
+
+def on_event(code: Code, node: ast.AST) -> bool:
+    """Behind a comparison with the value of a tensor, `if loss > 100`: what is written then, is written seldom."""
+    inner = node
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if (
+            isinstance(outer, ast.If)
+            and inner in outer.body
+            and any(_orders(code, one) for one in ast.walk(outer.test))
+        ):
+            return True
+        inner = outer
+    return False
+
+
+def _orders(code: Code, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        return False
+    sides = (node.left, *node.comparators)
+    return any(code.kind(one) == TENSOR or _is_read(one) for one in sides)
+
+
+def _is_read(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) == "item"
 
 
 def _writes(code: Code, call: ast.Call) -> bool:

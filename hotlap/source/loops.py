@@ -13,7 +13,8 @@ from hotlap.source.modules import argument
 from hotlap.source.project import Project
 from hotlap.source.statements import is_static
 from hotlap.source.steps import grow, steppers
-from hotlap.source.terms import BATCH, EXTENT, HOST, LOADERS, NUMBER, NUMPY, TENSOR, UNKNOWN, Term
+from hotlap.source.terms import BATCH, EXTENT, HOST, LOADERS, MODULE, NUMBER, NUMPY, TENSOR, UNKNOWN, Term
+from hotlap.source.torch_names import method
 
 
 class LoopKind(IntEnum):
@@ -111,9 +112,11 @@ class Loops:
             return LoopKind.BATCH
         if self.project.gives_in_turn(over) and self._calls_module(reference, loop, deep=1):
             return LoopKind.BATCH_LIKELY
-        if loop.moves and (loop.feeds or self._calls_module(reference, loop)):
+        if loop.moves and (loop.feeds or self._calls_module(reference, loop, deep=1)):
             return LoopKind.BATCH_LIKELY
-        if loop.unpacks and (self._calls_module(reference, loop) if loop.no_grad else self._infers(reference, loop)):
+        if loop.unpacks and (
+            self._calls_module(reference, loop, deep=2) if loop.no_grad else self._infers(reference, loop)
+        ):
             return LoopKind.BATCH_LIKELY
         return LoopKind.PLAIN
 
@@ -149,7 +152,7 @@ class Loops:
     def _runs_module(self, call: Call, origin: str, deep: int) -> bool:
         """The call runs a module, or one of the functions that it runs does."""
         if self.project.is_model(self.project.answer(call.callee, origin)):
-            return True
+            return is_run(call.callee)
         return deep > 0 and any(
             self._runs_module(inner, target.path, deep - 1)
             for target in self.project.targets(call.callee, origin)
@@ -232,6 +235,12 @@ class Loops:
             if kinds[number] is LoopKind.PLAIN or (kinds[number] is LoopKind.BATCH_LIKELY and not loop.trains):
                 kinds[number] = LoopKind.EPOCH
             number = loop.parent
+
+
+def is_run(callee: Term) -> bool:
+    """`model(x)` or `model.encoder(x)`, not `model.eval()`."""
+    named = isinstance(callee, tuple) and callee[0] == "attr"
+    return not named or method(MODULE, callee[2], [], on_host=False) == TENSOR
 
 
 def innermost(stack: Stack, function: Function) -> int:

@@ -53,8 +53,8 @@ class Project(Answers):
         key = (callee, origin)
         known = self._targets.get(key)
         if known is None:
-            known = list(dict.fromkeys((*self._functions(self.answer(callee, origin)), *self._virtual(callee, origin))))
-            known = known or self._only_family(callee, origin)
+            found = (*self._functions(self.answer(callee, origin)), *self._virtual(callee, origin))
+            known = list(dict.fromkeys((*found, *self._listed(callee)))) or self._only_family(callee, origin)
             if callee[0] == "param" and len(known) > 2:
                 known = []  # what a helper is handed by many callers says little about one of them
             self._targets[key] = known
@@ -66,6 +66,12 @@ class Project(Answers):
             return []
         owner = self.class_of(self.answer(callee[1], origin), origin)
         return self.overrides(*owner, callee[2]) if owner else []
+
+    def _listed(self, callee: tuple[Any, ...]) -> list[Reference]:
+        """`for hook in self.hooks: hook.on_batch_end()`: what a list holds in one program says little of others."""
+        if callee[0] != "attr" or callee[1][0] != "item" or callee[2] in EVERYDAY:
+            return []
+        return self.families.get(callee[2], [])
 
     def _only_family(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
         """The methods meant on something unknown, where a single class has one of that name, or one family."""

@@ -20,6 +20,11 @@ class Reader:
     keep: dict[ast.AST, Term] | None = None
     places: dict[ast.AST, Stack]
 
+    @property
+    def names(self) -> dict[str, Term]:
+        """Of the file itself."""
+        raise NotImplementedError
+
     def lookup(self, name: str) -> Term:
         raise NotImplementedError
 
@@ -31,6 +36,10 @@ class Reader:
         raise NotImplementedError
 
     def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
+        raise NotImplementedError
+
+    def put_attribute(self, scope: Calling, container: ast.Attribute, term: Term) -> None:
+        """`self.table[key] = …`."""
         raise NotImplementedError
 
     def register(self, scope: Calling, node: ast.Call) -> None:

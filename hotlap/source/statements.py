@@ -59,13 +59,25 @@ def converted(node: ast.If) -> list[str]:
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     if not names:
         return []
-    tested = {
+    tested = {_not_none(node.test)} | {
         one.args[0].id
         for one in ast.walk(node.test)
         if isinstance(one, ast.Call) and one.args and isinstance(one.args[0], ast.Name)
         if last_name(one.func) in ("isinstance", "is_tensor", "hasattr")
     }
     return [name for name in names if name in tested]
+
+
+def _not_none(test: ast.expr) -> str:
+    """`x` of `x is not None`: where the branch is passed over, it is nothing at all."""
+    if (
+        not isinstance(test, ast.Compare)
+        or not isinstance(test.ops[0], ast.IsNot)
+        or not isinstance(test.left, ast.Name)
+    ):
+        return ""
+    other = test.comparators[0]
+    return test.left.id if isinstance(other, ast.Constant) and other.value is None else ""
 
 
 def tested_for_tensor(test: ast.expr) -> list[str]:

@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from hotlap.source.classes import Reference
-from hotlap.source.facts import Call
+from hotlap.source.facts import Call, Function
 from hotlap.source.project import Project
+from hotlap.source.terms import NUMBER
 
 Callers = Mapping[Reference, Sequence[tuple[Reference, Call]]]
 
 
 def steppers(project: Project, callers: Callers) -> set[Reference]:
     """Whoever calls one of them in a loop is training."""
-    found = {one for one, function in project.functions() if function.steps and not function.builds}
+    found = {
+        one for one, function in project.functions() if (function.steps or _adds_up(function)) and not function.builds
+    }
     grow(found, callers, in_loops=False)
     looping = _looping(project, callers, found)
     gatherers = {one for one in looping if _gathers(project, callers, one)}
@@ -28,10 +31,22 @@ def steppers(project: Project, callers: Callers) -> set[Reference]:
 
 def _looping(project: Project, callers: Callers, found: set[Reference]) -> set[Reference]:
     """Functions with a training loop of their own."""
-    looping = {reference for reference, function in project.functions() if any(loop.trains for loop in function.loops)}
+    looping = {
+        reference
+        for reference, function in project.functions()
+        if any(loop.trains for loop in function.loops) and not _adds_up(function)
+    }
     for stepper in found:
         looping |= {reference for reference, call in callers.get(stepper, ()) if any(one >= 0 for one in call.stack)}
     return looping
+
+
+def _adds_up(function: Function) -> bool:
+    """Goes over micro-batches by number, `for _ in range(accumulate)`, and steps after that: one step as a whole."""
+    trains = [loop for loop in function.loops if loop.trains]
+    if not trains or not function.updates or any(loop.updates or loop.epoch for loop in function.loops):
+        return False
+    return all(loop.parent < 0 and (loop.over == NUMBER or not (loop.unpacks or loop.moves)) for loop in trains)
 
 
 def _gathers(project: Project, callers: Callers, reference: Reference) -> bool:

@@ -9,7 +9,7 @@ from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, keyword
 from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.invariant import stored_in
-from hotlap.source.terms import MODULE, TENSOR, UNKNOWN
+from hotlap.source.terms import HOST_DEVICE, MODULE, TENSOR, UNKNOWN
 
 READERS = ("item", "cpu", "numpy", "tolist", "to", "float", "int", "bool")
 
@@ -33,7 +33,7 @@ def read_by(code: Code, call: ast.Call) -> tuple[ast.expr, Confidence] | None:
 
 def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast.expr, Confidence] | None:
     name, value = function.attr, function.value
-    if name in ("float", "int", "bool") or (name == "to" and not _to_host(call)):
+    if name in ("float", "int", "bool") or (name == "to" and not _to_host(code, call)):
         return None
     if name in ("item", "numpy", "tolist") and call.args:
         return None
@@ -44,7 +44,7 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
         return value, Confidence.MEDIUM
     if kind != UNKNOWN or code.term(value) != UNKNOWN or code.full_name(value) or _stayed_on_host(code, value):
         return None
-    if name == "item" or (name == "cpu" and not isinstance(code.parent(call), ast.Expr)):
+    if name == "item" or (name in ("cpu", "to") and not isinstance(code.parent(call), ast.Expr)):
         return value, Confidence.MEDIUM
     return (value, Confidence.LOW) if name in ("tolist", "numpy") else None
 
@@ -84,10 +84,12 @@ def _at(iterable: ast.expr, number: int) -> str:
     return iterable.id if isinstance(iterable, ast.Name) else ""
 
 
-def _to_host(call: ast.Call) -> bool:
+def _to_host(code: Code, call: ast.Call) -> bool:
     given = call.args[0] if call.args else keyword(call, "device")
     if isinstance(given, ast.Call) and given.args:
         given = given.args[0]
+    if isinstance(given, ast.Name) and code.kind(given) == HOST_DEVICE:
+        return True
     return isinstance(given, ast.Constant) and given.value == "cpu"
 
 

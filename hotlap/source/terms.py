@@ -22,6 +22,10 @@ A term is a kind (a string) where reading one function is enough, or a question 
 ("moved", term)          after .to(device) or .cuda()
 ("hosted", term)         after .cpu()
 ("aside", call)          the result of a call that got tensors of the host only
+("prefixed", term, text)  an attribute whose name begins like that: getattr(self, text + …)
+("star", name)           something that one of the star imports may have brought
+("held", name)           a table of the file, which its functions fill
+("member", term)          some function or class of that module: getattr(module, name)
 ("partial", term, count) a function that has got its first arguments already
 """
 
@@ -48,6 +52,7 @@ PLACED_LOADER = "placed loader"  # its batches are on the device already
 DATASET = "dataset"
 SCALER = "scaler"
 DEVICE = "device"
+HOST_DEVICE = "host device"  # torch.device("cpu"), by the name it was given in a function or file
 BAR = "bar"  # a progress bar around something that is no loader
 WRITER = "writer"  # TensorBoard, wandb and their like
 LOGGER = "logger"
@@ -58,10 +63,12 @@ NO_GRAD = "no_grad"
 STATE = "state dict"
 FUNCTION = "function"
 
+DEEPEST = 11  # of a question; without a bound a loop of a program could nest it without end
 TENSORS = frozenset((TENSOR, BATCH, HOST))
 LOADERS = frozenset((LOADER, PLACED_LOADER))
 _STRENGTH = {
-    kind: rank for rank, kind in enumerate((UNKNOWN, TEXT, NUMBER, EXTENT, FRAME, NUMPY, HOST, BATCH, MODULE, TENSOR))
+    kind: rank
+    for rank, kind in enumerate((UNKNOWN, HOST_DEVICE, TEXT, NUMBER, EXTENT, FRAME, NUMPY, HOST, BATCH, MODULE, TENSOR))
 }
 
 
@@ -71,9 +78,19 @@ def join(one: Term, other: Term) -> Term:
         return one
     if one in (NUMBER, UNKNOWN, TEXT) or other == TENSOR:
         return other
+    if one[0] == "join" and other in one[1:]:
+        return one
     if isinstance(one, str) and isinstance(other, str):
         return one if _STRENGTH.get(one, 20) >= _STRENGTH.get(other, 20) else other
     return one if depth(one) + depth(other) > 12 else ("join", one, other)
+
+
+def either(terms: list[Term]) -> Term:
+    """Any of them, nested no deeper than it must."""
+    if len(terms) < 3:
+        return ("join", *terms) if len(terms) == 2 else terms[0] if terms else UNKNOWN
+    half = len(terms) // 2
+    return ("join", either(terms[:half]), either(terms[half:]))
 
 
 def depth(term: Term) -> int:
@@ -101,7 +118,9 @@ def element(term: Term) -> Term:
         return ("tuple", NUMBER, element(term[1]))
     if term[0] == "zipped":
         return ("tuple", *(element(part) for part in term[1:]))
-    return ("item", term) if depth(term) < 8 else UNKNOWN
+    if term[0] == "join" and any(_is_group(part) for part in term[1:]):
+        return _joined(tuple(element(part) for part in term[1:]))
+    return ("item", term) if depth(term) < DEEPEST else UNKNOWN
 
 
 def indexed(term: Term) -> Term:
@@ -110,7 +129,9 @@ def indexed(term: Term) -> Term:
         return element(term)
     if term[0] == "dict":
         return part_of(term, 1)
-    return ("index", term) if depth(term) < 8 else UNKNOWN
+    if term[0] == "join" and any(_is_group(part) for part in term[1:]):
+        return _joined(tuple(indexed(part) for part in term[1:]))
+    return ("index", term) if depth(term) < DEEPEST else UNKNOWN
 
 
 def unpacked(term: Term, number: int, total: int) -> Term:
@@ -121,7 +142,14 @@ def unpacked(term: Term, number: int, total: int) -> Term:
         return part_of(term, number + 1) if len(term) == total + 1 else element(term)
     if term[0] == "list":
         return part_of(term, 1)
-    return ("part", term, number) if depth(term) < 8 else UNKNOWN
+    return ("part", term, number) if depth(term) < DEEPEST else UNKNOWN
+
+
+def _is_group(term: Term) -> bool:
+    """Something that holds several, or one of two such things."""
+    if isinstance(term, tuple) and term[0] == "join":
+        return any(_is_group(part) for part in term[1:])
+    return isinstance(term, tuple) and term[0] in ("list", "dict", "tuple")
 
 
 def part_of(term: tuple[Any, ...], number: int) -> Term:

@@ -82,6 +82,7 @@ _BY_NAME: dict[str, Term] = {
     "torch.cuda.amp.GradScaler": SCALER,
     "torch.cuda.amp.grad_scaler.GradScaler": SCALER,
     "torch.cpu.amp.GradScaler": SCALER,
+    "deepspeed.initialize": ("tuple", MODULE, OPTIMIZER, LOADER, SCHEDULER),
 }
 _MODULE_PREFIXES = ("torch.nn.", "torchvision.models.", "timm.", "segmentation_models_pytorch.", "torch.hub.load")
 _PLAIN_PREFIXES = (
@@ -190,6 +191,13 @@ _FRAME_GIVES: dict[str, Term] = {  # methods and attributes of a frame or column
     **dict.fromkeys(("dtype", "name", "style", "to_csv", "to_string", "to_json", "info"), UNKNOWN),
 }
 
+USUAL = {  # names under which a star import hands on what its module has imported
+    "torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim", "np": "numpy",
+    "pd": "pandas", "os": "os", "math": "math", "tqdm": "tqdm.tqdm", "gc": "gc", "wandb": "wandb", "copy": "copy",
+    "DataLoader": "torch.utils.data.DataLoader", "Dataset": "torch.utils.data.Dataset",
+    "TensorDataset": "torch.utils.data.TensorDataset", "SummaryWriter": "torch.utils.tensorboard.SummaryWriter",
+}  # fmt: skip
+
 BUILTINS = frozenset(
     "len int float bool str repr round abs sum max min range list tuple set dict sorted reversed enumerate zip map "
     "filter iter next print isinstance getattr hasattr type any all open format super id hash vars callable pow divmod "
@@ -222,7 +230,13 @@ WEIGHTS: dict[str, Term] = {
     "named_buffers": ("list", ("tuple", TEXT, TENSOR)),
     "named_modules": ("list", ("tuple", TEXT, MODULE)),
     "named_children": ("list", ("tuple", TEXT, MODULE)),
+    "items": ("list", ("tuple", TEXT, MODULE)),
+    "values": ("list", MODULE),
+    "keys": ("list", TEXT),
 }
+
+
+_OF_MAPPINGS = ("items", "values", "keys")
 
 
 def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
@@ -243,7 +257,9 @@ def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
         return _FRAME_GIVES.get(name, FRAME)
     if kind in (TEXT, NUMBER):
         return kind
-    return TENSOR if name in ONLY_TENSORS else WEIGHTS.get(name, UNKNOWN)
+    if name in ("cpu", "numpy") or (name == "to" and on_host):
+        return NUMPY if name == "numpy" else HOST
+    return TENSOR if name in ONLY_TENSORS else UNKNOWN if name in _OF_MAPPINGS else WEIGHTS.get(name, UNKNOWN)
 
 
 def _module_method(name: str) -> Term:
@@ -304,7 +320,8 @@ def _holds_tensor(name: str) -> bool:
 
 _PARTS = frozenset(
     "loss logit hidden output prob pred prediction score embedding feature grad data mask label value mean std real "
-    "imag box boxe sample state target image input sequence attention weight indice coord los logits".split()
+    "imag box boxe sample state target image input sequence attention weight indice coord los logits "
+    "batch attr pos length".split()
 )
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.source.code import Code, keyword, last_name
-from hotlap.source.terms import DEVICE, NUMBER, TENSORS, TEXT
+from hotlap.source.terms import DEVICE, HOST_DEVICE, NUMBER, TENSORS, TEXT
 
 
 def transfers(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | None]]:
@@ -26,7 +26,7 @@ def is_device(code: Code, node: ast.expr) -> bool:
     kind = code.kind(node)
     if kind == DEVICE:
         return True
-    if kind in TENSORS or code.full_name(node).startswith("torch."):
+    if kind in TENSORS or kind == HOST_DEVICE or code.full_name(node).startswith("torch."):
         return False
     name = last_name(node).lower()
     if kind in (NUMBER, TEXT):

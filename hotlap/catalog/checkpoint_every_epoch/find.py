@@ -9,10 +9,11 @@ from hotlap.model.scanned import Confidence, Frequency
 from hotlap.source import loaders
 from hotlap.source.code import Code, Definition, keyword, last_name
 from hotlap.source.heat import Side
+from hotlap.source.modules import argument
 from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
-from hotlap.source.terms import ACCELERATOR, MODULE, STATE
+from hotlap.source.terms import ACCELERATOR, MODULE, STATE, Term
 
 WORDS = ("torch.save", "save(", "deepcopy", "state_dict", "save_pretrained", "save_checkpoint", "save_state")
 _OFTEN = (Frequency.EPOCH, Frequency.BATCH, Frequency.SAMPLE)
@@ -60,7 +61,32 @@ def _holds_weights(code: Code, call: ast.Call) -> bool:
     scope = code.function(call)
     if scope is not None and "BytesIO" in ast.unparse(scope):
         return False
-    return _has_weights(code, call.args[0], call)
+    first = call.args[0]
+    return _is_handed_weights(code, first) if isinstance(first, ast.Starred) else _has_weights(code, first, call)
+
+
+def _is_handed_weights(code: Code, given: ast.expr) -> bool:
+    """`torch.save(*args)`, or an argument: those who call the function give a state dict, in whatever file they are."""
+    known = code.reference(given)
+    function = code.function(given)
+    if known is None or function is None:
+        return False
+    if isinstance(given, ast.Starred):
+        named = isinstance(given.value, ast.Name) and function.args.vararg is not None
+        place = len(function.args.args) if named and given.value.id == function.args.vararg.arg else -1  # type: ignore
+    else:
+        names = [one.arg for one in function.args.args]
+        place = names.index(given.id) if isinstance(given, ast.Name) and given.id in names else -1
+    name = given.id if isinstance(given, ast.Name) else ""
+    shift = 1 if code.project.function(known).owner else 0
+    every = [(path, argument(call, place - shift, name)) for path, call in code.project.callers.get(known, ())]
+    return place >= 0 and any(_is_weights(code, code.project.answer(one, path)) for path, one in every if one)
+
+
+def _is_weights(code: Code, held: Term) -> bool:
+    if isinstance(held, tuple) and held[0] in ("dict", "list", "tuple", "join"):
+        return any(_is_weights(code, one) for one in held[1:])
+    return code.simple(held) in (MODULE, STATE)
 
 
 def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> bool:
@@ -83,7 +109,9 @@ def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> 
     number = names.index(given.id) - (1 if names[0] == "self" and given.id != "self" else 0)
     handed = [one.args[number] for one in code.calls(function.name) if len(one.args) > number]
     handed += [one for caller in code.calls(function.name) if (one := keyword(caller, given.id)) is not None]
-    return any(_has_weights(code, one, code.parents[one], deep + 1) for one in handed)  # type: ignore[arg-type]
+    if any(_has_weights(code, one, code.parents[one], deep + 1) for one in handed):  # type: ignore[arg-type]
+        return True
+    return _is_handed_weights(code, given)
 
 
 def _puts_weights(node: ast.AST, name: str) -> bool:
@@ -194,8 +222,16 @@ def _when_improved(code: Code, node: ast.AST) -> bool:
         return False
     calls = [one for one in code.calls(function.name) if _is_often(code, one)]
     if not calls:
-        return bool(code.heat(node).maybes)
+        return _when_asked(code, node)
     return all(any(_compares(code, test) for test in _tests(code, one)) for one in calls)
+
+
+def _when_asked(code: Code, node: ast.AST) -> bool:
+    """Everybody who calls its function, in other files, does so behind some condition."""
+    known = code.reference(node)
+    heats = [code.hotness.at(one, call.stack) for one, call in code.hotness.callers.get(known, ())] if known else []
+    often = [one for one in heats if one is not None and one.frequency in _OFTEN and not one.rarely]
+    return all(one.maybes for one in often) if often else bool(code.heat(node).maybes)
 
 
 def _tests(code: Code, node: ast.AST) -> Iterator[ast.expr]:

@@ -10,7 +10,7 @@ from hotlap.source.code import Code, keyword, spread
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
-from hotlap.source.terms import TENSOR
+from hotlap.source.terms import EXTENT, HOST, NUMBER, TENSOR, UNKNOWN
 from hotlap.source.torch_names import CONSTRUCTORS, CREATION, LIKE, RANDOM
 from hotlap.source.transfers import transfers
 
@@ -53,6 +53,7 @@ def _like(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
 
 def _made(code: Code, node: ast.expr) -> ast.Call | None:
     """The torch.zeros(…) at the beginning of a chain of calls."""
+    node = _alone(code, node)
     while isinstance(node, ast.Call):
         name = code.full_name(node.func)
         short = name[6:]
@@ -66,8 +67,21 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
             continue
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in _BETWEEN:
             return None
-        node = node.func.value
+        node = _alone(code, node.func.value)
     return None
+
+
+def _alone(code: Code, node: ast.expr) -> ast.expr:
+    """The tensor of arithmetic with plain numbers: `1 - torch.eye(n)`."""
+    while isinstance(node, ast.BinOp):
+        left, right = code.kind(node.left), code.kind(node.right)
+        if left == HOST and right in (NUMBER, UNKNOWN, EXTENT):
+            node = node.left
+        elif right == HOST and left in (NUMBER, UNKNOWN, EXTENT):
+            node = node.right
+        else:
+            return node
+    return node
 
 
 def _made_before(code: Code, node: ast.expr) -> ast.Call | None:

@@ -83,13 +83,19 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
     function = code.function(call)
     if function is None or next(loops(code, call), None) is not None or _depends(call, function):
         return
-    if code.full_name(call.func) in MODELS:
+    if code.full_name(call.func) in MODELS or _is_of_new_object(call, heat):
         return
     if heat.frequency is Frequency.EPOCH or (heat.hot and heat.side is not Side.LOAD):
         yield _again(call, heat._replace(confidence=Confidence.MEDIUM))
     elif _is_trial(code, function):
         why = (Step(code.path, function.lineno, f"{function.name} is run for every trial"),)
         yield _again(call, Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, why))
+
+
+def _is_of_new_object(call: ast.Call, heat: Heat) -> bool:
+    """What it reads is said by an object that is made anew each time, perhaps for other data."""
+    made = any(step.text == "calls __init__" for step in heat.why)
+    return made and any(mentions(one, {"self"}) for one in (*call.args, *(word.value for word in call.keywords)))
 
 
 def _again(call: ast.Call, heat: Heat) -> Found:

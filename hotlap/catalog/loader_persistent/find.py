@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
-from hotlap.source import loaders
+from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
 from hotlap.source.rule import Found
 
@@ -20,7 +20,7 @@ def find(code: Code) -> Iterator[Found]:
             continue
         if "persistent_workers" in one.settings and one.workers() == "unknown":
             continue  # somebody chose it
-        if loaders.is_changed_between(code, one):
+        if loaders.is_changed_between(code, one) or rounds.is_once(code, one):
             continue
         value = "True" if one.workers() == "some" else f"{ast.unparse(workers)} > 0"
         yield Found(

@@ -26,7 +26,7 @@ def find(code: Code) -> Iterator[Found]:
             f"`{shown(call, 40)}` writes {code.heat(call).frequency.value} on the training thread",
             "write every hundredth batch",
             Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
-            confidence=Confidence.LOW if code.heat(call).maybes > 1 else None,
+            confidence=Confidence.LOW if code.heat(call).maybes > 1 or logs.on_event(code, call) else None,
             hints=hints,
         )
 

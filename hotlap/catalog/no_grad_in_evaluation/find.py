@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Applicability, Confidence, Frequency
 from hotlap.source.code import Code, Definition, Repeated
 from hotlap.source.evaluation import evaluations, returns_tensors, runs_model
+from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.rule import Found
 
@@ -35,6 +36,7 @@ def find(code: Code) -> Iterator[Found]:
             Confidence.MEDIUM,
         )
     yield from _around_calls(code)
+    yield from _in_steps(code, seen)
 
 
 def _around_calls(code: Code) -> Iterator[Found]:
@@ -47,6 +49,39 @@ def _around_calls(code: Code) -> Iterator[Found]:
         calls = [one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call)]
         if any(_loops(code, one) for one in calls):
             yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node), Confidence.MEDIUM)
+
+
+def _in_steps(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
+    """`with torch.no_grad(): self.model(batch)` in a function that is one step of an evaluation."""
+    for node in code.nodes(ast.With, ast.FunctionDef, ast.AsyncFunctionDef):
+        assert isinstance(node, ast.With | Definition)
+        wanted = _said_by(code, node)
+        if wanted is None or wanted in seen or not _is_step(code, node) or not runs_model(code, node):
+            continue
+        seen.add(wanted)
+        yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
+
+
+def _said_by(code: Code, node: ast.With | Definition) -> ast.expr | None:
+    said = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
+    return next((one for one in said if _is_no_grad(code, one)), None)
+
+
+def _is_step(code: Code, node: ast.With | Definition) -> bool:
+    """Runs every batch of an evaluation, whoever calls it, and in no loop of its own function."""
+    heat, known = code.heat(node.body[0]), code.reference(node.body[0])
+    if not heat.hot or heat.side is not Side.EVALUATE or any(code.loops(node)) or known is None:
+        return False
+    if any("Lightning" in name for name in _bases(code, node)) or code.project.function(known).steps:
+        return False  # Lightning evaluates without a graph by itself
+    sides = [code.hotness.at(one, call.stack) for one, call in code.hotness.callers.get(known, ())]
+    return all(one is None or one.side is Side.EVALUATE for one in sides)
+
+
+def _bases(code: Code, node: ast.AST) -> set[str]:
+    outer = next((one for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), None)
+    owner = code.project.files[code.path].classes.get(outer.name) if outer is not None else None
+    return code.project.base_names(code.path, owner) if owner is not None else set()
 
 
 def _loops(code: Code, call: ast.Call) -> bool:

@@ -6,19 +6,23 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency
-from hotlap.source import loaders
-from hotlap.source.code import Code, keyword, last_name, spread
-from hotlap.source.containers import MOVING
+from hotlap.source import handed, loaders
+from hotlap.source.code import Code, Definition, Repeated, keyword, last_name, spread
+from hotlap.source.containers import GIVING, MOVING
 from hotlap.source.heat import Heat, Side
+from hotlap.source.invariant import set_by
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.samples import dependents, mentions
 from hotlap.source.syncs import shown
-from hotlap.source.terms import BATCH, MODULE, UNKNOWN
+from hotlap.source.terms import BATCH, HOST, MODULE, TENSOR, UNKNOWN
 from hotlap.source.transfers import transfers
 
 WORDS = (".to(", ".cuda(")
 ONLY_HOT = True
+_SHAPES = frozenset(
+    "float long int half double bool bfloat16 type unsqueeze squeeze view reshape permute transpose contiguous".split()
+)
 _CONVERTING = frozenset(f"torch.{name}" for name in "from_numpy Tensor FloatTensor LongTensor DoubleTensor".split())
 
 
@@ -29,9 +33,9 @@ def find(code: Code) -> Iterator[Found]:
         if _moves_itself(code, call, moved):
             yield _of_container(code, call)
             continue
-        if not code.hot(call):
+        if not code.hot(call) and not _is_fed(code, call):
             continue
-        confidence = _confidence(code, moved)
+        confidence = _confidence(code, call, moved)
         if confidence is None or _is_there(code, call) or _is_kept(code, call, moved):
             yield from _from_numpy(code, call, moved)
             continue
@@ -40,7 +44,7 @@ def find(code: Code) -> Iterator[Found]:
             call,
             f"`{shown(call)}` copies to the device and waits for the copy {code.heat(call).frequency.value}",
             "copy from pinned memory without waiting: non_blocking=True, and pin_memory=True for the loader",
-            Applicability.UNSAFE if _is_mapping(code, moved) else Applicability.SAFE,
+            Applicability.SAFE if _is_plain(code, moved) else Applicability.UNSAFE,
             confidence=confidence,
             hints=hints,
         )
@@ -80,39 +84,104 @@ def _of_container(code: Code, call: ast.Call) -> Found:
     )
 
 
-def _confidence(code: Code, moved: ast.expr) -> Confidence | None:
+def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | None:
     """A batch, or part of one."""
     kind = code.kind(moved)
     if kind == BATCH:
         return Confidence.HIGH
-    if kind != UNKNOWN or not isinstance(moved, ast.Name | ast.Subscript | ast.Attribute):
-        return None
+    moved = _unchanged(moved)
+    if kind in (UNKNOWN, HOST) and _is_piece(code, moved):
+        return Confidence.MEDIUM
     root: ast.expr = moved
     while isinstance(root, ast.Subscript | ast.Attribute):
         root = root.value
-    loop = code.batch_loop(moved)
-    if isinstance(root, ast.Name) and loop is None:
-        known = root.id in _given_to_step(code, root) or _is_helper(code, moved, root)
-        return Confidence.MEDIUM if known else None
-    if not isinstance(root, ast.Name) or not isinstance(loop, ast.For):
+    if not isinstance(root, ast.Name):
         return None
-    given = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    return Confidence.MEDIUM if _outer_name(code, root) in given else None
+    if handed.to_model(code, call, root, kind) or (kind in (UNKNOWN, TENSOR) and _is_mover(code, call, root)):
+        return Confidence.MEDIUM
+    loop = code.batch_loop(moved)
+    if kind != UNKNOWN:
+        return None
+    if loop is None:
+        known = root.id in _given_to_step(code, root) or _is_helper(code, call, root)
+        return Confidence.MEDIUM if known else None
+    return Confidence.MEDIUM if _outer_name(code, root) in _of_turn(loop) else None
 
 
-def _is_helper(code: Code, moved: ast.expr, root: ast.Name) -> bool:
-    """`def to_device(batch, device)`: moves its one argument to where its other says, whenever it is called."""
+def _of_turn(loop: Repeated) -> set[str]:
+    """What a loop over batches gets in each turn: by itself or by next(…), and what is taken out of it."""
+    given = (
+        {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)} if isinstance(loop, ast.For) else set()
+    )
+    for node in (one for statement in loop.body for one in ast.walk(statement)):
+        if isinstance(node, ast.Assign) and (_is_next(node.value) or handed.begins_with(node.value, given)):
+            given |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return given
+
+
+def _is_next(value: ast.expr) -> bool:
+    """`next(batches)`, `prefetcher.next()`."""
+    return isinstance(value, ast.Call) and last_name(value.func) in ("next", "__next__")
+
+
+def _unchanged(moved: ast.expr) -> ast.expr:
+    """`x` of `x.float().unsqueeze(1)`."""
+    while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute) and moved.func.attr in _SHAPES:
+        moved = moved.func.value
+    return moved
+
+
+def _is_piece(code: Code, moved: ast.expr) -> bool:
+    """`data[order[i : i + size]]`: what is taken in every turn of a training loop from data of the host."""
+    loop = code.batch_loop(moved) or (next(code.loops(moved), None) if _is_fed(code, moved) else None)
+    if loop is None or not isinstance(moved, ast.Subscript) or code.kind(moved.value) not in (UNKNOWN, HOST):
+        return False
+    base = moved.value
+    plain = isinstance(base, ast.Name | ast.Attribute) and ast.unparse(base) not in set_by(loop)
+    return plain and mentions(moved.slice, set_by(loop)) and not isinstance(code.term(base), tuple)
+
+
+def _is_mover(code: Code, call: ast.Call, root: ast.Name) -> bool:
+    """A helper that asks of its argument, or of each part of it, whether it is a tensor, and moves what is one."""
     function = code.function(root)
-    method = code.parent(moved)
-    call = code.parent(method) if method is not None else None
-    if function is None or not isinstance(call, ast.Call) or code.heat(call).frequency is not Frequency.BATCH:
+    if function is None or not code.hot(call) or handed.is_placed_before(code, root):
         return False
-    place = call.args[0] if call.args else None
-    if not isinstance(place, ast.Name):
+    names = {root.id, _outer_name(code, root), _gone_over(code, root)}
+    if not names & handed.arguments(function) or not handed.is_chosen(code, call.args[0] if call.args else None):
         return False
-    given = {one.arg for one in (*function.args.posonlyargs, *function.args.args)}
-    taken = {root.id, _outer_name(code, root), _gone_over(code, root)} & given
-    return place.id in given | (dependents(function, given) - taken) and bool(taken - {place.id})
+    return any(
+        isinstance(node, ast.Call) and node.args and mentions(node.args[0], names) and _asks_for_tensor(node)
+        for node in ast.walk(function)
+    )
+
+
+def _asks_for_tensor(call: ast.Call) -> bool:
+    """`isinstance(x, torch.Tensor)`, `torch.is_tensor(x)`, `hasattr(x, "to")`."""
+    asked = last_name(call.func)
+    if asked == "isinstance":
+        return len(call.args) == 2 and "Tensor" in ast.unparse(call.args[1])
+    return asked == "is_tensor" or (asked == "hasattr" and len(call.args) == 2 and ast.unparse(call.args[1]) == "'to'")
+
+
+def _is_fed(code: Code, node: ast.AST) -> bool:
+    """In a generator that gives batches to a training loop of the same process."""
+    return any(step.text == GIVING for step in code.heat(node).why)
+
+
+def _is_helper(code: Code, call: ast.Call, root: ast.Name) -> bool:
+    """`def to_device(batch, device)`: moves what it is given, whenever it is called."""
+    function = code.function(root)
+    if function is None or code.heat(call).frequency is not Frequency.BATCH or function.name == "forward":
+        return False
+    if handed.is_placed_before(code, root):
+        return False
+    place = call.args[0] if call.args else keyword(call, "device")
+    given = handed.arguments(function)
+    names = {root.id, _outer_name(code, root), _gone_over(code, root)}
+    taken = names & (given | handed.taken(function))
+    if isinstance(place, ast.Name) and place.id in code.stored(function):
+        return place.id in dependents(function, given) - taken and bool(taken & given)
+    return handed.is_chosen(code, place) and bool(taken - {getattr(place, "id", "")})
 
 
 def _gone_over(code: Code, name: ast.Name) -> str:
@@ -128,13 +197,19 @@ def _given_to_step(code: Code, name: ast.Name) -> set[str]:
     """The arguments of a function that makes one training step, and what it takes out of them."""
     function = code.function(name)
     calls = (one for one in ast.walk(function) if isinstance(one, ast.Call)) if function is not None else ()
-    if function is None or not any(last_name(one.func) == "backward" for one in calls):
+    if function is None or not (any(last_name(one.func) == "backward" for one in calls) or _is_run(code, function)):
         return set()
     given = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
     for node in function.body:
         if isinstance(node, ast.Assign) and _is_taken_from(code, node.value, given):
             given |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return given
+
+
+def _is_run(code: Code, function: Definition) -> bool:
+    """An engine is handed the function, and gives it the batch."""
+    why = code.heat(function.body[0]).why
+    return len(why) == 1 and why[0].text.endswith("is run by the engine every batch")
 
 
 def _is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
@@ -218,6 +293,13 @@ def _last_value(code: Code, name: ast.Name) -> ast.expr | None:
         if any(isinstance(target, ast.Name) and target.id == name.id for target in one.targets)
     ]
     return max(before, key=lambda one: one.lineno, default=None)
+
+
+def _is_plain(code: Code, moved: ast.expr) -> bool:
+    """A tensor for certain; what a helper gets may be an object whose `.to` takes no such argument."""
+    if _is_mapping(code, moved):
+        return False
+    return code.kind(moved) == BATCH or code.batch_loop(moved) is not None
 
 
 def _is_mapping(code: Code, moved: ast.expr) -> bool:

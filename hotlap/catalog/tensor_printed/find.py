@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.model.scanned import Confidence
 from hotlap.source import logs
 from hotlap.source.code import Code
 from hotlap.source.graphs import differentiated, is_tensor
@@ -23,6 +24,7 @@ def find(code: Code) -> Iterator[Found]:
                 node,
                 f"`{shown(node)}` is turned into text, which waits for the device {code.heat(node).frequency.value}",
                 "log every hundredth batch, or what was collected once an epoch",
+                confidence=Confidence.LOW if code.heat(node).maybes > 1 or logs.on_event(code, node) else None,
             )
 
 

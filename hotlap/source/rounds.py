@@ -1,0 +1,95 @@
+"""Whether a loader is gone through more than once: in an epoch loop, or by a function that is called every epoch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from enum import Enum
+
+from hotlap.model.scanned import Frequency
+from hotlap.source.code import Code, last_name
+from hotlap.source.hotness import LoopKind
+from hotlap.source.loaders import Loader
+
+_AROUND = frozenset("enumerate tqdm iter zip track trange progress_bar list cycle islice len next".split())
+_ONCE_HOOKS = frozenset(("test_dataloader", "predict_dataloader"))  # of Lightning: once, after the training
+
+
+class Use(Enum):
+    ONCE = "gone through once"
+    AGAIN = "gone through again and again, or nobody knows"
+    NONE = "only looked at"
+
+
+def is_once(code: Code, one: Loader) -> bool:
+    """Every use of it that can be seen goes through it a single time: a prediction, an export, a statistic."""
+    function = code.function(one.call)
+    if function is not None and function.name in _ONCE_HOOKS:
+        return True
+    parent = _outside(code, one.call)
+    if isinstance(parent, ast.For) and parent.iter in (one.call, *_chain(code, one.call)):
+        return not _repeats(code, parent)
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+        return False
+    target = parent.targets[0]
+    if not isinstance(target, ast.Name):
+        return False
+    uses = [_use(code, node) for node in _loads(code, one.call, target.id)]
+    return Use.ONCE in uses and Use.AGAIN not in uses
+
+
+def _outside(code: Code, node: ast.AST) -> ast.AST | None:
+    """What the expression is part of, past progress bars and their like."""
+    parent = code.parent(node)
+    while isinstance(parent, ast.Call) and node in parent.args and last_name(parent.func) in _AROUND:
+        node, parent = parent, code.parent(parent)
+    return parent
+
+
+def _chain(code: Code, node: ast.AST) -> Iterator[ast.AST]:
+    parent = code.parent(node)
+    while isinstance(parent, ast.Call):
+        yield parent
+        parent = code.parent(parent)
+
+
+def _loads(code: Code, made: ast.AST, name: str) -> Iterator[ast.Name]:
+    """Where the name is read: in its function, or for names of the file, anywhere in it."""
+    scope = code.function(made) or code.tree
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            yield node
+
+
+def _use(code: Code, node: ast.Name) -> Use:
+    parent = code.parent(node)
+    if isinstance(parent, ast.Attribute):
+        return Use.NONE
+    if isinstance(parent, ast.Call) and last_name(parent.func) == "len":
+        return Use.NONE
+    outside = _outside(code, node)
+    if isinstance(outside, ast.For | ast.comprehension):
+        return Use.AGAIN if _repeats(code, outside) else Use.ONCE
+    if isinstance(outside, ast.Call) and isinstance(outside.func, ast.Name | ast.Attribute):
+        return _given(code, outside)
+    return Use.AGAIN
+
+
+def _repeats(code: Code, node: ast.AST) -> bool:
+    heat = code.heat(node)
+    return heat.frequency.rank >= Frequency.EPOCH.rank or heat.frequency is Frequency.RARE or any(code.loops(node))
+
+
+def _given(code: Code, call: ast.Call) -> Use:
+    """Handed to a function of the project that goes through its batches in no loop around them."""
+    targets = code.project.targets(code.asked(call.func), code.path)
+    if not targets or _repeats(code, call):
+        return Use.AGAIN
+    for target in targets:
+        function, kinds = code.project.function(target), code.hotness.kinds.get(target, [])
+        batches = [
+            loop for loop, kind in zip(function.loops, kinds, strict=True) if kind >= LoopKind.BATCH_LIKELY
+        ]  # fmt: skip
+        if not batches or any(loop.parent >= 0 or loop.trains for loop in batches) or LoopKind.EPOCH in kinds:
+            return Use.AGAIN
+    return Use.ONCE
