@@ -1,8 +1,8 @@
 """Makes benchmarks/README.md from the results committed beside it. `python benchmarks/render.py [--check]`
 
-Reads results/<machine>/<date>-bench*.json, -overhead.json, -entries*.json, -engine-*.json and -prover*.json, draws the
-plots beside them where missing, and writes the page. With --check nothing is written; the exit code is 1 when the page
-is not what the results give.
+Reads results/<machine>/<date>-bench*.json, -peer-settings*.json, -overhead.json, -entries*.json, -engine-*.json and
+-prover*.json, draws the plots beside them where missing, and writes the page. With --check nothing is written; the exit
+code is 1 when the page is not what the results give.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import render_engine
 import render_entries
+import render_peers
 from render_prover import section
 
 from hotlap.bench import markdown, plot, record
@@ -50,6 +51,7 @@ def page(folder: Path) -> str:
     parts = [HEAD]
     if benches:
         parts += [HOW, *(_bench(path, folder) for path in benches)]
+    parts += render_peers.section(folder)
     if overheads:
         parts += [OVERHEAD, _overheads(overheads, folder)]
     parts += render_entries.section(folder)

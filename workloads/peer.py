@@ -38,13 +38,13 @@ class Speed:
     workers: int | None = None
 
 
-# To be the fastest of what benchmarks/peer_settings.py tries, per kind of device and workload.
+# The fastest that benchmarks/peer_settings.py found, per kind of device and workload; see benchmarks/README.md.
 FASTEST = {
     "cuda": {
         "battery_lstm": Speed("32"),
-        "battery_fnn": Speed("bf16"),
+        "battery_fnn": Speed("bf16", compile=True),
         "bloom": Speed("bf16"),
-        "banknotes": Speed("bf16"),
+        "banknotes": Speed("32", compile=True),
         "leak": Speed("bf16"),
     },
     "cpu": {

@@ -160,3 +160,23 @@ def test_the_sweep_writes_every_epoch_and_goes_on_past_a_failure(data_root: Path
     assert good["samples"] == 9600
     assert len(good["epoch_seconds"]) == 2
     assert "battery_fnn   accelerate" in done.stdout.split("fastest:")[1]
+
+
+def test_the_table_of_the_sweep_shows_what_was_faster_and_what_failed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    import render_peers
+
+    def result(framework: str, precision: str, seconds: list[float], error: str | None = None) -> dict[str, object]:
+        combination = {"workload": "leak", "framework": framework, "precision": precision, "compile": False}
+        return {"combination": combination, "samples": 900, "epoch_seconds": seconds, "error": error}
+
+    good = result("accelerate", "32", [9.0, 3.0, 1.0, 3.0])
+    results = [good, result("accelerate", "bf16", [], "OSError: no"), result("lightning", "32", [], "not done; more")]
+    machine = {"gpu": "a GPU", "cores": 2, "processor": "x"}
+    folder = tmp_path / "results" / "there"
+    folder.mkdir(parents=True)
+    (folder / "1-peer-settings.json").write_text(json.dumps({"machine": machine, "size": "tiny", "results": results}))
+    table = render_peers.section(tmp_path)[1]
+    assert "| a GPU | leak, tiny | accelerate | 300 |  | (OSError) |  | [1-peer-settings.json]" in table
+    assert "lightning" not in table
+    assert render_peers.section(tmp_path / "results") == []
