@@ -3,9 +3,9 @@
 `python benchmarks/prover.py --out FILE` plays tunes on step times of real processes (prover_noise.py made them): no
 process is started, and a speed-up is planted by dividing the new arm's seconds. Two pools:
 
-- busy: all recorded processes, in the order they ran, from a random one on: other load on the machine comes and goes in
-  the middle of a trial, as it did;
-- calm: those within 15 % of the fastest, drawn at random: a machine with nothing else to do.
+- busy: recorded while the machine had other work, in the order they ran, from a random one on: the load comes and goes
+  in the middle of a trial, as it did;
+- calm: recorded while it had none, drawn at random.
 
 An A/A tune is the noise trial, six candidates that change nothing, each alone with more processes per arm while it is
 inconclusive; what was called faster is stacked, and what is left is tried once more against the baseline, the last
@@ -31,12 +31,12 @@ from hotlap.judge.speed import speed
 from hotlap.model.trial import Sample, Trial
 from hotlap.model.verdict import Speed
 
-NOISE = Path(__file__).parent / "results" / "arm-2-cores" / "2026-11-15-step-noise.json"
+RESULTS = Path(__file__).parent / "results" / "arm-2-cores"
+BUSY, CALM = RESULTS / "2026-11-15-step-noise.json", RESULTS / "2026-11-15-step-noise-calm.json"
 STEPS_PER_BLOCK = 20
 CANDIDATES = 6
 NOISE_START, START, FINAL_START, MOST = 3, 2, 3, 8  # processes per arm
 MINIMUM = 1.02
-CALM = 1.15
 
 Process = list[float]  # seconds of its blocks
 Draw = Callable[[], Process]
@@ -48,11 +48,6 @@ def processes_of(path: Path) -> list[Process]:
         [sum(one[at : at + STEPS_PER_BLOCK]) / 1e6 for at in range(0, len(one) - STEPS_PER_BLOCK + 1, STEPS_PER_BLOCK)]
         for one in steps
     ]
-
-
-def calm(pool: list[Process]) -> list[Process]:
-    fastest = min(map(sum, pool))
-    return [one for one in pool if sum(one) <= CALM * fastest]
 
 
 def in_order(pool: list[Process], random: np.random.Generator) -> Draw:
@@ -146,30 +141,30 @@ def _spread_of_pool(pool: list[Process]) -> Spread:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--noise", type=Path, default=NOISE)
+    parser.add_argument("--busy", type=Path, default=BUSY, help="step times made by prover_noise.py")
+    parser.add_argument("--calm", type=Path, default=CALM)
     parser.add_argument("--tunes", type=int, default=200)
     parser.add_argument("--times", type=int, default=200, help="for each planted effect")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    busy = processes_of(options.noise)
-    quiet = calm(busy)
+    busy, calm = processes_of(options.busy), processes_of(options.calm)
     result: dict[str, Any] = {
         "benchmark": "prover",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
-        "noise": options.noise.name,
+        "noise": {"busy": options.busy.name, "calm": options.calm.name},
         "minimum": MINIMUM,
-        "spread_between_processes": {"busy": _spread_of_pool(busy).deviation, "calm": _spread_of_pool(quiet).deviation},
+        "spread_between_processes": {"busy": _spread_of_pool(busy).deviation, "calm": _spread_of_pool(calm).deviation},
         "alike": {},
     }
-    for name, pool, draws in (("busy", busy, in_order), ("calm", quiet, at_random)):
+    for name, pool, draws in (("busy", busy, in_order), ("calm", calm, at_random)):
         result["alike"][name] = {"processes": len(pool), **alike(pool, draws, options.tunes)}
         shown = {key: value for key, value in result["alike"][name].items() if key != "each_tune"}
         print(f"A/A, {name}: {shown}", flush=True)
     result["planted"] = []
     for effect in (1.02, 1.05, 1.10):
         for per_arm in (2, 4, 8, 16, 32):
-            result["planted"].append(planted(quiet, effect, per_arm, options.times))
+            result["planted"].append(planted(calm, effect, per_arm, options.times))
             print(result["planted"][-1], flush=True)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ HEAD = """## Can the prover be believed?
 ALIKE = """### Alike arms
 
 Whole tunes in which nothing was changed, played on the step times of real processes (`python
-benchmarks/prover.py`). At most 5 % may end with something faster. *busy* has the load of the machine as it came and
-went, *calm* only processes within 15 % of the fastest.
+benchmarks/prover.py`). At most 5 % may end with something faster. *busy* was recorded while the machine had other work,
+which came and went, *calm* while it had none.
 """
 PLANTED = """### Planted speed-ups
 
