@@ -21,12 +21,14 @@ class Training(lightning.LightningModule):  # type: ignore[misc, name-defined]
     def __init__(self, task: peer.Task, model: nn.Module, phase: peer.Phase) -> None:
         super().__init__()
         self.task, self.model, self.phase = task, model, phase
+        # The model, not the whole step: a loss over ragged targets would be compiled anew for each number of them.
+        self.fast: Any = torch.compile(model) if task.speed.compile else model
         self.clock = peer.EpochClock(task)
         self.loss_sum = torch.zeros((), device=task.device)
         self.value = 0.0
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.task.loss(self.model, batch)
+        loss = self.task.loss(self.fast, batch)
         self.loss_sum += loss.detach()  # on the device: no step waits for it
         return loss
 
@@ -71,8 +73,7 @@ def train(task: peer.Task, model: nn.Module) -> float:
     value = 0.0
     for phase in task.phases():
         training = Training(task, model, phase)
-        fitted = torch.compile(training) if task.speed.compile else training
-        build_trainer(task, phase).fit(fitted, task.loader)
+        build_trainer(task, phase).fit(training, task.loader)
         value = training.value
     return value
 

@@ -189,6 +189,8 @@ class Site:
 class Attempt:
     """The original call, remembering whether it was made, what came of it and whether the error was its own."""
 
+    __slots__ = ("_args", "_kwargs", "as_asked", "done", "error", "original", "outcome")  # made several times a step
+
     def __init__(self, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.original, self._args, self._kwargs = original, args, kwargs
         self.as_asked = False  # it failed with the very arguments of the user's call

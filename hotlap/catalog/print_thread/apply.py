@@ -1,0 +1,165 @@
+"""What the training loop prints is written some times a second by another thread, whole and in its order.
+
+Only `print` is put off, and only where each line would be written at once: to a terminal, or with flush=True. Whoever
+uses stdout another way, forks or ends the program finds everything written that was printed before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+import wrapt
+
+from hotlap.catalog.site import Original, Site
+
+INTERVAL = 0.05  # seconds: nobody reads faster
+MOST = 1000  # lines that may wait; more are written by who prints them
+KNOWN = {"sep", "end", "file", "flush"}
+
+
+def apply(site: Site) -> None:
+    site.no_effect("the loop prints no line that would be written at once")
+    lines = Lines(site)
+    site.after(site.seams.stepping, lines.begin)
+
+
+class Lines:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._stream: Any = None  # what stands in for stdout
+        self._pending: deque[str] = deque()
+        self._lock = threading.RLock()  # a signal's handler may print while a line is being written
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def begin(self, *_: Any) -> None:
+        """From the first step on: by then the program has the stdout that it wants."""
+        if self._stream is not None:
+            return
+        self._site.ledger.wrap(sys, "stdout", self._stand_in)
+        self._site.replace(builtins, "print", self._print)
+        self._site.replace(sys, "excepthook", self._failing)
+        atexit.register(self.drain)
+        self._site.ledger.later(self._end)
+        _at_fork.watch(self)
+
+    def _stand_in(self, stdout: Any) -> Any:
+        self._stream = Stream(stdout, self)
+        return self._stream
+
+    def _print(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        file, stream = kwargs.get("file"), self._stream
+        ours = not self._over.is_set() and sys.stdout is stream and (file is None or file is stream)
+        if not ours or not (kwargs.get("flush") or _writes_at_once(stream)) or not kwargs.keys() <= KNOWN:
+            return original(*args, **kwargs)
+        sep, end = kwargs.get("sep"), kwargs.get("end")
+        text = (" " if sep is None else sep).join(map(str, args)) + ("\n" if end is None else end)
+        if self._thread is None:
+            self._start()
+        self._pending.append(text)
+        if len(self._pending) > MOST:
+            self.drain()
+        return None
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="hotlap-print", daemon=True)
+        self._thread.start()
+        self._site.applied(f"lines of print are written every {1000 * INTERVAL:.0f} ms")
+
+    def _run(self) -> None:
+        while not self._over.wait(INTERVAL):
+            try:
+                self.drain()
+            except Exception:  # noqa: BLE001 a pipe that nobody reads any more: the next print meets it by itself
+                self._over.set()
+
+    def drain(self) -> None:
+        """Everything printed so far is written, and flushed, when this returns."""
+        if not self._pending:
+            return
+        with self._lock:
+            stdout, waiting = self._stream.__wrapped__, []
+            while self._pending:
+                waiting.append(self._pending.popleft())
+            stdout.write("".join(waiting))
+            stdout.flush()
+
+    def _failing(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The traceback comes after what was printed before it."""
+        self.drain()
+        return original(*args, **kwargs)
+
+    def forked(self) -> None:
+        """In a child there is no thread: its lines are written as they come."""
+        self._over.set()
+        self._lock = threading.RLock()
+
+    def _end(self) -> None:
+        self._over.set()
+        self.drain()
+        atexit.unregister(self.drain)
+
+
+class Stream(wrapt.ObjectProxy):  # type: ignore[misc]
+    """Stdout for everybody but print: what waits is written first."""
+
+    def __init__(self, stdout: Any, lines: Lines) -> None:
+        super().__init__(stdout)
+        self._self_drain = lines.drain
+
+    def write(self, text: str) -> Any:
+        self._self_drain()
+        return self.__wrapped__.write(text)
+
+    def writelines(self, lines: Any) -> Any:
+        self._self_drain()
+        return self.__wrapped__.writelines(lines)
+
+    def flush(self) -> Any:
+        self._self_drain()
+        return self.__wrapped__.flush()
+
+    def fileno(self) -> Any:
+        self._self_drain()
+        return self.__wrapped__.fileno()
+
+    @property
+    def buffer(self) -> Any:
+        self._self_drain()
+        return self.__wrapped__.buffer
+
+
+def _writes_at_once(stream: Any) -> bool:
+    return bool(getattr(stream, "line_buffering", False) or getattr(stream, "write_through", False))
+
+
+class _AtFork:
+    """A child must neither write the parent's lines again nor wait for a thread it does not have."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakSet[Lines] = weakref.WeakSet()
+        self._registered = False
+
+    def watch(self, lines: Lines) -> None:
+        self._known.add(lines)
+        if not self._registered and hasattr(os, "register_at_fork"):
+            self._registered = True
+            os.register_at_fork(before=self._before, after_in_child=self._in_child)
+
+    def _before(self) -> None:
+        for lines in list(self._known):
+            lines.drain()
+
+    def _in_child(self) -> None:
+        for lines in list(self._known):
+            lines.forked()
+
+
+_at_fork = _AtFork()
