@@ -107,7 +107,7 @@ class Lines:
         atexit.unregister(self.drain)
 
 
-class Stream(wrapt.ObjectProxy):  # type: ignore[misc]
+class Stream(wrapt.ObjectProxy):  # type: ignore[type-arg]
     """Stdout for everybody but print: what waits is written first."""
 
     def __init__(self, stdout: Any, lines: Lines) -> None:
