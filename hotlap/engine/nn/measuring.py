@@ -1,7 +1,8 @@
 """Times cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
 
 It takes some ten milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. It draws no
-random numbers; the memory of one more layer is needed while it runs.
+random numbers; the memory of one more layer is needed while it runs. A variant that does not give what cuDNN gives is
+not timed: a kernel that a compiler or a new GPU got wrong is never used.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may
 LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
 HOPELESS = 1.5  # times the best when screened: not measured again
 FINALISTS = 2  # of ours, beside cuDNN
+APART = {"float32": 0.02}  # of the largest element, from cuDNN's: rounding is far below, a wrong kernel far above
+APART_LOW = 0.1  # bfloat16 and float16
 _said: set[str] = set()
 
 
@@ -43,8 +46,8 @@ def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]
     ):
         try:
             layer, x, dy = made(key, f"cuda:{device}")
-            runs: dict[str, Callable[[], None]] = {"cudnn": lambda: by_torch(key, layer, x, dy)}
-            for variant in usable(key, device, only):
+            runs: dict[str, Callable[[], Any]] = {"cudnn": lambda: by_torch(key, layer, x, dy)}
+            for variant in agreeing(key, layer, x, dy, usable(key, device, only)):
                 runs[str(variant)] = lambda variant=variant: by_ours(key, layer, x, dy, str(variant))  # type: ignore[misc]
             return interleaved(runs)
         except torch.cuda.OutOfMemoryError:
@@ -82,7 +85,7 @@ def _loads(variant: Variant, sizes: Sizes, device: int) -> bool:
     return True
 
 
-def interleaved(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
+def interleaved(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """All are screened; the median of several rounds, by turns, of those that may win. What fails is left out."""
     found = _screened(runs)
     best = min(found.values(), default=0.0)
@@ -97,7 +100,7 @@ def interleaved(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
     return {**found, **{name: statistics.median(times) for name, times in clocked.items()}}
 
 
-def _screened(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
+def _screened(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """The least of a few, after one that only warms up."""
     found: dict[str, float] = {}
     for name, run in runs.items():
@@ -112,7 +115,7 @@ def _screened(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
     return found
 
 
-def _timed(run: Callable[[], None]) -> float:
+def _timed(run: Callable[[], Any]) -> float:
     event: Any = torch.cuda.Event
     begin, end = event(enable_timing=True), event(enable_timing=True)
     begin.record()
@@ -139,19 +142,45 @@ def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
     return layer, x, dy
 
 
-def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> None:
-    _backward(key, layer, layer(x)[0], dy)
+def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
+    return _with_gradients(key, layer, layer(x)[0], dy)
 
 
-def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> None:
+def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> list[Tensor]:
     from hotlap.engine.nn.modules import run, shape_of
 
-    _backward(key, layer, run(layer, x, None, None, shape_of(layer, key.kind, key.exact, variant))[0], dy)
+    return _with_gradients(key, layer, run(layer, x, None, None, shape_of(layer, key.kind, key.exact, variant))[0], dy)
 
 
-def _backward(key: Key, layer: Any, y: Tensor, dy: Tensor) -> None:
-    if key.backward:
-        torch.autograd.grad(y, list(layer.parameters()), dy)
+def _with_gradients(key: Key, layer: Any, y: Tensor, dy: Tensor) -> list[Tensor]:
+    return [y, *(torch.autograd.grad(y, list(layer.parameters()), dy) if key.backward else ())]
+
+
+def agreeing(key: Key, layer: Any, x: Tensor, dy: Tensor, variants: list[Variant]) -> list[Variant]:
+    """Those whose outputs and gradients are torch.nn's but for rounding. Host sync, once per shape."""
+    if not variants:
+        return []
+    wanted, found = by_torch(key, layer, x, dy), []
+    for variant in variants:
+        try:
+            same = _are_near(key, by_ours(key, layer, x, dy, str(variant)), wanted)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 a kernel that cannot be built or launched here must not stop anyone
+            _say_once(f"{variant} cannot run here: {error}")
+            continue
+        if same:
+            found.append(variant)
+        else:
+            _say_once(f"{variant} gives other results than cuDNN for {key.text} and is not used; please report it")
+    return found
+
+
+def _are_near(key: Key, ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    most = APART.get(key.dtype, APART_LOW)
+    apart = [(one.float() - other.float()).abs().max() / other.float().abs().max().clamp(min=1e-30)
+             for one, other in zip(ours, theirs, strict=True)]  # fmt: skip
+    return bool(torch.stack(apart).max() <= most)  # not where one is NaN
 
 
 def _has_triton() -> bool:

@@ -235,3 +235,27 @@ def test_a_kernel_torn_on_disk_is_compiled_again(monkeypatch, tmp_path):
     path.write_bytes(path.read_bytes()[:-3])
     assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
     assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_what_gives_other_results_is_never_used(kind, monkeypatch, caplog):
+    monkeypatch.setattr(measuring, "_said", set())
+    key = replace(KEY, kind=kind, batch=3, steps=5, hidden=4)
+    layer, x, dy = measuring.made(key, "cpu")
+    right, wrong, failing = (measuring.parse(name) for name in ("torch", FAST, "cuda:mma:r16:c1:b1"))
+    ours = measuring.by_ours
+
+    def run(key, layer, x, dy, variant):
+        if variant == str(failing):
+            raise RuntimeError("no such kernel")
+        y, *gradients = ours(key, layer, x, dy, "torch")
+        if variant == str(wrong):
+            gradients[1] = gradients[1].clone()
+            gradients[1][0, 0] += 0.1 * gradients[1].abs().max()
+        return [y, *gradients]
+
+    monkeypatch.setattr(measuring, "by_ours", run)
+    assert measuring.agreeing(key, layer, x, dy, [wrong, right, failing]) == [right]
+    assert f"{FAST} gives other results than cuDNN" in caplog.text
+    nan = [torch.full_like(one, float("nan")) for one in measuring.by_torch(key, layer, x, dy)]
+    assert not measuring._are_near(key, nan, measuring.by_torch(key, layer, x, dy))
