@@ -351,7 +351,8 @@ class Answers(Names):
                 result = join(result, self._standing_in(default, path))
         plain = False
         for origin, call in self.callers.get(reference, ()):
-            given = argument(call, number - shift, function.parameters[number])
+            place = number - shift if number < len(function.parameters) - function.named else -1
+            given = argument(call, place, function.parameters[number])
             if given is not None:
                 answer = self.answer(given, origin)
                 plain = plain or answer in (NUMBER, TEXT)

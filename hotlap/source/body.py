@@ -18,6 +18,7 @@ _WEIGHTS = frozenset(
     "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights".split()
 )
 _ANSWERING = ("def", "name", "attr")
+_MOST_BRANCHES = 4  # of one question; among more of them each is taken seldom
 
 
 class Body(Expressions):
@@ -156,9 +157,16 @@ class Body(Expressions):
         self.function.loops[number].weights = any(
             isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in ast.walk(node.iter)
         )
+        self._note_counted(node.body)
         self.block(node.body)
         self.stack = before
         self.block(node.orelse)
+
+    def _note_counted(self, body: list[ast.stmt]) -> None:
+        """`step += 1` at the end of a turn: the name counts them from its first line on."""
+        for one in body:
+            if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and statements.is_one(one.value):
+                self.counters.add(one.target.id)
 
     def _once(self, node: ast.For | ast.AsyncFor, over: Term) -> None:
         """`for batch in loader: …; break`: the first element only."""
@@ -167,15 +175,20 @@ class Body(Expressions):
         self.block(node.orelse)
 
     def _note_counter(self, node: ast.For | ast.AsyncFor, loop: Loop) -> None:
-        name = last_name(node.iter.func) if isinstance(node.iter, ast.Call) else ""
+        iterable = node.iter
+        while isinstance(iterable, ast.Call) and last_name(iterable.func) in ("tqdm", "track") and iterable.args:
+            iterable = iterable.args[0]
+        name = last_name(iterable.func) if isinstance(iterable, ast.Call) else ""
         target = node.target
         if isinstance(target, ast.Tuple) and target.elts and statements.counts(node.iter):
             target = target.elts[0]
         elif name not in ("range", "trange", "count"):
             return
-        if isinstance(target, ast.Name):
+        if isinstance(target, ast.Attribute):  # for self.epoch in range(n)
+            loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, *_given(iterable))
+        elif isinstance(target, ast.Name):
             self.counters.add(target.id)
-            loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, node.iter)
+            loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, *_given(iterable))
 
     def _while(self, node: ast.While) -> None:
         before = self.stack
@@ -185,6 +198,7 @@ class Body(Expressions):
             return
         self.enter_loop(node.test, UNKNOWN)
         self.term(node.test)
+        self._note_counted(node.body)
         self.block(node.body)
         self.stack = before
         self.block(node.orelse)
@@ -208,7 +222,8 @@ class Body(Expressions):
             if known == TENSOR or known[:1] == ("param",):  # what was taken out of a batch may be a list of tensors
                 before[name] = UNKNOWN
         self.names = before
-        self.guarded(node.orelse, other)
+        chained = other == MAYBE and 1 < statements.branches(node) <= _MOST_BRANCHES
+        self.guarded(node.orelse, guards.NONE if chained else other)  # `elif` is one question with the `if`
         self._merge(after)
         if other == RARE and guards.has_step(following):
             return  # `if step % n: continue`, and then the optimizer's step: gradient accumulation
@@ -303,6 +318,11 @@ class Body(Expressions):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.term(child)
+
+
+def _given(call: ast.expr) -> list[ast.expr]:
+    """What is counted, not what a progress bar shows beside it."""
+    return call.args if isinstance(call, ast.Call) else []
 
 
 _STATEMENTS: dict[type, Callable[[Body, Any], None]] = {

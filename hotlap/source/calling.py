@@ -104,6 +104,7 @@ class Calling:
             mark_use(node, self.loop_names, self.function.loops)
             self._mark_feeding(callee, arguments)
         if callee == MODULE and runs_module(node.func):
+            self.function.models |= not self.no_grad
             for frame in self.stack:
                 if frame >= 0:
                     self.function.loops[frame].models = True
@@ -126,16 +127,21 @@ class Calling:
         elif name in ("to", "cuda") and self.loop_names:
             mark_moving(function.value, self.loop_names, self.function.loops)
         elif name in OF_MODULES and not node.args:
-            self.function.evaluates = self.function.evaluates or name == "eval"
-            if name != "train" and isinstance(function.value, ast.Attribute):
-                self.reader.assign_attribute(self, function.value, MODULE)
-            if isinstance(function.value, ast.Name):
-                mark_module(self.names, function.value.id, self.lookup(function.value.id))
+            self._mark_module(function.value, name)
         elif name == "step" and updates(function.value, self.lookup):
             self.function.updates = True
             loop = self._innermost()
             if loop is not None:
                 loop.updates = True
+
+    def _mark_module(self, receiver: ast.expr, method: str) -> None:
+        self.function.evaluates = self.function.evaluates or method == "eval"
+        if method != "train" and isinstance(receiver, ast.Attribute):
+            self.reader.assign_attribute(self, receiver, MODULE)
+        while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
+            receiver = receiver.func.value  # model.to(device).eval()
+        if isinstance(receiver, ast.Name):
+            mark_module(self.names, receiver.id, self.lookup(receiver.id))
 
     def _mark_training(self, callee: Term) -> None:
         if isinstance(callee, tuple) and callee[0] == "attr" and callee[1][0] in ("super",):

@@ -75,6 +75,8 @@ def method_of_unknown(base: Term, name: str, on_host: bool) -> Term | None:
         return hosted(base)
     if name in _KEEPING:
         return base
+    if name == "gather" and base[0] == "attr":
+        return TENSOR  # of an accelerator, or of a tensor that is kept
     if name in torch_names.ONLY_TENSORS and name != "backward":
         return join(base, TENSOR) if base[0] == "call" else base
     return None
@@ -217,6 +219,10 @@ def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
 def handed_by(node: ast.expr, given: Mapping[str, int]) -> int:
     """The same for what a function takes out of it: `self.parse(batch)`."""
     number = given_by(node, given)
+    if number < 0 and isinstance(node, ast.Tuple):
+        return max((handed_by(one, given) for one in node.elts), default=-1)
+    if number < 0 and isinstance(node, ast.Subscript):  # data[indices], of indices that the loop gives
+        return given.get(node.slice.id, -1) if isinstance(node.slice, ast.Name) else -1
     if number < 0 and isinstance(node, ast.Call):
         names = [one.id for one in node.args if isinstance(one, ast.Name)]
         return next((given[name] for name in names if name in given), -1)

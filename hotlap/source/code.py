@@ -14,12 +14,13 @@ from hotlap.source.flow import FileReader, read_closely
 from hotlap.source.heat import COLD, Heat, Side
 from hotlap.source.hotness import Hotness, LoopKind
 from hotlap.source.project import Project
-from hotlap.source.terms import FRAME, LOADER, MODULE, TENSOR, UNKNOWN, Term
+from hotlap.source.terms import FRAME, LOADER, LOADERS, MODULE, TENSOR, UNKNOWN, Term
 from hotlap.source.torch_names import method
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Repeated = ast.For | ast.AsyncFor | ast.While
 _NO_GRAD = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
+_SWITCHES = frozenset("no_grad inference_mode set_grad_enabled enable_grad nullcontext".split())
 _NEVER = Heat(Frequency.NEVER, Confidence.HIGH, Side.TRAIN)
 
 
@@ -192,6 +193,17 @@ class Code:
     def is_batch_loop(self, loop: Repeated) -> bool:
         return self.loop_kind(loop) >= LoopKind.BATCH_LIKELY
 
+    def goes_over_batches(self, node: ast.ListComp | ast.GeneratorExp) -> bool:
+        """A comprehension whose first part goes through a loader."""
+        over = node.generators[0].iter
+        function = self._reader_function(node)
+        kinds = self.hotness.kinds.get(Reference(self.path, function.name), ()) if function is not None else ()
+        for number, kind in enumerate(kinds):
+            assert function is not None
+            if function.loops[number].comprehension and function.loops[number].line == over.lineno:
+                return kind >= LoopKind.BATCH_LIKELY
+        return self.kind(over) in LOADERS
+
     def loop_kind(self, loop: Repeated) -> LoopKind:
         function = self._within.get(loop)
         kinds = self.hotness.kinds.get(Reference(self.path, function.name)) if function else None
@@ -209,14 +221,37 @@ class Code:
         first = loop.test if isinstance(loop, ast.While) else loop.iter
         if any(one.line == first.lineno and one.no_grad for one in function.loops):
             return True
-        inside = any(
-            isinstance(node, ast.With)
-            and any(
-                self.full_name(getattr(item.context_expr, "func", item.context_expr)) in _NO_GRAD for item in node.items
-            )
-            for node in ast.walk(loop)
+        inside = any(isinstance(node, ast.With) and self._records_nothing(node) for node in ast.walk(loop))
+        around = any(isinstance(node, ast.With) and self._records_nothing(node) for node in self.ancestors(loop))
+        return (
+            inside
+            or around
+            or modes.under_no_grad(self.project, self.hotness.callers, Reference(self.path, function.name))
         )
-        return inside or modes.under_no_grad(self.project, self.hotness.callers, Reference(self.path, function.name))
+
+    def _records_nothing(self, node: ast.With) -> bool:
+        """no_grad and its like, or a context of the project that yields under one."""
+        for item in node.items:
+            entered = getattr(item.context_expr, "func", item.context_expr)
+            if self.full_name(entered) in _NO_GRAD:
+                return True
+            if any(self.project.function(one).quiets for one in self.project.targets(self.asked(entered), self.path)):
+                return True
+        return False
+
+    def is_quiet(self, node: ast.AST) -> bool:
+        """Something that records no graph: under a `with`, by its function, or by everybody who calls that."""
+        for outer in self.ancestors(node):
+            if isinstance(outer, ast.With) and self._records_nothing(outer):
+                return True
+            if isinstance(outer, Definition | ast.Lambda):
+                break
+        known = self.reference(node)
+        return known is not None and modes.under_no_grad(self.project, self.hotness.callers, known)
+
+    def mentions_grad(self, scope: ast.AST) -> bool:
+        """Somewhere in it a graph is switched off or on."""
+        return any(isinstance(one, ast.Name | ast.Attribute) and last_name(one) in _SWITCHES for one in ast.walk(scope))
 
     def reference(self, node: ast.AST) -> Reference | None:
         """The function of the project that a node is in."""

@@ -34,6 +34,7 @@ class ElementLoop:
     arrays: tuple[ast.expr, ...]  # what is gone through
     names: frozenset[str]  # what stands for an element of them
     index: str  # what stands for its number, or ""
+    written: bool = False  # numbers are written into it, piece by piece
     fixed: bool = False  # over a number written out: of the rows of a batch, or of a few channels
 
 
@@ -41,8 +42,13 @@ class ElementLoop:
 def element_loops(code: Code) -> tuple[ElementLoop, ...]:
     """Those of a file, in what runs every batch."""
     loops = [node for node in code.nodes(ast.For) if isinstance(node, ast.For) and code.heat(node.body[0]).hot]
-    every = [_direct(code, node) or _numbered(code, node) or _filled(code, node) for node in loops]
+    every = [_direct(code, node) or _first(code, node) for node in loops]
     return tuple(one for one in every if one is not None)
+
+
+def _first(code: Code, node: ast.For) -> ElementLoop | None:
+    filled = _filled(code, node)
+    return filled if filled is not None and filled.written else _numbered(code, node) or filled
 
 
 def _direct(code: Code, node: ast.For) -> ElementLoop | None:
@@ -91,16 +97,44 @@ def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
 def _filled(code: Code, node: ast.For) -> ElementLoop | None:
     """`for i, k in enumerate(codes): table[i][k] = 1`: a tensor written number by number."""
     names = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
-    for statement in node.body:
+    for statement in (one for part in node.body for one in ast.walk(part)):
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
             continue
         base, places = _places(statement.targets[0])
         counted = isinstance(statement.value, ast.Constant)
         single = all(isinstance(one, ast.Name | ast.Constant) for one in places)
         moving = any(isinstance(one, ast.Name) and one.id in names for one in places)
-        if counted and single and moving and code.kind(base) in TENSORS:
-            return ElementLoop(node, (base,), frozenset(names), "")
+        counted_rows = _counts_rows(code, node) or _enumerates(code, node, places[-1])
+        own = next(code.loops(statement), None) is node
+        rows = own and counted_rows and isinstance(places[0], ast.Name) and not _runs_model(code, node)
+        if counted and moving and (rows or (single and statement in node.body)) and code.kind(base) in TENSORS:
+            return ElementLoop(node, (base,), frozenset(names), "", written=rows)
     return None
+
+
+def _enumerates(code: Code, node: ast.For, cut: ast.expr) -> bool:
+    """`for i, length in enumerate(lengths): mask[i, length:] = 0`, where the model waits for it."""
+    named = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "enumerate" and len(node.iter.args) == 1
+    if not named or not isinstance(node.target, ast.Tuple) or not isinstance(cut, ast.Slice):
+        return False
+    given = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
+    ends = [one for one in (cut.lower, cut.upper) if isinstance(one, ast.Name) and one.id in given]
+    return bool(ends) and code.hot(node.body[0])
+
+
+def _counts_rows(code: Code, node: ast.For) -> bool:
+    """`for i in range(batch_size)`, of a number that is no constant."""
+    ranged = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "range" and len(node.iter.args) == 1
+    if not ranged or not isinstance(node.iter, ast.Call):
+        return False
+    many = node.iter.args[0]
+    return code.kind(many) == EXTENT or (isinstance(many, ast.Name) and "batch" in many.id.lower())
+
+
+def _runs_model(code: Code, node: ast.For) -> bool:
+    return any(
+        isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in node.body for one in ast.walk(part)
+    )
 
 
 def _places(node: ast.expr) -> tuple[ast.expr, list[ast.expr]]:

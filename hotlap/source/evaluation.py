@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from hotlap.source.calls import may_be_model
@@ -12,7 +11,7 @@ from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.terms import MODULE, NUMBER, TENSORS, TEXT, UNKNOWN, Term
 
-_NO_GRAD = re.compile(r"no_grad|inference_mode|set_grad_enabled")
+Block = Repeated | ast.With | ast.If | Definition
 _TRAINS = frozenset(("backward", "manual_backward", "zero_grad", "grad"))
 
 
@@ -25,6 +24,17 @@ def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
         if not runs_model(code, node):
             continue
         yield node, code.put_to_eval(node) or _is_put_to_eval(code, node)
+
+
+def comprehended(code: Code) -> Iterator[ast.ListComp | ast.GeneratorExp]:
+    """`[model(batch) for batch in loader]`."""
+    for node in code.nodes(ast.ListComp, ast.GeneratorExp):
+        assert isinstance(node, ast.ListComp | ast.GeneratorExp)
+        heat = code.heat(node.elt)
+        if heat.hot and heat.side is Side.EVALUATE and code.goes_over_batches(node):
+            calls = [one for one in ast.walk(node.elt) if isinstance(one, ast.Call)]
+            if any(_is_model_call(code, one) or _is_recording(code, one) for one in calls):
+                yield node
 
 
 def _makes_hot(code: Code, loop: Repeated) -> bool:
@@ -41,18 +51,22 @@ def trains(code: Code, loop: Repeated) -> bool:
     return any(isinstance(node, ast.Call) and last_name(node.func) in _TRAINS for node in ast.walk(loop))
 
 
-def runs_model(code: Code, block: Repeated | ast.With | Definition) -> bool:
+def runs_model(code: Code, block: Block) -> bool:
     """A module is called in it, or a function of this file that calls one."""
     return bool(model_calls(code, block)) or _helper_calls(code, block)
 
 
-def model_calls(code: Code, loop: Repeated | ast.With | Definition) -> list[ast.Call]:
+def model_calls(code: Code, loop: Block) -> list[ast.Call]:
     return [
         node
         for statement in loop.body
         for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and (code.callee_kind(node) == MODULE or _may_run_model(code, node))
+        if isinstance(node, ast.Call) and _is_model_call(code, node)
     ]
+
+
+def _is_model_call(code: Code, call: ast.Call) -> bool:
+    return code.callee_kind(call) == MODULE or _may_run_model(code, call)
 
 
 def _may_run_model(code: Code, call: ast.Call) -> bool:
@@ -65,22 +79,18 @@ def _may_run_model(code: Code, call: ast.Call) -> bool:
     return any(code.kind(one) in TENSORS for one in call.args) and not code.project.targets(asked, code.path)
 
 
-def _helper_calls(code: Code, loop: Repeated | ast.With | Definition) -> bool:
-    """A function of this file, called in the loop, calls a model with its graph: `self._predict_batch(x)`."""
-    lines = {
-        code.project.function(target).line
-        for statement in loop.body
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
-        for target in code.project.targets(code.term(node.func), code.path)
-        if target.path == code.path
-    }
+def _helper_calls(code: Code, block: Block) -> bool:
+    """A function of the project, called in the block, calls a model with its graph: `self._predict_batch(x)`."""
     return any(
-        isinstance(inner, ast.Call) and code.callee_kind(inner) == MODULE
-        for function in code.nodes(ast.FunctionDef)
-        if function.lineno in lines and not _NO_GRAD.search(ast.unparse(function))  # type: ignore[attr-defined]
-        for inner in ast.walk(function)
+        isinstance(node, ast.Call) and _is_recording(code, node)
+        for statement in block.body
+        for node in ast.walk(statement)
     )
+
+
+def _is_recording(code: Code, call: ast.Call) -> bool:
+    named = isinstance(call.func, ast.Name | ast.Attribute)
+    return named and code.hotness.records(code.asked(call.func), code.path)
 
 
 def _is_put_to_eval(code: Code, loop: Repeated) -> bool:

@@ -8,13 +8,14 @@ from typing import Any, cast
 
 from hotlap.source import guards, torch_names
 from hotlap.source.calling import Calling
-from hotlap.source.calls import given_by, put
+from hotlap.source.calls import given_by, is_on_device, put
 from hotlap.source.facts import Call, Function, Loop, Stack
 from hotlap.source.reader import Reader
 from hotlap.source.terms import (
     DEEPEST,
     NUMBER,
     NUMPY,
+    TENSOR,
     TENSORS,
     TEXT,
     UNKNOWN,
@@ -23,6 +24,7 @@ from hotlap.source.terms import (
     element,
     indexed,
     join,
+    moved,
     unpacked,
 )
 
@@ -197,8 +199,9 @@ class Expressions(Calling):
         before = self.stack
         for part in generators:
             over = self.term(part.iter)
-            self.enter_loop(part.iter, over, comprehension=True)
-            self.assign(part.target, element(over), given_by(part.iter, self.loop_names))
+            number = self.enter_loop(part.iter, over, comprehension=True)
+            outer = given_by(part.iter, self.loop_names)
+            self.assign(part.target, element(over), outer if outer >= 0 else number)
             for condition in part.ifs:
                 self.term(condition)
         return before
@@ -222,6 +225,7 @@ class Expressions(Calling):
 
     def _yield(self, node: ast.Yield | ast.YieldFrom) -> Term:
         self.function.generates = True
+        self.function.quiets |= self.no_grad
         loop = self._innermost()
         if loop is not None:
             loop.yields = True
@@ -248,6 +252,17 @@ class Expressions(Calling):
         elif isinstance(target, ast.Subscript):
             self.term(target)
             self._put(target.value, term)
+            self._note_moved(target, term)
+
+    def _note_moved(self, target: ast.Subscript, term: Term) -> None:
+        """`for key in batch: batch[key] = batch[key].to(device)`: from there on the whole batch is on the device."""
+        container, key = target.value, target.slice
+        if not isinstance(container, ast.Name) or not isinstance(key, ast.Name) or key.id not in self.loop_names:
+            return
+        before = self.names.get(container.id, UNKNOWN)
+        held = isinstance(before, tuple) and before[0] in ("list", "dict", "tuple")
+        if before and not held and is_on_device(term) and before != TENSOR:
+            self.names[container.id] = moved(before)
 
     def _put(self, container: ast.expr, term: Term) -> None:
         """Something goes into a container: of this function, of one around it, of the file, or of the object."""

@@ -66,6 +66,7 @@ class Function:
     owner: str = ""  # the class whose method it is
     parameters: tuple[str, ...] = ()
     annotations: tuple[Term, ...] = ()
+    named: int = 0  # how many of them, the last ones, can be given by name only
     defaults: tuple[tuple[int, Term], ...] = ()  # classes, functions and modules that stand in for an argument
     hands: tuple[Handing, ...] = ()
     decorators: tuple[tuple[str, tuple[str, ...]], ...] = ()  # full name, and the names given to it
@@ -73,12 +74,15 @@ class Function:
     calls: list[Call] = field(default_factory=list)
     returns: Term = UNKNOWN
     steps: bool = False  # a backward pass in no loop of its own
+    waits: int = 0  # the place, from 1 on, of an argument `non_blocking` that is False unless given
     builds: bool = False  # makes an optimizer: it is a whole training, not a step
     updates: bool = False  # steps an optimizer
     evaluates: bool = False  # puts a model in evaluation mode
+    models: bool = False  # calls a module, and records the graph
     rare: bool = False  # answers a question that is true now and then: step % n == 0
     asked: list[tuple[Term, int]] = field(default_factory=list)  # what a branch depends on, and its guard otherwise
     no_grad: bool = False
+    quiets: bool = False  # yields where no graph is recorded: a context for others
     generates: bool = False
 
 

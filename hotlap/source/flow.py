@@ -65,6 +65,8 @@ class FileReader(FileState):
             return ("held", name) if found == _TABLE and self.past_top else found
         if name in torch_names.BUILTINS:
             return ("name", name)
+        if name == "torch":  # bound where nobody sees it
+            return ("name", name)
         if not self._imports_all():
             return UNKNOWN
         usual = torch_names.USUAL.get(name)
@@ -83,6 +85,7 @@ class FileReader(FileState):
             )
         if function.owner and function.name.endswith(".forward"):
             names.update(dict.fromkeys(statements.used_as_tensors(node, function.parameters[1:]), TENSOR))
+        names.update(statements.hook_arguments(function))
         if function.owner and function.parameters and not statements.is_static(function):
             names[function.parameters[0]] = ("self", function.owner)
         outer = scope if scope.function.name else None
@@ -102,7 +105,7 @@ class FileReader(FileState):
         name = statements.free_name(self.summary.functions, name, node.lineno, decorators)
         function = Function(
             name, node.lineno, owner, tuple(one.arg for one in every),
-            tuple(scope.annotation(one.annotation) for one in every), decorators=decorators,
+            tuple(scope.annotation(one.annotation) for one in every), len(arguments.kwonlyargs), decorators=decorators,
             no_grad=any(full.endswith(("no_grad", "inference_mode")) for full, _ in decorators),
         )  # fmt: skip
         self.summary.functions[name] = function
@@ -126,6 +129,9 @@ class FileReader(FileState):
         numbers = range(first - len(arguments.defaults), first + len(arguments.kw_defaults))
         every = zip(numbers, (*arguments.defaults, *arguments.kw_defaults), strict=True)
         terms = [(number, scope.term(default)) for number, default in every if default is not None]
+        for number, default in zip(numbers, (*arguments.defaults, *arguments.kw_defaults), strict=True):
+            if function.parameters[number] == "non_blocking" and getattr(default, "value", True) is False:
+                function.waits = number + 1
         function.defaults = tuple((number, one) for number, one in terms if one == MODULE or isinstance(one, tuple))
 
     def properties(self, owner: str) -> frozenset[str]:

@@ -101,10 +101,14 @@ def _of_comparison(test: ast.Compare, counters: Container[str], rare_names: Cont
     if any(map(_is_record, sides)):
         return RECORD, NONE
     if isinstance(operator, ast.In):
-        return (RARE, NONE) if _is_counter(test.left, counters) or _is_episode(test.left) else (NONE, NONE)
+        return (
+            (RARE, NONE)
+            if _is_counter(test.left, counters) or _is_episode(test.left) or _is_epoch(test.left)
+            else (NONE, NONE)
+        )
     if _is_filled(test, rare_names):
         return RARE, NONE
-    counted = any(_is_counter(side, counters) for side in sides)
+    counted = any(_is_counter(side, counters) or _is_epoch(side) for side in sides)
     if counted and isinstance(operator, ast.Eq):
         return FIRST, NONE
     if counted and isinstance(operator, ast.NotEq):
@@ -208,12 +212,19 @@ def _attribute(node: ast.expr) -> ast.expr:
 
 def _remembers(node: ast.If) -> bool:
     """`if key not in table: table[key] = …`."""
-    test = node.test
-    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn):
-        return False
-    table = _text(test.comparators[0])
-    targets = [one.targets[0] for one in node.body if isinstance(one, ast.Assign)]
-    return bool(table) and any(isinstance(one, ast.Subscript) and _text(one.value) == table for one in targets)
+    parts, negated = deciding(node.test)
+    asked = [one for one in parts if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.NotIn)]
+    tables = {_text(one.comparators[0]) for one in asked} - {""}
+    return not negated and bool(tables) and any(_files(one, tables) for one in node.body)
+
+
+def _files(statement: ast.stmt, tables: Container[str]) -> bool:
+    """`table[key] = …`, `seen.add(key)`."""
+    if isinstance(statement, ast.Assign):
+        return any(isinstance(one, ast.Subscript) and _text(one.value) in tables for one in statement.targets)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+    return named and call.func.attr in ("add", "append", "update") and _text(call.func.value) in tables  # type: ignore
 
 
 def _raises_flag(node: ast.If) -> bool:
@@ -326,6 +337,12 @@ def _is_counter(node: ast.expr, counters: Container[str]) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         return _is_counter(node.left, counters)
     return isinstance(node, ast.Name) and node.id in counters
+
+
+def _is_epoch(node: ast.expr) -> bool:
+    """`self.epoch`, `state.current_epoch`: equal to a given number once in a training."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name.lower().lstrip("_") in ("epoch", "current_epoch", "epoch_idx", "cur_epoch", "epoch_num", "ep")
 
 
 def _is_small(node: ast.expr) -> bool:

@@ -19,7 +19,8 @@ _SETTINGS = frozenset(  # objects that hold settings; their device is one that w
 
 def arguments(function: Definition) -> set[str]:
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return {one.arg for one in every} - {"self", "cls"}
+    rest = {function.args.vararg.arg} if function.args.vararg is not None else set()
+    return {one.arg for one in every} - {"self", "cls"} | rest
 
 
 def taken(function: Definition) -> set[str]:
@@ -77,6 +78,7 @@ def by_callers(code: Code, name: ast.Name) -> set[str]:
 def _given(code: Code, known: Reference, number: int, deep: int) -> set[str]:
     facts = code.project.function(known)
     place = number - 1 if facts.owner and not is_static(facts) else number
+    place = place if number < len(facts.parameters) - facts.named else -1
     found: set[str] = set()
     for path, call in code.project.callers.get(known, ()):
         given = argument(call, place, facts.parameters[number])

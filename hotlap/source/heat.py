@@ -35,7 +35,7 @@ class Heat(NamedTuple):
 
     def _order(self) -> tuple[int, ...]:
         here = (self.hot, self.side is not Side.LOAD, self.confidence.rank, self.frequency.rank)
-        return (*here, self.hot or not self.rarely)
+        return (*here, self.hot or not self.rarely, -self.maybes)
 
 
 COLD = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)

@@ -30,6 +30,9 @@ _EPOCH = frozenset(
     "on_epoch_begin on_epoch_start training_epoch_end validation_epoch_end before_epoch after_epoch "
     "on_test_epoch_end".split()
 )
+_EVENTS = frozenset(
+    one for one in _TRAIN_BATCH | _EVALUATE_BATCH | _EPOCH if one.startswith(("on_", "before_", "after_"))
+)
 _HF_TRAINER = {"compute_loss": Frequency.BATCH}
 _FRAMEWORK = (
     "Lightning",
@@ -106,6 +109,32 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
     if method == "forward" and project.is_module(path, owner):
         return Frequency.BATCH, 0, f"{short}.forward is called every batch"
     return None
+
+
+def sent(project: Project) -> dict[Reference, list[tuple[Reference, Call]]]:
+    """Callbacks of a kind that the project itself invented, and where it calls a method of their name."""
+    sites: dict[str, list[tuple[Reference, Call]]] = {}
+    for reference, function in project.functions():
+        for call in function.calls:
+            name = call.callee[2] if isinstance(call.callee, tuple) and call.callee[0] == "attr" else ""
+            if name in _EVENTS and not reference.name.endswith(f".{name}"):
+                sites.setdefault(name, []).append((reference, call))
+    if not sites:
+        return {}
+    return {
+        Reference(path, f"{owner.name}.{method}"): sites[method]
+        for path, summary in project.files.items()
+        for owner in summary.classes.values()
+        for method in owner.methods & sites.keys()
+        if _is_own_kind(project, path, owner, method)
+    }
+
+
+def _is_own_kind(project: Project, path: str, owner: Class, method: str) -> bool:
+    """The first of its bases is a class of the project that has the method, and inherits from no library."""
+    _, first = project.lineage(path, owner)[-1]
+    outside = [name for name in first.base_names if name not in ("object", "ABC", "Protocol")]
+    return not outside and first is not owner and method in first.methods
 
 
 def _has_training_step(project: Project, path: str, owner: Class) -> bool:

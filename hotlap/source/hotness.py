@@ -11,7 +11,21 @@ from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import hooks
 from hotlap.source.classes import Reference
 from hotlap.source.containers import GIVING, feeders, moved_batches
-from hotlap.source.facts import ASKED, DEAD, EPOCHLY, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD, Function, Loop, Stack
+from hotlap.source.facts import (
+    ASKED,
+    DEAD,
+    EPOCHLY,
+    ERROR,
+    FIRST,
+    FLAG,
+    MAYBE,
+    RARE,
+    RECORD,
+    Call,
+    Function,
+    Loop,
+    Stack,
+)
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loops import LoopKind, Loops
 from hotlap.source.project import Project
@@ -35,10 +49,18 @@ class Hotness(Loops):
 
     def _spread(self) -> None:
         waiting: deque[Reference] = deque()
+        sent = hooks.sent(self.project)
+        called = {}
         for reference, heat in hooks.roots(self.project):
-            if heat.better_than(self.functions.get(reference)):
+            if reference in sent:
+                called[reference] = heat
+            elif heat.better_than(self.functions.get(reference)):
                 self.functions[reference] = heat
         waiting.extend(reference for reference, _ in self.project.functions())
+        self._reach(waiting)
+        for reference, heat in called.items():
+            self.functions[reference] = self._sent_at(reference, sent[reference], heat)
+            waiting.append(reference)
         self._reach(waiting)
         unreached = dict(self._unreached_steps())
         for reference, heat in (
@@ -49,6 +71,15 @@ class Hotness(Loops):
             self.functions[reference] = heat
             waiting.append(reference)
         self._reach(waiting)
+
+    def _sent_at(self, reference: Reference, sites: list[tuple[Reference, Call]], by_name: Heat) -> Heat:
+        """How often a callback of the project's own kind runs: as often as the project sends its event."""
+        best = self.functions.get(reference)
+        for where, call in sites:
+            heat = self.at(where, call.stack)
+            if heat is not None and heat.better_than(best):
+                best = heat._replace(why=(*heat.why, Step(where.path, call.line, f"sends {reference.name}")))
+        return best or by_name
 
     def _reach(self, waiting: deque[Reference]) -> None:
         while waiting:
@@ -66,6 +97,8 @@ class Hotness(Loops):
             known = self.functions.get(reference)
             if not function.parameters or (known is not None and known.hot) or reference not in self.steppers:
                 continue
+            if known is not None and known.frequency is Frequency.EPOCH and self.callers.get(reference):
+                continue  # a step of its own kind at the end of every epoch
             if ((function.steps and function.updates) or self._is_begun(reference)) and not is_trial(reference):
                 text = f"{function.name.rsplit('.', 1)[-1]} makes a training step"
                 step = Step(reference.path, function.line, text)

@@ -14,7 +14,7 @@ from hotlap.source.handing import is_base
 from hotlap.source.heat import Heat, Side
 from hotlap.source.makers import POSITIONS
 from hotlap.source.mappings import assigned, mapping
-from hotlap.source.terms import TENSOR
+from hotlap.source.terms import HOST, NUMPY, TENSOR
 from hotlap.source.torch_names import LOADER_NAMES, TORCH_LOADERS
 
 __all__ = ["POSITIONS", "Loader", "assigned", "loader", "loaders", "made_at"]
@@ -126,8 +126,10 @@ def _constant(code: Code, value: ast.expr) -> ast.expr:
 
 
 def in_memory(code: Code, one: Loader) -> bool:
-    """Its dataset is a TensorDataset: workers would only copy what is there already."""
-    return _tensor_dataset(code, one) is not None
+    """Its dataset is a TensorDataset, or an array itself: workers would only copy what is there already."""
+    dataset = one.settings.get("dataset")
+    array = dataset is not None and code.kind(dataset) in (NUMPY, TENSOR, HOST)
+    return array or _tensor_dataset(code, one) is not None
 
 
 def on_device(code: Code, one: Loader) -> bool:

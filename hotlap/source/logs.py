@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.source.classes import Reference
 from hotlap.source.code import Code, last_name
 from hotlap.source.terms import ACCELERATOR, FILE, LOGGER, TENSOR, UNKNOWN, WRITER
 from hotlap.source.torch_names import WRITER_METHODS
@@ -13,7 +14,7 @@ _FUNCTIONS = frozenset(
     "print wandb.log mlflow.log_metric mlflow.log_metrics logging.info logging.log tqdm.tqdm.write "
     "tqdm.auto.tqdm.write click.echo rich.print sys.stdout.write sys.stderr.write".split()
 )
-_METHODS = frozenset(("info", "log"))
+_METHODS = frozenset(("info", "log", "print"))
 BAR_METHODS = frozenset(("set_postfix", "set_postfix_str", "set_description", "set_description_str"))
 
 
@@ -24,14 +25,54 @@ def calls(code: Code) -> Iterator[ast.Call]:
 
 def lines(code: Code) -> Iterator[ast.Call]:
     """Everything but progress bars, in no particular order."""
+    wrapped, inside = _wrapped(code)
+    yield from wrapped
     for call in code.calls("print", "log", "log_metric", "log_metrics", "info", "write", "echo"):
-        if _writes(code, call):
+        if _writes(code, call) and call not in inside:
             yield call
     for call in code.calls(*WRITER_METHODS):
         if isinstance(call.func, ast.Attribute):
             yield call
     for call in code.calls("writerow", "writerows"):
         yield call
+
+
+def _wrapped(code: Code) -> tuple[list[ast.Call], set[ast.Call]]:
+    """Calls of methods of the file that only write what they are given, `self.print(text)`; and the calls in those."""
+    calls: list[ast.Call] = []
+    inside: set[ast.Call] = set()
+    for function in code.nodes(ast.FunctionDef):
+        assert isinstance(function, ast.FunctionDef)
+        written = _only_writes(code, function)
+        if written is None:
+            continue
+        known = [
+            one
+            for one in code.calls(function.name)
+            if any(code.project.function(target).line == function.lineno for target in _targets(code, one))
+        ]
+        calls += known
+        inside |= {written} if any(code.hot(one) for one in known) else set()
+    return calls, inside
+
+
+def _targets(code: Code, call: ast.Call) -> list[Reference]:
+    return [one for one in code.project.targets(code.asked(call.func), code.path) if one.path == code.path]
+
+
+def _only_writes(code: Code, function: ast.FunctionDef) -> ast.Call | None:
+    """`def print(self, text): self.accelerator.print(text)`, perhaps on one process only."""
+    named = function.name.lstrip("_").startswith(("print", "log", "info", "write", "echo", "say"))
+    if len(function.body) > 2 or not function.args.args or not named:
+        return None
+    last = function.body[-1]
+    while isinstance(last, ast.If) and not last.orelse:
+        last = last.body[-1]
+    call = last.value if isinstance(last, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not call.args or not _writes(code, call):
+        return None
+    given = {one.arg for one in function.args.args}
+    return call if isinstance(call.args[0], ast.Name) and call.args[0].id in given else None
 
 
 def on_event(code: Code, node: ast.AST) -> bool:

@@ -30,6 +30,7 @@ class Loops:
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        self._recording: dict[tuple[Reference, int], bool] = {}
         self.callers = self._callers()
         self.steppers = steppers(project, self.callers)
         self.kinds: dict[Reference, list[LoopKind]] = {}
@@ -107,13 +108,17 @@ class Loops:
         if over in (TENSOR, BATCH, HOST, EXTENT, NUMPY):
             return LoopKind.ELEMENT
         if loop.comprehension or loop.weights:
-            return LoopKind.PLAIN
+            given = loop.moves or (loop.unpacks and loop.no_grad and loop.over != NUMBER)
+            feeds = given and not loop.weights and (loop.feeds or self._calls_module(reference, loop))
+            return LoopKind.BATCH_LIKELY if feeds else LoopKind.PLAIN
         if self.project.is_loader(over):
             return LoopKind.BATCH
         if self.project.gives_in_turn(over) and self._calls_module(reference, loop, deep=1):
             return LoopKind.BATCH_LIKELY
         if loop.moves and (loop.feeds or self._calls_module(reference, loop, deep=1)):
             return LoopKind.BATCH_LIKELY
+        if loop.strided and self._calls_module(reference, loop, deep=1):
+            return LoopKind.BATCH_LIKELY  # data[i : i + size] through a model
         if loop.unpacks and (
             self._calls_module(reference, loop, deep=2) if loop.no_grad else self._infers(reference, loop)
         ):
@@ -159,6 +164,27 @@ class Loops:
             for inner in self.project.function(target).calls
         )
 
+    def records(self, callee: Term, origin: str, deep: int = 3) -> bool:
+        """Calling it runs a module of which a graph is recorded, in one of the functions that it leads to."""
+        return any(self._records_in(target, deep) for target in self.project.targets(callee, origin))
+
+    def _records_in(self, target: Reference, deep: int) -> bool:
+        known = self._recording.get((target, deep))
+        if known is None:
+            function = self.project.function(target)
+            asked = not function.no_grad and target not in self.steppers
+            known = self._recording[target, deep] = asked and (
+                function.models or any(self._is_recorded(call, target.path, deep) for call in function.calls)
+            )
+        return known
+
+    def _is_recorded(self, call: Call, origin: str, deep: int) -> bool:
+        if call.no_grad:
+            return False
+        if self.project.is_model(self.project.answer(call.callee, origin)):
+            return is_run(call.callee)
+        return deep > 0 and self.records(call.callee, origin, deep - 1)
+
     def _mark_stepping_loops(self) -> None:
         for reference, function in self.project.functions():
             for call in function.calls:
@@ -201,8 +227,14 @@ class Loops:
                     self._mark_epoch(kinds, function, loop.parent)
             for call in function.calls:
                 number = innermost(call.stack, function)
-                if number >= 0 and any(one in self.loopers for one in self._called(call, reference.path)):
+                if number >= 0 and self._goes_through(kinds[number], function.loops[number], call, reference.path):
                     self._mark_epoch(kinds, function, number)
+
+    def _goes_through(self, kind: LoopKind, loop: Loop, call: Call, origin: str) -> bool:
+        """The call runs a whole loop over batches. Where one of many classes does, that says nothing of the others."""
+        every = list(self._called(call, origin))
+        loops = sum(one in self.loopers for one in every)
+        return loops * 2 > len(every) if kind is LoopKind.BATCH_LIKELY and loop.over != NUMBER else loops > 0
 
     def _around_trainings(self) -> set[tuple[Reference, int]]:
         """Loops over folds, seeds or trials: around one that counts epochs, here or in what they call."""
@@ -232,7 +264,8 @@ class Loops:
     def _mark_epoch(self, kinds: list[LoopKind], function: Function, number: int) -> None:
         while number >= 0:
             loop = function.loops[number]
-            if kinds[number] is LoopKind.PLAIN or (kinds[number] is LoopKind.BATCH_LIKELY and not loop.trains):
+            likely = kinds[number] is LoopKind.BATCH_LIKELY or loop.epoch
+            if kinds[number] is LoopKind.PLAIN or (likely and not loop.trains):
                 kinds[number] = LoopKind.EPOCH
             number = loop.parent
 

@@ -48,8 +48,23 @@ def _scope(code: Code, node: ast.AST) -> ast.AST:
 
 def _of_loop(code: Code, loop: ast.For) -> Iterator[Pass]:
     if code.is_batch_loop(loop):
-        over = ast.unparse(_stripped(loop.iter))
+        over = _loader(code, loop)
         yield Pass(loop, over, trains(code, loop), code.under_no_grad(loop), "")
+
+
+def _loader(code: Code, loop: ast.For) -> str:
+    """As it is written; a name that stands for several in turn, with the line it was set in last."""
+    over = _stripped(loop.iter)
+    scope = code.function(loop) or code.tree
+    if not isinstance(over, ast.Name):
+        return ast.unparse(over)
+    lines = [
+        one.lineno
+        for one in ast.walk(scope)
+        if isinstance(one, ast.Name) and one.id == over.id and isinstance(one.ctx, ast.Store)
+    ]
+    last = max((line for line in lines if line <= loop.lineno), default=0)
+    return over.id if len(lines) < 2 else f"{over.id} of line {last}"
 
 
 def _stripped(node: ast.expr) -> ast.expr:
@@ -79,7 +94,8 @@ def _of_call(code: Code, call: ast.Call) -> Iterator[Pass]:
 
 def _records_nothing(code: Code, reference: Reference, number: int) -> bool:
     function = code.project.function(reference)
-    return function.loops[number].no_grad or modes.under_no_grad(code.project, code.hotness.callers, reference)
+    quiet = function.loops[number].no_grad or modes.under_no_grad(code.project, code.hotness.callers, reference)
+    return quiet or (function.evaluates and function.loops[number].parent < 0)
 
 
 def _plain(term: Term) -> Term:

@@ -26,6 +26,8 @@ def is_once(code: Code, one: Loader) -> bool:
     function = code.function(one.call)
     if function is not None and function.name in _ONCE_HOOKS:
         return True
+    if _is_looked_at(code, one.call):
+        return not _repeats(code, one.call)
     parent = _outside(code, one.call)
     if isinstance(parent, ast.For) and parent.iter in (one.call, *_chain(code, one.call)):
         return not _repeats(code, parent)
@@ -67,12 +69,33 @@ def _use(code: Code, node: ast.Name) -> Use:
         return Use.NONE
     if isinstance(parent, ast.Call) and last_name(parent.func) == "len":
         return Use.NONE
+    if _is_looked_at(code, node):
+        return Use.AGAIN if _repeats(code, node) else Use.ONCE
     outside = _outside(code, node)
     if isinstance(outside, ast.For | ast.comprehension):
         return Use.AGAIN if _repeats(code, outside) else Use.ONCE
     if isinstance(outside, ast.Call) and isinstance(outside.func, ast.Name | ast.Attribute):
         return _given(code, outside)
     return Use.AGAIN
+
+
+def is_glimpsed(code: Code, one: Loader) -> bool:
+    """Nothing but a single batch is ever taken from it: an example, a demonstration."""
+    if _is_looked_at(code, one.call):
+        return not _repeats(code, one.call)
+    parent = code.parent(one.call)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
+    if not isinstance(target, ast.Name):
+        return False
+    uses = list(_loads(code, one.call, target.id))
+    return bool(uses) and all(_is_looked_at(code, node) and not _repeats(code, node) for node in uses)
+
+
+def _is_looked_at(code: Code, node: ast.AST) -> bool:
+    """`next(iter(loader))`: one batch of it."""
+    parent = code.parent(node)
+    taken = code.parent(parent) if isinstance(parent, ast.Call) and last_name(parent.func) == "iter" else None
+    return isinstance(taken, ast.Call) and last_name(taken.func) == "next"
 
 
 def _repeats(code: Code, node: ast.AST) -> bool:

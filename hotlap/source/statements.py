@@ -7,6 +7,7 @@ from collections.abc import Container
 
 from hotlap.source.calls import last_name
 from hotlap.source.facts import Function, Summary
+from hotlap.source.terms import MODULE, TENSOR, Term
 
 Decorators = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -126,6 +127,33 @@ def used_as_tensors(node: ast.AST, parameters: tuple[str, ...]) -> set[str]:
         elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Name) and isinstance(one.targets[0], ast.Tuple):
             apart.add(one.value.id)
     return (found - apart) & set(parameters)
+
+
+_MODEL_FIRST = (".compute_loss", ".prediction_step", ".training_step")  # of Hugging Face's trainer
+_WITH_OUTPUTS = (".on_train_batch_end", ".on_validation_batch_end", ".on_test_batch_end")  # of Lightning's callbacks
+
+
+def hook_arguments(function: Function) -> dict[str, Term]:
+    """What a framework hands to its hooks, by the names it gives to the arguments."""
+    if not function.owner or len(function.parameters) < 2:
+        return {}
+    if function.name.endswith(_MODEL_FIRST) and function.parameters[1] == "model":
+        return {"model": MODULE}
+    if function.name.endswith(_WITH_OUTPUTS) and "outputs" in function.parameters:
+        return {"outputs": ("dict", TENSOR)}
+    return {}
+
+
+def branches(node: ast.If) -> int:
+    """How many `if` and `elif` are left of a chain."""
+    count = 1
+    while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        node, count = node.orelse[0], count + 1
+    return count
+
+
+def is_one(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1
 
 
 def is_grad_off(node: ast.expr) -> bool:

@@ -101,7 +101,7 @@ def called(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term 
     if name.startswith("torch."):
         return _torch_call(name, arguments, keywords)
     if name.startswith("numpy."):
-        return NUMPY
+        return ("list", NUMPY) if name in ("numpy.array_split", "numpy.split") else NUMPY
     if name.startswith("pandas."):
         return UNKNOWN if name[7:] in _NO_FRAME else FRAME
     if name in ("geopandas.read_file", "geopandas.GeoDataFrame", "geopandas.read_parquet"):

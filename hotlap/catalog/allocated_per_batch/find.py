@@ -43,7 +43,7 @@ def _tensor(code: Code, call: ast.Call) -> Iterator[Found]:
     loop = code.batch_loop(call)
     changing = set_by(loop) if loop is not None else _parameters(code, call)
     parts = [*call.args, *(word.value for word in call.keywords)]
-    if not parts or is_constant(keyword(call, "requires_grad"), True):
+    if not parts or is_constant(keyword(call, "requires_grad"), True) or _is_empty(call, parts[0]):
         return
     if loop is None:  # on the device and of the type of what comes in: a buffer is that, too
         parts = [part for part in parts if not (isinstance(part, ast.Attribute) and part.attr in ("device", "dtype"))]
@@ -61,6 +61,14 @@ def _tensor(code: Code, call: ast.Call) -> Iterator[Found]:
         confidence=None if loop is not None else Confidence.MEDIUM,
         hints=hints,
     )
+
+
+def _is_empty(call: ast.Call, size: ast.expr) -> bool:
+    """`torch.zeros(0, 2)`, `torch.zeros((0, 4))`: nothing is allocated."""
+    if last_name(call.func) not in ("zeros", "ones", "empty", "full", "rand", "randn"):
+        return False
+    first = size.elts[0] if isinstance(size, ast.Tuple | ast.List) and size.elts else size
+    return is_constant(first, 0)
 
 
 def _is_put_away(code: Code, call: ast.Call) -> bool:

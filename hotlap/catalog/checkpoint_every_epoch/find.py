@@ -40,7 +40,7 @@ def find(code: Code) -> Iterator[Found]:
                 node,
                 f"`{shown(node, 40)}` makes a second set of weights {_BETTER_TIMES if improved else often}",
                 "copy into tensors that are kept: best[name].copy_(tensor)",
-                confidence=Confidence.MEDIUM if improved or not whole else Confidence.LOW,
+                confidence=Confidence.LOW if improved or whole else Confidence.MEDIUM,
             )
 
 

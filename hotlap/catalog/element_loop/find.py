@@ -16,6 +16,7 @@ from hotlap.source.elements import (
     is_worked_on,
     reads_elements,
 )
+from hotlap.source.groups import group_loops
 from hotlap.source.rule import Found
 from hotlap.source.samples import only_shows, per_sample
 from hotlap.source.syncs import shown
@@ -27,18 +28,29 @@ ONLY_HOT = True
 
 def find(code: Code) -> Iterator[Found]:
     yield from _gathered(code)
+    grouped = set()
+    for node, over in group_loops(code):
+        grouped.add(node)
+        yield Found(
+            over if isinstance(node, ast.For) else node,
+            f"the loop over `{shown(over, 40)}` makes a mask of the whole batch for every group of it",
+            "work on all groups at once: F.one_hot, index_add, scatter_reduce or bincount",
+            heat=code.heat(node),
+            confidence=Confidence.MEDIUM,
+        )
     for found in element_loops(code):
         heat = code.heat(found.loop.body[0])
         if (
             not heat.hot
             or found.fixed
+            or found.loop in grouped
             or counts(found)
             or is_sequential(found)
             or only_shows(found.loop.body)
             or _is_asked(code, found)
         ):
             continue
-        scalar = is_scalar_work(code, found)
+        scalar = found.written or is_scalar_work(code, found)
         if not scalar and (
             is_worked_on(code, found)
             or not (reads_elements(found, single=True) or _picks_by_mask(code, found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 
 from hotlap.model.scanned import Confidence
@@ -23,7 +24,7 @@ def find(code: Code) -> Iterator[Found]:
                 continue
             if any(one.loader == again.loader and one.trains for one in earlier):
                 yield _found(code, again, f"`{again.loader}`, which this epoch has trained on, is evaluated once more")
-            elif any(_same(one, again) for one in _since_training(earlier)):
+            elif any(_same(one, again) and not _instead(code, one, again) for one in _since_training(earlier)):
                 yield _found(code, again, f"`{again.loader}` is evaluated a second time in the epoch")
 
 
@@ -46,6 +47,18 @@ def _same(one: Pass, other: Pass) -> bool:
         return other_arguments(one) == other_arguments(other)
     first, second = other_arguments(one), other_arguments(other)
     return bool(first & second) or not first or not second
+
+
+def _instead(code: Code, one: Pass, other: Pass) -> bool:
+    """One in a branch, the other in the other branch of the same question: only one of them is made."""
+    before: list[ast.AST] = [one.node, *code.ancestors(one.node)]
+    after: list[ast.AST] = [other.node, *code.ancestors(other.node)]
+    return any(
+        isinstance(choice, ast.If)
+        and choice in after
+        and any(part in before for part in choice.body) != any(part in after for part in choice.body)
+        for choice in before
+    )
 
 
 def _found(code: Code, one: Pass, message: str) -> Found:

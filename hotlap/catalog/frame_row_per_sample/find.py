@@ -9,17 +9,21 @@ from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, last_name
 from hotlap.source.frames import has_pandas
 from hotlap.source.rule import Found
-from hotlap.source.samples import is_kept, per_sample, set_to
+from hotlap.source.samples import is_kept, mentions, per_sample, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, NUMPY, UNKNOWN
 
-WORDS = ("frame", "df[", ".iloc", ".loc", ".at[", ".iat[", "pandas", "pd.", "DataFrame", "Series")
+WORDS = ("frame", "df[", ".iloc", ".loc", ".at[", ".iat[", "pandas", "pd.", "DataFrame", "Series", "get_group")
 ONLY_HOT = True
 _REPAIR = "take the columns out once, in __init__: frame[name].to_numpy(), and index the array"
 
 
 def find(code: Code) -> Iterator[Found]:
     seen: set[int] = set()
+    for call in _groups(code):
+        seen.add(call.lineno)
+        often = code.heat(call).frequency.value
+        yield Found(call, f"`{shown(call)}` makes a frame of its own {often}", _REPAIR, confidence=Confidence.MEDIUM)
     for node in code.nodes(ast.Subscript):
         assert isinstance(node, ast.Subscript)
         if node.lineno in seen or not isinstance(node.ctx, ast.Load) or not code.heat(node).hot:
@@ -73,7 +77,9 @@ def _is_named_frame(code: Code, node: ast.expr) -> bool:
 
 def _by_indexer(code: Code, node: ast.Subscript, base: ast.Attribute) -> tuple[str, Confidence | None]:
     kind = code.kind(base.value)
-    if kind not in (FRAME, UNKNOWN) or _is_constant(node.slice) or _is_row(code, base.value):
+    if kind not in (FRAME, UNKNOWN) or _is_row(code, base.value):
+        return "", None
+    if _is_constant(node.slice) and not (base.attr == "iloc" and _is_cut(code, base.value)):
         return "", None
     if kind == UNKNOWN and _is_of_project(code, base.attr):
         return "", None
@@ -82,6 +88,38 @@ def _by_indexer(code: Code, node: ast.Subscript, base: ast.Attribute) -> tuple[s
     if isinstance(node.slice, ast.Slice):
         return "cuts rows out of a frame", Confidence.MEDIUM
     return "looks up a row of a frame", None if kind == FRAME or base.attr == "iloc" else Confidence.MEDIUM
+
+
+def _is_cut(code: Code, node: ast.expr) -> bool:
+    """A frame that was searched out of another one for this sample: `rows = frame[frame.id == key]`."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant):
+        return _is_mask(node.slice) or (isinstance(node.value, ast.Attribute) and _is_mask(node.slice))
+    if isinstance(node, ast.Subscript | ast.Attribute):
+        return _is_cut(code, node.value)
+    function = code.function(node)
+    if not isinstance(node, ast.Name) or function is None:
+        return False
+    made = [
+        one.value for one in ast.walk(function) if isinstance(one, ast.Assign) and mentions(one.targets[0], {node.id})
+    ]
+    return any(_is_cut(code, one) or _is_group(code, one) for one in made if not isinstance(one, ast.Name))
+
+
+def _is_group(code: Code, node: ast.AST) -> bool:
+    """`groups.get_group(key)`, `frame.query("id == @key")`: pandas' own."""
+    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and bool(node.args)
+    if not named or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    if node.func.attr == "get_group":
+        return True
+    asked = node.func.attr in ("query", "groupby", "merge")
+    return asked and code.kind(node.func.value) == FRAME
+
+
+def _groups(code: Code) -> Iterator[ast.Call]:
+    for call in code.calls("get_group", "query", "groupby", "merge"):
+        if _is_group(code, call) and per_sample(code, call) and not is_kept(code, call):
+            yield call
 
 
 def _is_of_project(code: Code, name: str) -> bool:
@@ -97,6 +135,7 @@ def _is_row(code: Code, node: ast.expr) -> bool:
         and isinstance(one.value, ast.Attribute)
         and one.value.attr in ("iloc", "loc")
         and not isinstance(one.slice, ast.Slice)
+        and not _is_mask(one.slice)
         for one in made
     )
 

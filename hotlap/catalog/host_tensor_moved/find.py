@@ -6,31 +6,37 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability
-from hotlap.source.code import Code, keyword, spread
+from hotlap.source.code import Code, keyword, last_name, spread
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
-from hotlap.source.terms import EXTENT, HOST, NUMBER, TENSOR, UNKNOWN
+from hotlap.source.terms import BATCH, EXTENT, HOST, NUMBER, TENSOR, UNKNOWN
 from hotlap.source.torch_names import CONSTRUCTORS, CREATION, LIKE, RANDOM
-from hotlap.source.transfers import transfers
+from hotlap.source.transfers import is_device, transfers
 
 WORDS = (".to(", ".cuda(", ".type_as(")
 ONLY_HOT = True
 _BETWEEN = frozenset(
     "float long half double bool int unsqueeze view reshape requires_grad_ squeeze uniform_ normal_ random_ "
-    "fill_ zero_ repeat expand".split()
+    "fill_ zero_ repeat expand contiguous transpose permute flatten expand_as type clone t masked_fill".split()
 )
 _SHAPED = frozenset(f"torch.{name}" for name in "tril triu diag flip cumsum sin cos exp".split())
 
 
 def find(code: Code) -> Iterator[Found]:
     for call, moved, device in (*transfers(code), *_like(code)):
-        made = _made(code, moved) or _made_before(code, moved)
+        made = _made(code, moved) or _made_before(code, moved) or _made_by(code, moved)
         if made is None or not code.hot(call):
             continue
         short = code.full_name(made.func).rsplit(".", 1)[-1]
         text = ast.unparse(device) if device is not None else '"cuda"'
-        fixable = made is moved and not spread(made) and _only_device(call, device) and short not in CONSTRUCTORS
+        fixable = (
+            made is moved
+            and bool(short)
+            and not spread(made)
+            and _only_device(call, device)
+            and short not in CONSTRUCTORS
+        )
         repair = f"torch.tensor(…, device={text})" if short in CONSTRUCTORS else f"device={text}"
         yield Found(
             call,
@@ -49,6 +55,11 @@ def _like(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
         if isinstance(call.func, ast.Attribute) and len(call.args) == 1 and code.kind(call.args[0]) == TENSOR:
             other = call.args[0]
             yield call, call.func.value, ast.Attribute(other, "device", ast.Load())
+        device = keyword(call, "device")
+        if not isinstance(device, ast.Attribute) or device.attr != "device" or call.args or is_device(code, device):
+            continue
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "to":
+            yield call, call.func.value, device
 
 
 def _made(code: Code, node: ast.expr) -> ast.Call | None:
@@ -58,11 +69,12 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
         name = code.full_name(node.func)
         short = name[6:]
         if name.startswith("torch.") and short in CREATION:
-            known = short in LIKE or short == "from_numpy" or keyword(node, "device") is not None
+            like = short in LIKE and not (node.args and code.kind(node.args[0]) in (HOST, BATCH))
+            known = like or short == "from_numpy" or keyword(node, "device") is not None
             return None if known else node
         if name.startswith("torch.") and short in CONSTRUCTORS and node.args:
             return node
-        if name in _SHAPED and node.args:
+        if (name in _SHAPED or name.endswith("autograd.Variable")) and node.args:
             node = node.args[0]
             continue
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in _BETWEEN:
@@ -92,14 +104,54 @@ def _made_before(code: Code, node: ast.expr) -> ast.Call | None:
     before = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == node.id]
     before = [one for one in before if one.lineno < node.lineno]
     last = max((one.lineno for one in before if isinstance(one.ctx, ast.Store) and not _follows(code, one)), default=0)
+    after = [one for one in before if one.lineno >= last]
     statements = [
-        code.statement(one) for one in before if one.lineno >= last and not (one.lineno > last and _follows(code, one))
+        code.statement(one)
+        for one in after
+        if one.lineno == last or not (_follows(code, one) or _is_written(code, one) or _is_shape(code, one))
     ]
     if len(statements) != 1 or not isinstance(statements[0], ast.Assign):
         return None  # read or written in between
     made = _made(code, _operand(code, statements[0].value))
     short = code.full_name(made.func)[6:] if made is not None else ""
     return made if short not in ("tensor", "as_tensor", *CONSTRUCTORS) else None
+
+
+def _is_written(code: Code, name: ast.Name) -> bool:
+    """`mask[lengths == 0] = 1`, `rows[i] = self.draw(scores)`: a number, or what comes from the device."""
+    statement = code.statement(name)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Subscript) or not isinstance(statement, ast.Assign):
+        return False
+    places = [one for one in ast.walk(target.slice) if isinstance(one, ast.Name) and not _is_shape(code, one)]
+    if any(code.kind(one) in (BATCH, HOST) and one.id != name.id for one in places):
+        return False  # where it is written, only the host knows
+    if name is not target.value:
+        return _is_inside(code, name, target.slice)
+    value = statement.value
+    plain = isinstance(value, ast.Constant) or code.kind(value) in (NUMBER, TENSOR, HOST)
+    return plain or (isinstance(value, ast.Call) and any(code.kind(one) == TENSOR for one in value.args))
+
+
+def _is_inside(code: Code, node: ast.AST, outer: ast.AST) -> bool:
+    return node is outer or outer in code.ancestors(node)
+
+
+def _is_shape(code: Code, name: ast.Name) -> bool:
+    """`mask.size(1)`, `x.expand_as(mask)`: only how large it is."""
+    parent = code.parent(name)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in ("size", "shape", "dtype", "dim", "numel")
+    return isinstance(parent, ast.Call) and last_name(parent.func) in ("expand_as", "view_as", "len")
+
+
+def _made_by(code: Code, node: ast.expr) -> ast.Call | None:
+    """`subsequent_mask(length).to(device)`: a function of the project gets no tensor, and gives one of the host."""
+    if not isinstance(node, ast.Call) or code.kind(node) != HOST or spread(node):
+        return None
+    given = [*node.args, *(word.value for word in node.keywords)]
+    plain = bool(given) and all(code.kind(one) in (NUMBER, EXTENT) or isinstance(one, ast.Constant) for one in given)
+    return node if plain and code.project.targets(code.asked(node.func), code.path) else None
 
 
 def _follows(code: Code, name: ast.Name) -> bool:

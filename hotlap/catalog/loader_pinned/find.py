@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
-from hotlap.source import loaders
+from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
 from hotlap.source.rule import Found
 
@@ -19,7 +19,7 @@ def find(code: Code) -> Iterator[Found]:
     if not here and not code.project_uses("cuda"):
         return
     for one in loaders.loaders(code):
-        if not one.lacks("pin_memory") or loaders.on_device(code, one):
+        if not one.lacks("pin_memory") or loaders.on_device(code, one) or rounds.is_glimpsed(code, one):
             continue
         chosen = "pin_memory" in one.settings
         yield Found(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
-from hotlap.source import loaders
+from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
 from hotlap.source.rule import Found
 
@@ -17,7 +17,7 @@ def find(code: Code) -> Iterator[Found]:
         heat = loaders.heat(code, one)
         workers = one.constant("num_workers")
         if one.workers() == "none":
-            if not loaders.in_memory(code, one):
+            if not loaders.in_memory(code, one) and not rounds.is_glimpsed(code, one):
                 yield Found(
                     one.call,
                     "the training process loads every batch itself (num_workers is 0)",

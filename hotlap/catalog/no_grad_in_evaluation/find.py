@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency
 from hotlap.source.code import Code, Definition, Repeated
-from hotlap.source.evaluation import evaluations, returns_tensors, runs_model
+from hotlap.source.evaluation import comprehended, evaluations, returns_tensors, runs_model
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.rule import Found
@@ -35,6 +35,11 @@ def find(code: Code) -> Iterator[Found]:
             code.heat(loop.body[0]),
             Confidence.MEDIUM,
         )
+    for each in comprehended(code):
+        said = _no_grad_around(code, each)
+        if said is not None and said not in seen and code.hot(each.elt):
+            seen.add(said)
+            yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(each.elt), Confidence.MEDIUM)
     yield from _around_calls(code)
     yield from _in_steps(code, seen)
 

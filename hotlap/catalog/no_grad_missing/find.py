@@ -6,13 +6,21 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
-from hotlap.source.code import Code, Definition
-from hotlap.source.evaluation import evaluations, returns_tensors
+from hotlap.source.code import Code, Definition, Repeated, is_constant, last_name
+from hotlap.source.evaluation import comprehended, evaluations, returns_tensors, runs_model
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
+from hotlap.source.statements import strided
 
 WORDS = ("for ", "while ")
 ONLY_HOT = True
+_MESSAGE = "this evaluation records a graph for a backward pass that never comes"
+_REPAIR = "evaluate under torch.inference_mode()"
+_READS = frozenset("item cpu numpy tolist detach argmax".split())  # of results: their graph is given up
+_EVALUATES = frozenset(  # words that with a loop over batches and no backward pass say what a function is for
+    "eval evaluate evaluation test testing valid validate validation val predict prediction inference infer score "
+    "embed embedding embeddings latent latents extract encode features".split()
+)
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -24,16 +32,97 @@ def find(code: Code) -> Iterator[Found]:
         function = code.function(loop)
         if function is not None and _is_generator(function):
             continue
+        sure = None if in_eval_mode else Confidence.MEDIUM if _gives_up(code, loop, function) else Confidence.LOW
         safe = function is not None and in_eval_mode and not returns_tensors(code, function) and _is_torch_named(code)
         yield Found(
             loop,
-            "this evaluation records a graph for a backward pass that never comes",
-            "evaluate under torch.inference_mode()",
+            _MESSAGE,
+            _REPAIR,
             Applicability.SAFE if safe else Applicability.DISPLAY_ONLY,
             code.heat(loop.body[0]),
-            None if in_eval_mode else Confidence.LOW,
+            sure,
             {"function": position_of(function, code.lines)} if function else {},
         )
+    for node in comprehended(code):
+        if not code.is_quiet(node) and code.hot(node.elt):
+            yield Found(node, _MESSAGE, _REPAIR, heat=code.heat(node.elt), confidence=Confidence.MEDIUM)
+    for loop in _chosen(code):
+        yield Found(loop, _MESSAGE, _REPAIR, heat=code.heat(loop.body[0]), confidence=Confidence.MEDIUM)
+
+
+def _gives_up(code: Code, loop: Repeated, function: Definition | None) -> bool:
+    """Nobody differentiates what the loop makes: its results are read, and no backward pass follows."""
+    if function is None or any(_is_backward(node) for node in ast.walk(function)) or _generates(loop):
+        return False
+    reads = any(isinstance(node, ast.Call) and last_name(node.func) in _READS for node in ast.walk(loop))
+    named = bool(set(function.name.lower().split("_")) & _EVALUATES)
+    return named or (reads and not code.heat(function).hot)
+
+
+def _generates(loop: Repeated) -> bool:
+    """`for i in range(steps)`: one step of a sequence after the other, not a batch."""
+    counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range"
+    return isinstance(loop, ast.While) or (counts and not strided(loop.iter))
+
+
+def _is_backward(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) in ("backward", "manual_backward", "grad", "step")
+
+
+def _chosen(code: Code) -> Iterator[Repeated]:
+    """One loop for training and validation: `if train: loss.backward()`, and the model records a graph either way."""
+    for call in code.calls("backward"):
+        loop, function = code.batch_loop(call), code.function(call)
+        choice = next((one for one in code.ancestors(call) if isinstance(one, ast.If)), None)
+        if loop is None or function is None or choice is None or loop not in code.ancestors(choice):
+            continue
+        if not _asks_for_training(code, choice, function) or code.under_no_grad(loop) or code.mentions_grad(function):
+            continue
+        known = code.reference(call)
+        if any(one.no_grad for _, one in code.hotness.callers.get(known, ())) if known is not None else False:
+            continue  # whoever evaluates with it, sees to that
+        if runs_model(code, loop) and not runs_model(code, choice) and code.hot(loop.body[0]):
+            yield loop
+
+
+def _asks_for_training(code: Code, choice: ast.If, function: Definition) -> bool:
+    """Of an argument, or a phase: `if train`, `if phase == "train"`, `if optimizer is not None`."""
+    test = choice.test
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
+        other = test.comparators[0]
+        return isinstance(other, ast.Constant) and str(other.value).lower() in ("train", "training")
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+        return "opt" in last_name(test.left).lower() and _is_argument(test.left, function)
+    if isinstance(test, ast.Attribute):
+        return test.attr == "training"  # of the model
+    if isinstance(test, ast.Name) and any(_is_phase(one, test.id) for one in ast.walk(function)):
+        return True
+    if not _is_argument(test, function):
+        return False
+    return "train" in last_name(test).lower() or _is_refused(code, test, function)
+
+
+def _is_phase(node: ast.AST, name: str) -> bool:
+    """`training = phase == "train"`."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare):
+        return False
+    said = [one.value for one in node.value.comparators if isinstance(one, ast.Constant)]
+    named = any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
+    return named and any(str(one).lower() in ("train", "training") for one in said)
+
+
+def _is_argument(node: ast.expr, function: Definition) -> bool:
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    return isinstance(node, ast.Name) and any(one.arg == node.id for one in every)
+
+
+def _is_refused(code: Code, test: ast.expr, function: Definition) -> bool:
+    """Somebody in the file calls it with `False`."""
+    return any(
+        word.arg == last_name(test) and is_constant(word.value, False)
+        for call in code.calls(function.name)
+        for word in call.keywords
+    )
 
 
 def _is_switched(code: Code) -> bool:

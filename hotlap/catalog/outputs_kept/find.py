@@ -108,7 +108,12 @@ def _differentiated(code: Code, loop: Repeated | Definition, receiver: ast.expr,
     return any(
         isinstance(node, ast.Call) and last_name(node.func) in ("backward", "manual_backward", "grad")
         for node in ast.walk(around)
-    ) or _returned(around, name)
+    ) or (_returned(around, name) and not _only_evaluates(code, loop))
+
+
+def _only_evaluates(code: Code, loop: Repeated | Definition) -> bool:
+    """What is returned by an evaluation, with the model in its mode, nobody differentiates."""
+    return isinstance(loop, Repeated) and code.put_to_eval(loop) and code.is_batch_loop(loop)
 
 
 def _returned(scope: ast.AST, name: str) -> bool:

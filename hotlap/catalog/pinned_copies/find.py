@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency
 from hotlap.source import handed, loaders
-from hotlap.source.code import Code, Definition, Repeated, keyword, last_name, spread
+from hotlap.source.assembled import is_assembled
+from hotlap.source.code import Code, Definition, Project, Repeated, keyword, last_name, spread
 from hotlap.source.containers import GIVING, MOVING
 from hotlap.source.heat import Heat, Side
 from hotlap.source.invariant import set_by
@@ -16,9 +18,10 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import dependents, mentions
 from hotlap.source.syncs import shown
 from hotlap.source.terms import BATCH, HOST, MODULE, TENSOR, UNKNOWN
+from hotlap.source.torch_names import LIKE
 from hotlap.source.transfers import transfers
 
-WORDS = (".to(", ".cuda(")
+WORDS = (".to(", "cuda(", "to_device(", "move_to(")
 ONLY_HOT = True
 _SHAPES = frozenset(
     "float long int half double bool bfloat16 type unsqueeze squeeze view reshape permute transpose contiguous".split()
@@ -27,6 +30,7 @@ _CONVERTING = frozenset(f"torch.{name}" for name in "from_numpy Tensor FloatTens
 
 
 def find(code: Code) -> Iterator[Found]:
+    yield from _through_helpers(code)
     for call, moved, _ in transfers(code):
         if keyword(call, "non_blocking") is not None or len(call.args) > 1 or spread(call) or not code.heat(call).hot:
             continue
@@ -48,6 +52,29 @@ def find(code: Code) -> Iterator[Found]:
             confidence=confidence,
             hints=hints,
         )
+
+
+@lru_cache(maxsize=2)
+def _waiting(project: Project) -> tuple[str, ...]:
+    """The last names of functions of the project that take `non_blocking`, and wait unless it is given."""
+    return tuple({reference.name.rsplit(".", 1)[-1] for reference, one in project.functions() if one.waits})
+
+
+def _through_helpers(code: Code) -> Iterator[Found]:
+    """`to_cuda(batch)`, of the project: it takes `non_blocking`, waits unless told otherwise, and is told nothing."""
+    for call in code.calls(*_waiting(code.project)):
+        given = call.args[0] if call.args else None
+        if given is None or keyword(call, "non_blocking") is not None or spread(call) or not code.hot(call):
+            continue
+        targets = code.project.targets(code.asked(call.func), code.path)
+        waits = bool(targets) and all(code.project.function(one).waits > len(call.args) for one in targets)
+        if waits and _confidence(code, call, given) is not None:
+            yield Found(
+                call,
+                f"`{shown(call)}` copies to the device and waits for the copy {code.heat(call).frequency.value}",
+                "say non_blocking=True, and pin_memory=True for the loader",
+                confidence=Confidence.MEDIUM,
+            )
 
 
 def _moves_itself(code: Code, call: ast.Call, moved: ast.expr) -> bool:
@@ -87,9 +114,14 @@ def _of_container(code: Code, call: ast.Call) -> Found:
 def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | None:
     """A batch, or part of one."""
     kind = code.kind(moved)
-    if kind == BATCH:
-        return Confidence.HIGH
     moved = _unchanged(moved)
+    if kind == BATCH or _is_like(code, moved):  # made for the batch: that is another finding
+        return Confidence.HIGH if not _is_like(code, moved) else None
+    if is_assembled(code, moved):
+        return Confidence.MEDIUM
+    if _is_stacked(code, moved):
+        assert isinstance(moved, ast.Call)
+        moved, kind = moved.args[0], UNKNOWN
     if kind in (UNKNOWN, HOST) and _is_piece(code, moved):
         return Confidence.MEDIUM
     root: ast.expr = moved
@@ -99,13 +131,46 @@ def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | Non
         return None
     if handed.to_model(code, call, root, kind) or (kind in (UNKNOWN, TENSOR) and _is_mover(code, call, root)):
         return Confidence.MEDIUM
-    loop = code.batch_loop(moved)
+    return Confidence.MEDIUM if _is_given(code, call, root, kind) else None
+
+
+def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:
+    """By the turn of a loop over batches, or to a function that is called for one."""
+    loop = code.batch_loop(root)
+    if kind == HOST:
+        return isinstance(loop, ast.For) and root.id in _names(loop.target)
     if kind != UNKNOWN:
-        return None
+        return False
     if loop is None:
-        known = root.id in _given_to_step(code, root) or _is_helper(code, call, root)
-        return Confidence.MEDIUM if known else None
-    return Confidence.MEDIUM if _outer_name(code, root) in _of_turn(loop) else None
+        return root.id in _given_to_step(code, root) or _is_helper(code, call, root) or _is_fetched(code, root)
+    return _outer_name(code, root) in _of_turn(loop)
+
+
+def _names(target: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+
+
+def _is_like(code: Code, moved: ast.expr) -> bool:
+    return isinstance(moved, ast.Call) and code.full_name(moved.func).removeprefix("torch.") in LIKE
+
+
+def _is_stacked(code: Code, moved: ast.expr) -> bool:
+    """`torch.stack(x)`, of a list that a forward pass gets."""
+    if not isinstance(moved, ast.Call) or code.full_name(moved.func) not in ("torch.stack", "torch.cat"):
+        return False
+    function = code.function(moved)
+    listed = moved.args[0] if moved.args else None
+    return function is not None and isinstance(listed, ast.Name) and listed.id in handed.arguments(function)
+
+
+def _is_fetched(code: Code, root: ast.Name) -> bool:
+    """`batch = next(batches)`, in a function that is called every batch."""
+    function = code.function(root)
+    return function is not None and any(
+        isinstance(node, ast.Assign) and _is_next(node.value) and mentions(node.targets[0], {root.id})
+        for node in ast.walk(function)
+        if getattr(node, "lineno", root.lineno) < root.lineno
+    )
 
 
 def _of_turn(loop: Repeated) -> set[str]:

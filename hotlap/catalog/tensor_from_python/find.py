@@ -12,7 +12,7 @@ from hotlap.source.heat import Heat
 from hotlap.source.rule import Found
 from hotlap.source.samples import is_kept, per_sample, prepares
 from hotlap.source.syncs import shown
-from hotlap.source.terms import TEXT, UNKNOWN
+from hotlap.source.terms import FRAME, TEXT, UNKNOWN
 
 WORDS = ("torch.", "np.", "numpy")
 _MAKERS = frozenset(
@@ -106,7 +106,8 @@ def _comprehended(code: Code, element: ast.expr, source: ast.comprehension) -> s
         sure = last_name(element.func) != "float" or code.kind(source.iter) == TEXT
         return "character" if direct and sure and _may_be_text(code, source.iter) else ""
     if isinstance(element, ast.Subscript) and isinstance(element.slice, ast.Name) and element.slice.id == name:
-        return "character" if code.kind(source.iter) == TEXT else ""
+        column = code.kind(source.iter) == FRAME and per_sample(code, source.iter)
+        return "character" if code.kind(source.iter) == TEXT or column else ""
     return ""
 
 

@@ -7,23 +7,47 @@ from collections.abc import Iterator
 
 from hotlap.source.code import Code, is_constant, last_name
 from hotlap.source.graphs import differentiated, is_tensor
+from hotlap.source.heat import Heat, Side
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
 from hotlap.source.terms import TENSOR
 
-WORDS = ("if ", "while ", "assert ", "bool(", "isnan", "isfinite", "isinf", "allclose", "equal(", "min(", "max(")
+WORDS = (
+    "if ",
+    "while ",
+    "assert ",
+    "bool(",
+    "isnan",
+    "isfinite",
+    "isinf",
+    "allclose",
+    "equal(",
+    "min(",
+    "max(",
+    "any(",
+    "all(",
+)
 ONLY_HOT = True
+_SIZES = frozenset(("set", "len", "list", "keys", "sorted", "type"))  # of what holds tensors: no value is read
 _LIBRARY = ("math.", "numpy.isnan", "numpy.isfinite", "numpy.isinf")
 
 
 def find(code: Code) -> Iterator[Found]:
     for node, what in _places(code):
-        if code.hot(node):
+        heat = _heat(code, node)
+        if heat.hot and heat.side is not Side.LOAD:
             yield Found(
                 node,
-                f"{what} `{shown(node)}` waits for the device {code.heat(node).frequency.value}",
+                f"{what} `{shown(node)}` waits for the device {heat.frequency.value}",
                 "decide on the device (torch.where, clamp, nan_to_num), or look every hundredth batch only",
+                heat=heat,
             )
+
+
+def _heat(code: Code, node: ast.expr) -> Heat:
+    """The condition of a `while` is asked in every turn of it."""
+    statement = code.statement(node)
+    return code.heat(statement.body[0] if isinstance(statement, ast.While) else node)
 
 
 def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
@@ -37,10 +61,21 @@ def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
         decides = name in ("bool", "torch.equal", "torch.allclose", "torch.is_nonzero") or name.startswith(_LIBRARY)
         if decides and call.args and is_tensor(code, call.args[0], known):
             yield call, "the check"
+    yield from _of_several(code)
     for call in code.calls("min", "max"):
         compared = len(call.args) > 1 and code.full_name(call.func) in ("min", "max")
         if compared and any(code.kind(one) == TENSOR for one in call.args):
             yield call, "the comparison"
+
+
+def _of_several(code: Code) -> Iterator[tuple[ast.expr, str]]:
+    """`any(torch.isnan(one) for one in losses)`."""
+    for call in code.calls("any", "all"):
+        each = call.args[0] if call.args else None
+        if isinstance(each, ast.GeneratorExp | ast.ListComp) and code.full_name(call.func) in ("any", "all"):
+            sizes = any(isinstance(one, ast.Call) and last_name(one.func) in _SIZES for one in ast.walk(each.elt))
+            if code.kind(each.elt) == TENSOR and not _reads(each.elt) and not sizes:
+                yield call, "the check"
 
 
 def _compares(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None, str]]) -> bool:

@@ -48,6 +48,7 @@ _TOKENIZING = frozenset("padding truncation return_tensors add_special_tokens re
 
 
 def find(code: Code) -> Iterator[Found]:
+    yield from _in_steps(code)
     for call in code.all_calls():
         what = _costly(code, call) if per_sample(code, call) else ""
         if not what or is_kept(code, call) or _inside_costly(code, call):
@@ -61,6 +62,50 @@ def find(code: Code) -> Iterator[Found]:
             "compute it once before training and keep the result in memory or on disk",
             confidence=Confidence.MEDIUM,
         )
+
+
+def _in_steps(code: Code) -> Iterator[Found]:
+    """`tokenizer(texts, padding=True)` on the texts of a batch, where it goes through the model."""
+    for call in code.all_calls():
+        name = last_name(call.func).lower()
+        asked = name.endswith(("tokenizer", "tokenize")) or name in ("batch_encode_plus", "encode_plus")
+        if not asked or not code.hot(call) or per_sample(code, call) or not call.args:
+            continue
+        if (_tokenizes(code, call) or _is_tokenizer(code, call)) and _is_of_step(code, call):
+            yield Found(
+                call,
+                f"`{shown(call)}` tokenizes the texts of every batch again in every epoch",
+                "tokenize once before training, or in collate_fn, where workers do it beside the device",
+                confidence=Confidence.MEDIUM,
+            )
+
+
+def _is_tokenizer(code: Code, call: ast.Call) -> bool:
+    """Called by that name, with texts, and made numbers of: what it gives goes into a tensor or to the device."""
+    if "tokenizer" not in last_name(call.func).lower() or not isinstance(call.args[0], ast.Name | ast.Subscript):
+        return False
+    statement = code.statement(call)
+    names = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    function = code.function(call)
+    return function is not None and any(
+        isinstance(one, ast.Call) and mentions(one, names) and last_name(one.func) in ("tensor", "to", "cuda")
+        for one in ast.walk(function)
+    )
+
+
+def _is_of_step(code: Code, call: ast.Call) -> bool:
+    """In a loop over batches, or a function that is called for one and gets its texts; not in a forward pass, which
+    may as well be one of inference, nor of constants."""
+    function = code.function(call)
+    steps = [step.text for step in code.heat(call).why]
+    after = next((number for number, text in enumerate(reversed(steps)) if text.endswith(("loop", "batches"))), 0)
+    trained = any(text.endswith(("training loop", "epoch loop", "training step", "training batch")) for text in steps)
+    if (function is not None and function.name == "forward") or after > 2 or not trained:
+        return False
+    loop = code.batch_loop(call)
+    names = set(code.stored(loop)) if loop is not None else set()
+    names |= dependents(function) if function is not None else set()
+    return mentions(call.args[0], names)
 
 
 def _costly(code: Code, call: ast.Call) -> str:

@@ -10,7 +10,7 @@ from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Heat
 from hotlap.source.rule import Found
-from hotlap.source.samples import mentions, prepares
+from hotlap.source.samples import mentions, prepares, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, NUMPY, TENSORS, TEXT
 
@@ -27,14 +27,18 @@ _REPAIR = "cut all windows at once: numpy's sliding_window_view or tensor.unfold
 
 
 def find(code: Code) -> Iterator[Found]:
+    if not any(code.nodes(ast.Slice)) and "slice(" not in code.text and "range(" not in code.text:
+        return
     for loop in code.nodes(ast.For):
         assert isinstance(loop, ast.For)
-        if isinstance(loop.target, ast.Name) and _is_range(loop.iter):
+        if isinstance(loop.target, ast.Name) and _is_range(code, loop.iter):
             yield from _appended(code, loop, loop.target.id)
+        elif isinstance(loop.target, ast.Tuple) and last_name(getattr(loop.iter, "func", loop.iter)) == "enumerate":
+            yield from _of_starts(code, loop, loop.target)
     for node in code.nodes(ast.ListComp):
         assert isinstance(node, ast.ListComp)
         source = node.generators[0]
-        if len(node.generators) == 1 and isinstance(source.target, ast.Name) and _is_range(source.iter):
+        if len(node.generators) == 1 and isinstance(source.target, ast.Name) and _is_range(code, source.iter):
             cut = _window(code, node.elt, source.target.id, {}, source.iter)
             if cut is not None and _is_stacked_itself(code, node) and prepares(code, node):
                 yield _found(code, cut)
@@ -100,10 +104,41 @@ def _cuts(code: Code, value: ast.expr, local: Locals, index: str, iterable: ast.
             yield found
 
 
-def _is_range(node: ast.expr) -> bool:
+def _of_starts(code: Code, loop: ast.For, target: ast.Tuple) -> Iterator[Found]:
+    """`for row, start in enumerate(starts): windows[row] = series[start : start + length]`."""
+    names = [one.id for one in target.elts if isinstance(one, ast.Name)]
+    if len(names) != 2 or not (_makes_tensors(code, loop) or code.heat(loop).hot):
+        return
+    local = _locals(loop)
+    for statement in loop.body:
+        for value, into in _gathered(statement, names[0]):
+            cut = next(_cuts(code, value, local, names[1], loop.iter), None)
+            if cut is not None and isinstance(into, ast.Subscript) and prepares(code, loop):
+                yield _found(code, cut)
+                return
+
+
+def _makes_tensors(code: Code, loop: ast.For) -> bool:
+    """The rows are those of an array or tensor that the function makes."""
+    function = code.function(loop)
+    return function is not None and any(
+        isinstance(one, ast.Call) and code.full_name(one.func).endswith((".zeros", ".empty", ".full", ".ones"))
+        for one in ast.walk(function)
+    )
+
+
+def _is_range(code: Code, node: ast.expr) -> bool:
+    """range(…) or np.arange(…), perhaps by a name it was given."""
     while isinstance(node, ast.Call) and last_name(node.func) == "tqdm" and node.args:
         node = node.args[0]
-    return isinstance(node, ast.Call) and last_name(node.func) in ("range", "trange")
+    if isinstance(node, ast.Name):
+        made = [one for one in set_to(code, node) if code.function(one) is code.function(node)]
+        return bool(made) and all(isinstance(one, ast.Call) and _counts(code, one) for one in made)
+    return isinstance(node, ast.Call) and _counts(code, node)
+
+
+def _counts(code: Code, node: ast.Call) -> bool:
+    return last_name(node.func) in ("range", "trange") or code.full_name(node.func) in ("numpy.arange", "torch.arange")
 
 
 def _window(code: Code, node: ast.expr, index: str, local: Locals, iterable: ast.expr) -> ast.Subscript | None:
@@ -111,7 +146,8 @@ def _window(code: Code, node: ast.expr, index: str, local: Locals, iterable: ast
     node = _unwrapped(code, node)
     if not isinstance(node, ast.Subscript) or code.kind(node.value) == TEXT:
         return None
-    first, *rest = node.slice.elts if isinstance(node.slice, ast.Tuple) and node.slice.elts else [node.slice]
+    given, *rest = node.slice.elts if isinstance(node.slice, ast.Tuple) and node.slice.elts else [node.slice]
+    first = _as_slice(given, local)
     if not isinstance(first, ast.Slice) or first.lower is None or first.upper is None:
         return None
     if any(mentions(one, {index, *local}) for one in rest) or not _overlaps(first, iterable):
@@ -120,6 +156,13 @@ def _window(code: Code, node: ast.expr, index: str, local: Locals, iterable: ast
     moving |= {name for name, value in local.items() if mentions(value, moving)}
     both = mentions(first.lower, moving) and mentions(first.upper, moving)
     return node if both and _is_fixed(first.lower, first.upper, local, moving) else None
+
+
+def _as_slice(node: ast.expr, local: Locals) -> ast.expr:
+    """`slice(i, i + n)` and `range(i, i + n)`, by the name they were given, are a slice as well."""
+    made = local.get(node.id) if isinstance(node, ast.Name) else node
+    named = isinstance(made, ast.Call) and last_name(made.func) in ("slice", "range") and len(made.args) == 2
+    return ast.Slice(made.args[0], made.args[1]) if named else node  # type: ignore[union-attr]
 
 
 def _unwrapped(code: Code, node: ast.expr) -> ast.expr:
@@ -167,8 +210,7 @@ def _overlaps(cut: ast.Slice, iterable: ast.expr) -> bool:
         return False
     while isinstance(iterable, ast.Call) and last_name(iterable.func) == "tqdm":
         iterable = iterable.args[0]
-    assert isinstance(iterable, ast.Call)
-    if len(iterable.args) < 3:
+    if not isinstance(iterable, ast.Call) or len(iterable.args) < 3:
         return True
     step = ast.unparse(iterable.args[2])
     return step == "1" or step not in {ast.unparse(one) for one in ast.walk(cut) if isinstance(one, ast.expr)}
