@@ -115,7 +115,10 @@ class Answers(Names):
         if kind == "part":
             return self._part(base, int(str(term[2])))
         if kind == "join":
-            return join(base, self.answer(term[2], origin))  # type: ignore[arg-type]
+            other = self.answer(term[2], origin)  # type: ignore[arg-type]
+            if MODULE in term[1:] and TENSOR in (base, other):
+                return MODULE  # moved to a device, and put in evaluation mode: only modules are
+            return join(base, other)
         if kind in ("prefixed", "member"):
             return self._prefixed(base, str(term[2])) if kind == "prefixed" else self._member(base, origin)
         if kind == "aside":

@@ -7,7 +7,6 @@ import ast
 from hotlap.source import torch_names
 from hotlap.source.calls import (
     BACKWARDS,
-    OF_MODULES,
     all_on_host,
     beginning,
     container_method,
@@ -19,6 +18,7 @@ from hotlap.source.calls import (
     may_be_function,
     may_be_model,
     method_of_unknown,
+    mode_set,
     named_result,
     names_host,
     prepared,
@@ -126,8 +126,8 @@ class Calling:
             self.reader.register(self, node)
         elif name in ("to", "cuda") and self.loop_names:
             mark_moving(function.value, self.loop_names, self.function.loops)
-        elif name in OF_MODULES and not node.args:
-            self._mark_module(function.value, name)
+        elif mode_set(node, name):
+            self._mark_module(function.value, mode_set(node, name))
         elif name == "step" and updates(function.value, self.lookup):
             self.function.updates = True
             loop = self._innermost()

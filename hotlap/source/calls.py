@@ -39,7 +39,8 @@ THROUGH = frozenset(  # calls that give back what they were given, to be iterate
     "tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.std.tqdm tqdm.autonotebook.tqdm tqdm.rich.tqdm "
     "rich.progress.track alive_progress.alive_it fastprogress.progress_bar iter list tuple sorted reversed set "
     "torch.compile torch.jit.script torch.nn.DataParallel torch.nn.parallel.DistributedDataParallel itertools.islice "
-    "itertools.cycle copy.deepcopy copy.copy torch.autograd.Variable torch.autograd.variable.Variable".split()
+    "itertools.cycle joblib.delayed dask.delayed copy.deepcopy copy.copy torch.autograd.Variable "
+    "torch.autograd.variable.Variable".split()
 )
 OF_TENSORS = frozenset(
     "to view size dim item cpu cuda detach numpy reshape transpose permute float backward append items keys values get "
@@ -80,6 +81,15 @@ def method_of_unknown(base: Term, name: str, on_host: bool) -> Term | None:
     if name in torch_names.ONLY_TENSORS and name != "backward":
         return join(base, TENSOR) if base[0] == "call" else base
     return None
+
+
+def mode_set(node: ast.Call, name: str) -> str:
+    """`model.train(False)` and `model.train(mode=False)` do what `model.eval()` does; only modules have a mode."""
+    given = node.args or [word.value for word in node.keywords if word.arg == "mode"]
+    if name != "train" or not given:
+        return name if name in OF_MODULES and not node.args else ""
+    off = isinstance(given[0], ast.Constant) and given[0].value is False
+    return "eval" if off else "train" if node.keywords else ""
 
 
 def to_host(node: ast.Call) -> bool:

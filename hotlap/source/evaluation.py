@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.source.calls import may_be_model
+from hotlap.model.scanned import Frequency
+from hotlap.source.calls import BACKWARDS, may_be_model
 from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
@@ -21,9 +22,9 @@ def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
         assert isinstance(node, Repeated)
         if not (code.is_batch_loop(node) or _makes_hot(code, node)) or trains(code, node):
             continue
-        if not runs_model(code, node):
-            continue
-        yield node, code.put_to_eval(node) or _is_put_to_eval(code, node)
+        in_eval_mode = code.put_to_eval(node) or _is_put_to_eval(code, node)
+        if runs_model(code, node) or (in_eval_mode and code.is_quiet(node)):
+            yield node, in_eval_mode
 
 
 def comprehended(code: Code) -> Iterator[ast.ListComp | ast.GeneratorExp]:
@@ -37,6 +38,36 @@ def comprehended(code: Code) -> Iterator[ast.ListComp | ast.GeneratorExp]:
                 yield node
 
 
+def at_once(code: Code) -> Iterator[ast.Call]:
+    """`model.eval(); output = model(features)` after a training step or epoch: all the data in one call, in no loop."""
+    for put in code.calls("eval"):
+        statement, heat = code.statement(put), code.heat(put)
+        often = heat.hot or (heat.frequency is Frequency.EPOCH and not heat.rarely)
+        alone = isinstance(statement, ast.Expr) and isinstance(put.func, ast.Attribute) and not put.args
+        if not alone or not often or heat.side is not Side.TRAIN or not _follows_training(code, statement):
+            continue
+        model = ast.unparse(put.func.value)  # type: ignore[attr-defined]
+        rest = code.block(statement)[code.block(statement).index(statement) + 1 :]
+        calls = [one for later in rest if not isinstance(later, Repeated) for one in _calls_in(later)]
+        called = [one for one in calls if ast.unparse(one.func) in (model, f"{model}.forward")]
+        if called and not any(last_name(one.func) in _TRAINS for one in calls):
+            yield called[0]
+
+
+def _follows_training(code: Code, put: ast.stmt) -> bool:
+    """A backward pass before it in the same function, and the turn is over when the evaluation is."""
+    function = code.function(put)
+    if function is None:
+        return False
+    lines = [one.lineno for one in _calls_in(function) if last_name(one.func) in BACKWARDS]
+    end = next(iter(code.loops(put)), function).end_lineno or put.lineno
+    return bool(lines) and min(lines) < put.lineno and not any(put.lineno < one <= end for one in lines)
+
+
+def _calls_in(node: ast.AST) -> list[ast.Call]:
+    return [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+
+
 def _makes_hot(code: Code, loop: Repeated) -> bool:
     """Over something nobody knows, once an epoch, through a model."""
     inside = code.heat(loop.body[0])
@@ -48,7 +79,14 @@ def trains(code: Code, loop: Repeated) -> bool:
     heat = code.heat(loop.body[0])
     if heat.side is Side.TRAIN and code.loop_kind(loop) >= LoopKind.BATCH_LIKELY and heat.hot:
         return True
-    return any(isinstance(node, ast.Call) and last_name(node.func) in _TRAINS for node in ast.walk(loop))
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    return any(last_name(one.func) in _TRAINS or _differentiates(code, one) for one in calls)
+
+
+def _differentiates(code: Code, call: ast.Call) -> bool:
+    """An attack on the model, an inner training: `self.attack(data)`."""
+    named = isinstance(call.func, ast.Name | ast.Attribute)
+    return named and code.hotness.differentiates(code.asked(call.func), code.path)
 
 
 def runs_model(code: Code, block: Block) -> bool:

@@ -21,6 +21,7 @@ from hotlap.source.terms import (
     UNKNOWN,
     Term,
     depth,
+    either,
     element,
     indexed,
     join,
@@ -163,7 +164,18 @@ class Expressions(Calling):
             result = join(result, part)
         return ("list", result if depth(result) < DEEPEST else UNKNOWN)
 
+    def _table(self, node: ast.Dict) -> Term:
+        """`{"dice": dice, "jaccard": jaccard}`: any of the functions, however many."""
+        if not all(isinstance(value, ast.Name | ast.Attribute) for value in node.values):
+            return UNKNOWN
+        every = list(dict.fromkeys(self.term(value) for value in node.values))
+        named = all(isinstance(one, tuple) and one[0] in ("name", "def") for one in every)
+        return either(every) if named and 2 < len(every) <= _LARGEST_TABLE else UNKNOWN
+
     def _dict(self, node: ast.Dict) -> Term:
+        table = self._table(node)
+        if table:
+            return ("dict", table)
         result: Term = UNKNOWN
         mixed = False
         for key, value in zip(node.keys, node.values, strict=True):
@@ -291,6 +303,7 @@ class Expressions(Calling):
         return number
 
 
+_LARGEST_TABLE = 64
 _IDENTITY = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _HANDLERS: dict[type, Callable[[Expressions, Any], Term]] = {
     ast.Name: Expressions._name, ast.Constant: Expressions._constant, ast.Attribute: Expressions._attribute,

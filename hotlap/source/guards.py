@@ -14,6 +14,7 @@ _UPDATES = ("optimizer_step", "optim_step", "update_weights", "update_params", "
 _ENDINGS = frozenset("done dones terminated truncated terminal".split())  # of an episode
 _SPACED = ("interval", "every")
 _MAKERS = ("init", "setup", "set_up", "build", "create", "lazy", "prepare")
+_USUAL = ("rank", "main_process", "is_main", "training", "master", "type", "loader", "save_model", "save_checkpoint")
 _SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly")
 
 
@@ -40,7 +41,8 @@ def deciding(test: ast.expr) -> tuple[list[ast.expr], bool]:
 
 
 def _is_plain(test: ast.expr) -> bool:
-    """About types, None, the rank or training mode: true for whole runs, and no hint that the branch is rare."""
+    """About types, None, the rank, training mode or what a run is asked for: true for whole runs, and no hint that the
+    branch is rare."""
     if isinstance(test, ast.UnaryOp):
         return _is_plain(test.operand)
     if isinstance(test, ast.BoolOp):
@@ -61,9 +63,18 @@ def _is_choice(node: ast.expr) -> bool:
 def _is_usual(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name in ("isinstance", "len", "hasattr", "is_available", "is_main_process", "get_rank", "is_tensor")
+        return name in (
+            "isinstance",
+            "len",
+            "hasattr",
+            "is_available",
+            "is_main_process",
+            "get_rank",
+            "is_tensor",
+            "isdir",
+        )
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return any(word in name.lower() for word in ("rank", "main_process", "is_main", "training", "master", "type"))
+    return any(word in name.lower() for word in _USUAL)
 
 
 def of_test(test: ast.expr, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:

@@ -222,11 +222,14 @@ class Hotness(Loops):
         if key not in self._evaluating:
             loop = self.project.function(reference).loops[number]
             plain = self.kinds[reference][number] is LoopKind.PLAIN and not loop.comprehension
-            self._evaluating[key] = plain and loop.no_grad and self._calls_module(reference, loop)
+            self._evaluating[key] = plain and loop.no_grad and self._calls_module(reference, loop, deep=1)
         return self._evaluating[key]
 
     def _in_batch_loop(self, heat: Heat | None, reference: Reference, loop: Loop, kind: LoopKind) -> Heat:
-        if kind is LoopKind.BATCH_LIKELY and heat is not None and heat.hot and heat.side is Side.TRAIN:
+        evaluates = loop.no_grad and self.project.function(reference).evaluates
+        within = kind is LoopKind.BATCH_LIKELY and heat is not None and heat.hot and heat.side is Side.TRAIN
+        if within and not evaluates:
+            assert heat is not None
             return heat  # over parts of a batch, within a training step
         trains = loop.trains or (not loop.no_grad and self._trains_within(reference, loop))
         text = "training loop" if trains else "evaluation loop" if loop.no_grad else "loop over batches"

@@ -9,13 +9,15 @@ from pathlib import PurePath
 
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import makers
-from hotlap.source.code import Code, last_name
+from hotlap.source.code import Code, keyword, last_name
+from hotlap.source.facts import Function
 from hotlap.source.handing import is_base
 from hotlap.source.heat import Heat, Side
 from hotlap.source.makers import POSITIONS
 from hotlap.source.mappings import assigned, mapping
-from hotlap.source.terms import HOST, NUMPY, TENSOR
+from hotlap.source.terms import HOST, NUMPY, TENSOR, Term
 from hotlap.source.torch_names import LOADER_NAMES, TORCH_LOADERS
+from hotlap.source.transfers import is_device
 
 __all__ = ["POSITIONS", "Loader", "assigned", "loader", "loaders", "made_at"]
 
@@ -133,9 +135,49 @@ def in_memory(code: Code, one: Loader) -> bool:
 
 
 def on_device(code: Code, one: Loader) -> bool:
-    """The tensors of its TensorDataset were moved to the device: there is nothing to pin, and nothing to copy."""
+    """What it gives was put on the device before: there is nothing to pin, and nothing to copy."""
     made = _tensor_dataset(code, one)
-    return made is not None and any(_is_moved(code, given) for given in made.args)
+    if made is not None:
+        return any(_is_moved(code, given) for given in made.args)
+    dataset, collate = one.settings.get("dataset"), one.settings.get("collate_fn")
+    if collate is not None:
+        targets = code.project.targets(code.asked(collate), code.path)
+        return bool(targets) and all(_is_made_there(code.project.function(target)) for target in targets)
+    return dataset is not None and _is_kept_there(code, dataset)
+
+
+def _is_kept_there(code: Code, dataset: ast.expr) -> bool:
+    """A class of the project that keeps tensors on the device, and gives rows of them."""
+    found = code.project.class_of(code.project.answer(code.asked(dataset), code.path), code.path)
+    method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
+    if method is None:
+        return False
+    parts = list(_returned(code.project.function(method).returns))
+    return all(_is_row(part) and code.project.answer(part, method.path) == TENSOR for part in parts)
+
+
+def _returned(term: Term) -> Iterator[Term]:
+    """Each of several things, whichever way they are returned."""
+    if isinstance(term, tuple) and term[0] in ("tuple", "join"):
+        for part in term[1:]:
+            yield from _returned(part)
+    else:
+        yield term
+
+
+def _is_row(term: Term) -> bool:
+    return isinstance(term, tuple) and term[0] == "index" and isinstance(term[1], tuple) and term[1][0] == "attr"
+
+
+def _is_made_there(function: Function) -> bool:
+    """A collate function that makes the tensors with `device=…`, and returns them as they are or in an object."""
+    given = function.returns
+    if isinstance(given, tuple) and given[0] == "call":
+        made = [call for call in function.calls if call.callee == given[1]]
+        parts = [term for call in made for term in (*call.arguments, *(term for _, term in call.keywords))]
+    else:
+        parts = list(_returned(given))
+    return TENSOR in parts and HOST not in parts
 
 
 def _tensor_dataset(code: Code, one: Loader) -> ast.Call | None:
@@ -149,8 +191,11 @@ def _tensor_dataset(code: Code, one: Loader) -> ast.Call | None:
 def _is_moved(code: Code, given: ast.expr) -> bool:
     if isinstance(given, ast.Name):
         return any(_is_moved(code, one) for one in assigned(code, given.id) if isinstance(one, ast.Call))
-    moves = isinstance(given, ast.Call) and last_name(given.func) in ("to", "cuda")
-    return moves and code.kind(given) == TENSOR
+    if not isinstance(given, ast.Call) or last_name(given.func) not in ("to", "cuda"):
+        return False
+    place = given.args[0] if given.args else keyword(given, "device")
+    there = last_name(given.func) == "cuda" or (place is not None and is_device(code, place))
+    return there and code.kind(given) == TENSOR
 
 
 def is_changed_between(code: Code, one: Loader) -> bool:

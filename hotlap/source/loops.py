@@ -31,6 +31,7 @@ class Loops:
     def __init__(self, project: Project) -> None:
         self.project = project
         self._recording: dict[tuple[Reference, int], bool] = {}
+        self._differentiating: dict[tuple[Reference, int], bool] = {}
         self.callers = self._callers()
         self.steppers = steppers(project, self.callers)
         self.kinds: dict[Reference, list[LoopKind]] = {}
@@ -123,7 +124,21 @@ class Loops:
             self._calls_module(reference, loop, deep=2) if loop.no_grad else self._infers(reference, loop)
         ):
             return LoopKind.BATCH_LIKELY
-        return LoopKind.PLAIN
+        quiet = loop.no_grad and loop.unpacks and self.project.function(reference).evaluates
+        return LoopKind.BATCH_LIKELY if quiet and self._is_named_loader(loop.over, reference) else LoopKind.PLAIN
+
+    def _is_named_loader(self, over: Term, reference: Reference) -> bool:
+        """An argument or attribute by that name, which nobody of the project sets: `for batch in test_loader`."""
+        while isinstance(over, tuple) and over[0] == "enumerated":
+            over = over[1]
+        if not isinstance(over, tuple) or over[0] not in ("param", "attr"):
+            return False
+        name = (
+            over[2]
+            if over[0] == "attr"
+            else self.project.function(Reference(reference.path, over[1])).parameters[over[2]]
+        )
+        return name.lower().endswith("loader") and self.project.answer(over, reference.path) == UNKNOWN
 
     def _iterated(self, term: Term) -> Term:
         """What is behind enumerate and zip."""
@@ -185,6 +200,20 @@ class Loops:
             return is_run(call.callee)
         return deep > 0 and self.records(call.callee, origin, deep - 1)
 
+    def differentiates(self, callee: Term, origin: str, deep: int = 3) -> bool:
+        """Calling it makes a backward pass, in one of the functions that it leads to."""
+        return any(self._differentiates_in(target, deep) for target in self.project.targets(callee, origin))
+
+    def _differentiates_in(self, target: Reference, deep: int) -> bool:
+        known = self._differentiating.get((target, deep))
+        if known is None:
+            function = self.project.function(target)
+            known = function.steps or any(loop.trains for loop in function.loops)
+            if not known and deep > 0:
+                known = any(self.differentiates(call.callee, target.path, deep - 1) for call in function.calls)
+            self._differentiating[target, deep] = known
+        return known
+
     def _mark_stepping_loops(self) -> None:
         for reference, function in self.project.functions():
             for call in function.calls:
@@ -232,6 +261,8 @@ class Loops:
 
     def _goes_through(self, kind: LoopKind, loop: Loop, call: Call, origin: str) -> bool:
         """The call runs a whole loop over batches. Where one of many classes does, that says nothing of the others."""
+        if kind is LoopKind.BATCH_LIKELY and loop.moves:
+            return False  # for every batch, an attack or a solver of its own
         every = list(self._called(call, origin))
         loops = sum(one in self.loopers for one in every)
         return loops * 2 > len(every) if kind is LoopKind.BATCH_LIKELY and loop.over != NUMBER else loops > 0

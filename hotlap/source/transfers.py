@@ -28,7 +28,15 @@ def is_device(code: Code, node: ast.expr) -> bool:
         return True
     if kind in TENSORS or kind == HOST_DEVICE or code.full_name(node).startswith("torch."):
         return False
-    name = last_name(node).lower()
+    name = _written(node).lower()
     if kind in (NUMBER, TEXT):
         return "device" in name or "gpu" in name or "rank" in name or kind == TEXT
     return "device" in name or "gpu" in name or "rank" in name or name == "dev"
+
+
+def _written(node: ast.expr) -> str:
+    """`params["device"]`, `devices[0]`: the key, or what holds it."""
+    if not isinstance(node, ast.Subscript):
+        return last_name(node)
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return key if isinstance(key, str) else _written(node.value)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Confidence, Frequency
 from hotlap.source import loaders
 from hotlap.source.code import Code, Definition, keyword, last_name
-from hotlap.source.heat import Side
+from hotlap.source.heat import Heat, Side
 from hotlap.source.modules import argument
 from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
@@ -26,16 +26,18 @@ def find(code: Code) -> Iterator[Found]:
         return
     for call in _writes(code):
         if _is_often(code, call):
-            sure = code.heat(call).maybes < 2 and not _when_improved(code, call)
+            heat = _heat(code, call)
+            sure = heat.maybes < 2 and not _when_improved(code, call)
             yield Found(
                 call,
-                f"`{shown(call, 40)}` writes a checkpoint {code.heat(call).frequency.value}, and training waits for it",
+                f"`{shown(call, 40)}` writes a checkpoint {heat.frequency.value}, and training waits for it",
                 "write every few epochs, or from a thread after one copy to the host",
+                heat=heat,
                 confidence=Confidence.MEDIUM if sure else Confidence.LOW,
             )
     for node, whole in _copies(code):
         if _is_often(code, node):
-            improved, often = _when_improved(code, node), code.heat(node).frequency.value
+            improved, often = _when_improved(code, node), _heat(code, node).frequency.value
             yield Found(
                 node,
                 f"`{shown(node, 40)}` makes a second set of weights {_BETTER_TIMES if improved else often}",
@@ -115,7 +117,10 @@ def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> 
 
 
 def _puts_weights(node: ast.AST, name: str) -> bool:
-    """`package["model"] = model.state_dict()`."""
+    """`package["model"] = model.state_dict()`, `package.update({"model": model.state_dict()})`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update":
+        kept = node.func.value
+        return isinstance(kept, ast.Name) and kept.id == name and "state_dict" in ast.unparse(node)
     if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
         return False
     held = node.targets[0].value
@@ -209,8 +214,17 @@ def _is_copied(node: ast.expr) -> bool:
 
 
 def _is_often(code: Code, node: ast.AST) -> bool:
-    heat = code.heat(node)
+    heat = _heat(code, node)
     return heat.frequency in _OFTEN and heat.side is not Side.LOAD and (heat.hot or not heat.rarely)
+
+
+def _heat(code: Code, node: ast.AST) -> Heat:
+    """Every epoch, where somebody calls its function as often, and others now and then between batches."""
+    heat, known = code.heat(node), code.reference(node)
+    if heat.frequency is not Frequency.RARE or known is None or any(_tests(code, node)):
+        return heat
+    calls = [code.hotness.at(one, call.stack) for one, call in code.hotness.callers.get(known, ())]
+    return next((one for one in calls if one is not None and one.frequency is Frequency.EPOCH and not one.rarely), heat)
 
 
 def _when_improved(code: Code, node: ast.AST) -> bool:

@@ -17,7 +17,8 @@ def find(code: Code) -> Iterator[Found]:
         heat = loaders.heat(code, one)
         workers = one.constant("num_workers")
         if one.workers() == "none":
-            if not loaders.in_memory(code, one) and not rounds.is_glimpsed(code, one):
+            quick = loaders.in_memory(code, one) or loaders.on_device(code, one)
+            if not quick and not rounds.is_glimpsed(code, one):
                 yield Found(
                     one.call,
                     "the training process loads every batch itself (num_workers is 0)",

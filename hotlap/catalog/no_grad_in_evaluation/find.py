@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency
 from hotlap.source.code import Code, Definition, Repeated
-from hotlap.source.evaluation import comprehended, evaluations, returns_tensors, runs_model
+from hotlap.source.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.rule import Found
@@ -40,6 +40,11 @@ def find(code: Code) -> Iterator[Found]:
         if said is not None and said not in seen and code.hot(each.elt):
             seen.add(said)
             yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(each.elt), Confidence.MEDIUM)
+    for call in at_once(code):
+        said = _no_grad_around(code, call)
+        if said is not None and said not in seen:
+            seen.add(said)
+            yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(call), Confidence.MEDIUM)
     yield from _around_calls(code)
     yield from _in_steps(code, seen)
 
@@ -49,7 +54,8 @@ def _around_calls(code: Code) -> Iterator[Found]:
     for node in code.nodes(ast.With):
         assert isinstance(node, ast.With)
         wanted = next((item.context_expr for item in node.items if _is_no_grad(code, item.context_expr)), None)
-        if wanted is None or code.heat(node).frequency is not Frequency.EPOCH or code.heat(node).rarely:
+        heat = code.heat(node)
+        if wanted is None or heat.frequency is not Frequency.EPOCH or (heat.rarely and not any(code.loops(node))):
             continue
         calls = [one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call)]
         if any(_loops(code, one) for one in calls):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source.code import Code, Definition, Repeated, is_constant, last_name
-from hotlap.source.evaluation import comprehended, evaluations, returns_tensors, runs_model
+from hotlap.source.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.statements import strided
@@ -46,6 +46,9 @@ def find(code: Code) -> Iterator[Found]:
     for node in comprehended(code):
         if not code.is_quiet(node) and code.hot(node.elt):
             yield Found(node, _MESSAGE, _REPAIR, heat=code.heat(node.elt), confidence=Confidence.MEDIUM)
+    for call in at_once(code):
+        if not code.is_quiet(call):
+            yield Found(call, _MESSAGE, _REPAIR, confidence=Confidence.MEDIUM)
     for loop in _chosen(code):
         yield Found(loop, _MESSAGE, _REPAIR, heat=code.heat(loop.body[0]), confidence=Confidence.MEDIUM)
 
