@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hotlap.bench import record, session, workloads
+from hotlap.bench import process, record, session, workloads
 from hotlap.errors import ResumeRefused, RunFolderUnwritable, RunNotFound
 from tests.bench.conftest import SURROUNDINGS
 
@@ -313,3 +313,13 @@ def test_a_result_that_cannot_be_written_is_said_before_anything_runs(stage, ask
     with pytest.raises(RunFolderUnwritable, match="choose another place: --out"):
         session.prepare(ask(out=stage.folder / "file" / "result.json"))
     assert stage.calls() == []
+
+
+def test_no_folder_of_this_machine_is_published(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    said = [f"{tmp_path}/workloads/bloom/naive.py:3: no", f"{tmp_path}/packages/lightning/x.py:21: old", "plain / text"]
+    assert process._relative(said, tmp_path / "workloads") == [
+        "bloom/naive.py:3: no",
+        "lightning/x.py:21: old",
+        "plain / text",
+    ]
