@@ -86,7 +86,7 @@ def run(arm: Arm, key: Key, data: Path, on_line: OnLine) -> Run:
 def _published(arm: Arm, key: Key) -> str:
     workload, name, seed = key
     words = command(arm.place, workload, name, arm.arguments(seed, "DATA", "OUT"), "OUT")
-    return " ".join("python" if word == sys.executable else word for word in _relative(words, arm.place))
+    return " ".join(_relative(["python" if word == sys.executable else word for word in words], arm.place))
 
 
 def _follow(words: list[str], farewell: int, max_seconds: float | None, on_line: OnLine) -> Ending:
