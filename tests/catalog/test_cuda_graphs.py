@@ -311,3 +311,16 @@ def test_it_expects_what_the_device_idles():
 
 def issuing(seen):
     return sum(seen.shares[phase] for phase in ("forward", "backward", "optimizer"))
+
+
+def test_a_part_that_is_no_longer_frozen_is_recorded_anew_soon(graphs):
+    def around(number, net, optim):
+        net.first.requires_grad_(number >= 12)
+        replays.append(graphs.recorder.replays["forward"])
+
+    replays = []
+    plain = train(around=around, steps=24)
+    graphs.begin()
+    replays.clear()
+    assert same(train(around=around, steps=24), plain)
+    assert replays[-1] - replays[12] >= 6, "three calls to be sure, two to record"

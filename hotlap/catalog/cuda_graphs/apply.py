@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+from hotlap.catalog.cuda_graphs.functions import Functions
 from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
 from hotlap.catalog.cuda_graphs.habits import Habits
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
@@ -35,7 +36,7 @@ class Graphs:
     def __init__(self, site: Site, recorder: Recorder) -> None:
         self.site, self.torch, self.recorder = site, site.torch, recorder
         self.habits = Habits()
-        self.stepping, self.losses = Stepping(self), Losses(self)
+        self.stepping, self.losses, self.functions = Stepping(self), Losses(self), Functions(self)
         self._root: Any = lambda: None
         self._steps = self._called_at = 0  # of any optimizer; the last step at which the root was called
         self._loaders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -91,6 +92,7 @@ class Graphs:
         return original(*args, **kwargs)
 
     def _backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.functions.backward_begins()
         plain = self.habits.backward(first, args, kwargs)
         if self._graphed is not None:
             self._graphed.plain_backward(plain)
@@ -149,8 +151,10 @@ class Graphs:
             self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
             return MISSING
         self._misses = self._misses + 1 if found is MISSING else 0
-        if self._misses >= MISSES and self._recordings < RECORDINGS:
-            self.drop()
+        if found is not MISSING:
+            self.functions.root_replayed()
+        elif (self._misses >= MISSES or self._graphed.is_over) and self._recordings < RECORDINGS:
+            self._let_go()
         return found
 
     def _record(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -180,10 +184,17 @@ class Graphs:
         root = self._root()
         if self.active and root is not None:
             self._applied = True
-            self.site.applied(f"forward and backward of {type(root).__name__}{self.losses}; {self.stepping}")
+            self.site.applied(
+                f"forward and backward of {type(root).__name__}{self.losses}{self.functions}; {self.stepping}"
+            )
 
     def drop(self) -> None:
         """Let go of all recordings. Gradients that lie in their memory keep it."""
+        self._let_go()
+        self.functions.drop()
+
+    def _let_go(self) -> None:
+        """Of all that depends on how the root was."""
         graphed, self._graphed = self._graphed, None
         self._last = None
         if graphed is not None:

@@ -246,6 +246,10 @@ class GraphedRoot:
             held.zero_() if one is None else held.copy_(one)
         return self._gradients.after(self._back.replay, [one is not None for one in given])
 
+    @property
+    def is_over(self) -> bool:
+        return self._standing.is_over
+
     # What a recorded loss needs
 
     def is_output(self, tensor: Any) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 
-def kinds_of(torch: Any, leaves: list[Any], device_type: str) -> list[Any] | None:
-    """None: these cannot be the inputs of a recording."""
+def kinds_of(torch: Any, leaves: list[Any], device_type: str, differentiated: bool = False) -> list[Any] | None:
+    """None: these cannot be the inputs of a recording. `differentiated`: they may be what a backward leads to."""
     kinds = _casts(torch, device_type)
     for leaf in leaves:
         if type(leaf) is torch.Tensor:
-            if leaf.device.type != device_type or leaf.requires_grad:
+            if leaf.device.type != device_type or (leaf.requires_grad and not differentiated):
                 return None
-            kinds.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+            kinds.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad))
         elif leaf is None or isinstance(leaf, bool | int | float | str):
             kinds.append((type(leaf), leaf))
         else:

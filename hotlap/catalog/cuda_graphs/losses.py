@@ -37,6 +37,10 @@ class Losses:
         self._loss: Any = lambda: None  # of this step
         self.why_not: str | None = None
 
+    @property
+    def recorded(self) -> bool:
+        return self._recorded is not None
+
     def begin(self) -> None:
         site = self.graphs.site
         for name in NAMES:

@@ -28,7 +28,12 @@ class Recorder(Protocol):
     def record(self, work: Work) -> Recording:
         """The work recorded, not done."""
 
-    def record_both(self, forward: Work, backward: Callable[[Any], Any]) -> tuple[Recording, Recording]:
+    def new_pool(self) -> Any:
+        """Memory for recordings of which only one is at work at a time."""
+
+    def record_both(
+        self, forward: Work, backward: Callable[[Any], Any], pool: Any = None
+    ) -> tuple[Recording, Recording]:
         """forward() and backward(its outcome), always replayed in this order, in the same memory."""
 
     def random_state(self) -> Any: ...
@@ -74,11 +79,16 @@ class CudaRecorder:
             warnings.simplefilter("ignore")
             self._torch.cuda.set_sync_debug_mode(mode)
 
-    def record(self, work: Work) -> Recording:
-        return self._captured(work, self._torch.cuda.graph_pool_handle())
+    def new_pool(self) -> Any:
+        return self._torch.cuda.graph_pool_handle()
 
-    def record_both(self, forward: Work, backward: Callable[[Any], Any]) -> tuple[Recording, Recording]:
-        pool = self._torch.cuda.graph_pool_handle()
+    def record(self, work: Work) -> Recording:
+        return self._captured(work, self.new_pool())
+
+    def record_both(
+        self, forward: Work, backward: Callable[[Any], Any], pool: Any = None
+    ) -> tuple[Recording, Recording]:
+        pool = pool or self.new_pool()
         first = self._captured(forward, pool)
         return first, self._captured(lambda: backward(first.outcome), pool)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 PLAIN = (int, float, bool, str, type(None))
 SIZED = (list, dict, set)
+FOR_GOOD = 3  # calls in a row
 
 
 class Standing:
@@ -22,6 +23,7 @@ class Standing:
         self._address = torch.Tensor.data_ptr
         self._function = getattr(forward, "__func__", forward)
         self._mode = self._now(module)
+        self._other, self._times = self._mode, 0  # another mode it was found in, and how many times in a row
 
     def _now(self, module: Any) -> list[Any]:
         mode: list[Any] = list(map(self._address, self._tensors))
@@ -31,11 +33,19 @@ class Standing:
         return mode
 
     def holds(self, module: Any, forward: Any) -> bool:
-        return (
-            getattr(forward, "__func__", forward) is self._function
-            and self._is_held()
-            and self._now(module) == self._mode
-        )
+        if getattr(forward, "__func__", forward) is not self._function or not self._is_held():
+            return False
+        now = self._now(module)
+        if now == self._mode:
+            self._times = 0
+            return True
+        self._other, self._times = now, self._times + 1 if now == self._other else 1
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """The same modules train in another mode for good: a part was frozen, or is no longer."""
+        return self._times >= FOR_GOOD
 
     def _is_held(self) -> bool:
         for held, size in self._sizes:

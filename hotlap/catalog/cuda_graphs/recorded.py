@@ -1,0 +1,213 @@
+"""A function's forward and backward, recorded for one kind of arguments."""
+
+from __future__ import annotations
+
+import weakref
+from inspect import unwrap
+from typing import Any
+
+from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, Turn, near
+from hotlap.catalog.cuda_graphs.recorder import Recorder
+from hotlap.catalog.cuda_graphs.rules import Refused
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Shared:
+    """What the recordings of one function have in common: memory. So one of them is at work at a time."""
+
+    def __init__(self, torch: Any, recorder: Recorder) -> None:
+        self.torch, self.recorder = torch, recorder
+        self.turn: Any = lambda: None
+        self.pool: Any = None
+        self._inputs: dict[Any, Any] = {}
+        self._gradients: dict[Any, Any] = {}
+
+    @property
+    def under_way(self) -> bool:
+        """From a forward to its backward: the recorded activations are in use."""
+        turn = self.turn()
+        return turn is not None and not turn.over
+
+    def input(self, position: int, like: Any) -> Any:
+        return self._tensor(self._inputs, position, like)
+
+    def gradient(self, position: int, like: Any) -> Any:
+        return self._tensor(self._gradients, position, like)
+
+    @staticmethod
+    def _tensor(held: dict[Any, Any], position: int, like: Any) -> Any:
+        key = (position, like.shape, like.stride(), like.dtype, like.device)
+        if key not in held:
+            held[key] = like.detach().clone()
+        return held[key]
+
+    def forget(self) -> None:
+        if not self.under_way:
+            self._inputs, self._gradients, self.pool = {}, {}, None
+
+
+class RecordedFunction:
+    def __init__(
+        self, shared: Shared, root: GraphedRoot, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._shared, self._torch, self._recorder = shared, shared.torch, shared.recorder
+        self._tree, self._grad = shared.torch.utils._pytree, unwrap(shared.torch.autograd.grad)
+        self._root, self._work = root, function
+        leaves, self._shape = self._tree.tree_flatten((args, kwargs))
+        tensors = [(n, one) for n, one in enumerate(leaves) if isinstance(one, self._torch.Tensor)]
+        self._held = {n: shared.input(n, one) for n, one in tensors}
+        self._trained = [n for n, one in tensors if one.requires_grad]
+        self._upstream: dict[int, Any] = {}
+        self._leaves = [None if n in self._held else one for n, one in enumerate(leaves)]
+        random = self._recorder.random_state()
+        try:
+            self._take(dict(tensors))
+            self._record(random)
+        finally:
+            self._recorder.set_random_state(random)
+        self._function = self._autograd_function()
+        self._apply: Any = super(self._torch.autograd.Function, self._function).apply  # type: ignore[misc]
+
+    def is_for(self, shape: Any) -> bool:
+        return bool(shape == self._shape)
+
+    # Recording
+
+    def _record(self, random: Any) -> None:
+        """Compared with the same done without recording. Host sync, once."""
+        torch, recorder = self._torch, self._recorder
+        versions = [one._version for one in self._held.values()]
+        host = torch.get_rng_state()
+        try:
+            reference = recorder.here(self._once)
+        except RuntimeError as error:
+            if "synchroniz" not in str(error):
+                raise
+            raise Refused("it waits for a value of the device") from error
+        if versions != [one._version for one in self._held.values()]:
+            raise Refused("it writes into its arguments")
+        if recorder.device_type != "cpu" and not torch.equal(host, torch.get_rng_state()):
+            raise Refused("it draws random numbers on the host")
+        recorder.aside(self._once)
+        recorder.set_random_state(random)
+        if self._shared.pool is None:
+            self._shared.pool = recorder.new_pool()
+        self._forward, self._back = recorder.record_both(self._run, self._backward, self._shared.pool)
+        self._outputs = [one.detach() if isinstance(one, torch.Tensor) else one for one in self._forward.outcome]
+        self._gradients = self._back.outcome
+        self._forward, self._back = self._forward._replace(outcome=None), self._back._replace(outcome=None)
+        recorder.set_random_state(random)
+        self._forward.replay()
+        self._back.replay()
+        found = [*self._outputs, *self._gradients]
+        if not all(self._alike(*pair) for pair in zip(found, reference, strict=True)):
+            raise Refused("a replay gives other results")
+
+    def _alike(self, one: Any, other: Any) -> bool:
+        if isinstance(one, self._torch.Tensor) or isinstance(other, self._torch.Tensor):
+            return near(self._torch, one, other)
+        return bool(one == other)
+
+    def _once(self) -> list[Any]:
+        outputs = self._run()
+        if not self._upstream:
+            self._upstream = {n: self._torch.ones_like(outputs[n]) for n in self._differentiable}
+        gradients = self._backward(outputs)
+        tensor = self._torch.Tensor
+        return [one.detach().clone() if isinstance(one, tensor) else one for one in (*outputs, *gradients)]
+
+    def _run(self) -> list[Any]:
+        """On tensors of its own over the held memory: what autograd keeps of them belongs to this run."""
+        with self._torch.enable_grad():
+            given = {n: one.detach().requires_grad_(n in self._trained) for n, one in self._held.items()}
+            args, kwargs = self._tree.tree_unflatten(
+                [given.get(n, one) for n, one in enumerate(self._leaves)], self._shape
+            )
+            with self._root.own_casts():
+                outputs, self._outputs_shape = self._tree.tree_flatten(self._work(*args, **kwargs))
+        self._check(outputs, given)
+        self._given = given
+        return outputs  # type: ignore[no-any-return]
+
+    def _check(self, outputs: list[Any], given: dict[int, Any]) -> None:
+        torch, taken = self._torch, {one.untyped_storage().data_ptr() for one in given.values()}
+        for one in outputs:
+            if isinstance(one, torch.Tensor):
+                if type(one) is not torch.Tensor or one.device.type != self._recorder.device_type:
+                    raise Refused("it returns a tensor that is not on the GPU, or of a kind of its own")
+                if one.untyped_storage().data_ptr() in taken:
+                    raise Refused("it returns its arguments, or a part of them")
+            elif not isinstance(one, PLAIN):
+                raise Refused(f"it returns {type(one).__name__}, which may hold anything")
+        self._differentiable = [
+            n for n, one in enumerate(outputs) if isinstance(one, torch.Tensor) and one.requires_grad
+        ]
+        if not self._differentiable or not self._trained:
+            raise Refused("it returns nothing to differentiate")
+
+    def _backward(self, outputs: list[Any]) -> list[Any]:
+        sources = [self._given[n] for n in self._trained]
+        trained = [outputs[n] for n in self._differentiable]
+        found = self._grad(trained, sources, list(self._upstream.values()), allow_unused=True)
+        self._given = {}
+        return [
+            None if one is None else self._shared.gradient(n, self._held[n]).copy_(one)
+            for n, one in zip(self._trained, found, strict=True)
+        ]
+
+    # Replaying
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        self._take({n: leaves[n] for n in self._held})
+        replayed = iter(self._apply(*(leaves[n] for n in self._trained)))
+        outputs = [next(replayed) if isinstance(one, self._torch.Tensor) else one for one in self._outputs]
+        return self._tree.tree_unflatten(outputs, self._outputs_shape)
+
+    def _take(self, tensors: dict[int, Any]) -> None:
+        with self._torch.no_grad():
+            for n, one in tensors.items():
+                self._held[n].copy_(one)
+
+    def _autograd_function(self) -> Any:
+        recorded, torch, shared = self, self._torch, self._shared
+
+        class Replayed(torch.autograd.Function):  # type: ignore[misc,name-defined]
+            @staticmethod
+            def forward(ctx: Any, *sources: Any) -> Any:
+                ctx.set_materialize_grads(False)
+                ctx.turn = turn = Turn()
+                shared.turn = weakref.ref(turn)
+                recorded._forward.replay()
+                copies = {n: one.clone() for n, one in enumerate(recorded._outputs) if isinstance(one, torch.Tensor)}
+                ctx.mark_non_differentiable(*(one for n, one in copies.items() if n not in recorded._differentiable))
+                return tuple(copies.values())
+
+            @staticmethod
+            @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+            def backward(ctx: Any, *upstream: Any) -> Any:
+                if ctx.turn.over:
+                    raise RuntimeError(
+                        "a second backward through the same loss: hotlap's CUDA graphs cannot repeat it; "
+                        "run it --without cuda-graphs"
+                    )
+                ctx.turn.over = True
+                return recorded._derivative(upstream)
+
+        return Replayed
+
+    def _derivative(self, upstream: tuple[Any, ...]) -> tuple[Any, ...]:
+        tensors = [n for n, one in enumerate(self._outputs) if isinstance(one, self._torch.Tensor)]
+        given = dict(zip(tensors, upstream, strict=True))
+        for n, held in self._upstream.items():
+            held.zero_() if given[n] is None else held.copy_(given[n])
+        self._back.replay()
+        return tuple(None if one is None else one.clone() for one in self._gradients)
+
+    def forget(self) -> None:
+        """Give the memory back, unless a backward is still to come: it then goes when that graph does."""
+        if not self._shared.under_way:
+            self._forward.forget()
+            self._back.forget()
+            self._outputs, self._gradients, self._upstream, self._held = [], [], {}, {}
+            self._function = self._apply = None
