@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from hotlap.catalog.resident_data.foresight import order_of
 from hotlap.catalog.resident_data.rows import Order, Wanted
 
 
@@ -38,11 +39,11 @@ def _length(sampler: Any) -> int:
 
 def _batches(batches: Any) -> Iterator[Wanted]:
     sampler, size, length = batches.sampler, batches.batch_size, _length(batches.sampler)
-    generator = _generator(sampler) if type(sampler) is RandomSampler else None
-    order = Order(torch.arange(length) if generator is None else torch.randperm(length, generator=generator))
+    generator = sampler.generator if type(sampler) is RandomSampler else None
+    order = Order(_order(sampler, length))
     for start in range(0, length - size + 1, size):
         yield Wanted(None, order, start, size)
-    if generator is not None and generator is sampler.generator:
+    if generator is not None:
         # Torch's sampler draws once more when it is asked for an index after the last: the user's generator shows it.
         torch.randperm(length, generator=generator)
     rest = length % size
@@ -50,12 +51,12 @@ def _batches(batches: Any) -> Iterator[Wanted]:
         yield Wanted(None, order, length - rest, rest)
 
 
-def _generator(sampler: Any) -> Any:
+def _order(sampler: Any, length: int) -> Any:
+    if type(sampler) is SequentialSampler:
+        return torch.arange(length)
     if sampler.generator is not None:
-        return sampler.generator
-    generator = torch.Generator()
-    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-    return generator
+        return torch.randperm(length, generator=sampler.generator)
+    return order_of(sampler, int(torch.empty((), dtype=torch.int64).random_().item()), length)
 
 
 @lru_cache(maxsize=1)
