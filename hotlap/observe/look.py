@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +72,9 @@ class Tracer:
         self.saved = False
 
     def start(self) -> None:
-        self._profile.start()
+        with warnings.catch_warnings():  # some torch warn of how profiles are read, which is not the user's concern
+            warnings.simplefilter("ignore")
+            self._profile.start()
 
     def stop(self) -> None:
         self._profile.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
+from types import SimpleNamespace
 
 import torch
 
@@ -40,3 +42,10 @@ def test_a_trace_is_saved_where_it_was_asked_for_and_on_a_cpu_tells_nothing_of_a
     assert tracer.saved
     assert "aten::matmul" in tracer.path.read_text()
     assert read_trace(tracer.path, steps=1, mean_step_ms=1.0) is None
+
+
+def test_what_torch_warns_of_when_a_profile_starts_is_not_shown(tmp_path, recwarn):
+    tracer = Tracer(torch, tmp_path / "one.pt.trace.json", on_cuda=False, whole=True)
+    tracer._profile = SimpleNamespace(start=lambda: warnings.warn("Profiler clears events", stacklevel=2))
+    tracer.start()
+    assert not recwarn.list
