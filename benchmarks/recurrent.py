@@ -1,21 +1,27 @@
 """hotlap's recurrent layers against cuDNN, forward + backward, in one process and interleaved.
 
-`python benchmarks/recurrent.py --out FILE`            all 1350 shapes, in an order whose every part is representative
+`python benchmarks/recurrent.py --out FILE`            all 1350 shapes, some of every kind and the reports' first
 `python benchmarks/recurrent.py --quick --out FILE`    38 shapes: those of the reports with one layer, and larger ones
 `python benchmarks/recurrent.py --sweep --out FILE`    every variant at 24 shapes, beside its estimate
 
-`--seconds N` ends after N seconds; `--resume` goes on with FILE. `--graphs` times replays of CUDA graphs: the device's
-time without the host's. `--compile` only compiles the kernels that will be tried, for the next run. The file is written
-as it goes, holds every sample, and has its summary also when the run is interrupted. Errors are those of outputs and
-weight gradients against torch.nn in float64 on the same device, at up to 32 rows; memory is the peak above what was
-allocated before.
+In several calls: `--part 2/3` is the second third of the shapes, as mixed as all, `--seconds N` ends a call after N
+seconds, `--resume` goes on with FILE, and `--merge PART PART… --out FILE` makes one file of several, without a GPU. A
+shape is timed for `--shape-seconds` at most, and at least once. The file holds every sample and is written after each
+shape: a run that is killed loses the one it was at. A shape that cannot be run ends the call and is left out by the
+next.
+
+`--graphs` times replays of CUDA graphs: the device's time without the host's. `--compile` only compiles the kernels
+that will be tried, for the next run. Errors are those of outputs and weight gradients against torch.nn in float64 on
+the same device, at up to 32 rows; memory is the peak above what was allocated before.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
+import signal
 import statistics
 import sys
 import time
@@ -28,12 +34,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recurrent_cases import Case, Place, Point, grid, measured, quick, spread
+from recurrent_cases import Case, Place, Point, grid, measured, quick, spread, whole
 
 from hotlap.engine.nn import candidates, choosing, cuda_walk, measuring
 from hotlap.engine.nn.geometry import Variant, layout
 
-SECONDS_UNWRITTEN = 2.0
 HEAD = (
     f"{'shape':28} {'cuDNN ms':>8} {'ours ms':>8} {'faster':>7} {'floor':>6} {'error':>6} {'memory':>6}  "
     "what the layer chose (the best of ours beside cuDNN when it chose)"
@@ -66,56 +71,73 @@ def chip() -> candidates.Chip:
 
 
 class Record:
-    """The file, rewritten whole now and then."""
+    """The file, rewritten whole after each shape: compactly, which takes milliseconds, and for reading at the end."""
 
-    def __init__(self, path: Path, place: Place, resume: bool) -> None:
-        self.path, self.written = path, 0.0
-        about = {**place.about(), "command": " ".join(sys.argv), "date": datetime.now(timezone.utc).isoformat()}
-        self.content: dict[str, Any] = {"about": about, "points": []}
+    def __init__(self, path: Path, about: dict[str, Any], resume: bool) -> None:
+        self.path = path
+        command = " ".join(Path(one).name if Path(one).is_absolute() else one for one in sys.argv)
+        calls = [{"command": command, "date": datetime.now(timezone.utc).isoformat()}]
+        self.content: dict[str, Any] = {"about": {**about, "calls": calls}, "points": [], "failed": {}}
         if resume and path.exists():
-            self.content = json.loads(path.read_text(encoding="utf-8"))
+            self.take(path)
 
     @property
     def done(self) -> set[str]:
-        return {one["name"] for one in self.content["points"]}
+        return {one["name"] for one in self.content["points"]} | set(self.content["failed"])
+
+    def take(self, path: Path) -> None:
+        """All of another file that is not here yet; measured on the same machine with the same versions only."""
+        other = json.loads(path.read_text(encoding="utf-8"))
+        theirs, mine = other["about"], self.content["about"]
+        calls = theirs.pop("calls", None) or [{name: theirs.pop(name, None) for name in ("command", "date")}]
+        mine["calls"] = sorted([*calls, *mine["calls"]], key=lambda one: str(one["date"]))
+        for name in theirs.keys() | (mine.keys() - {"calls"}):
+            if theirs.get(name) != mine.setdefault(name, theirs.get(name)):
+                sys.exit(
+                    f"{path} was measured with {name} {theirs.get(name)!r}, not {mine[name]!r}: take another --out"
+                )
+        self.content["points"] += [one for one in other["points"] if one["name"] not in self.done]
+        self.content["failed"] |= other.get("failed", {})
 
     def add(self, result: dict[str, Any]) -> None:
         self.content["points"].append(result)
-        if time.perf_counter() - self.written > SECONDS_UNWRITTEN:
-            self.write()
+        self.write(indent=None)
 
-    def write(self) -> None:
-        self.written = time.perf_counter()
+    def write(self, indent: int | None = 1) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.content, indent=1), encoding="utf-8")
+        partial.write_text(json.dumps(self.content, indent=indent), encoding="utf-8")
         partial.replace(self.path)
 
 
 @contextmanager
-def memory_suffices(name: str) -> Iterator[None]:
+def noted(name: str, record: Record) -> Iterator[None]:
+    """Too little memory is no reason to end; after another error the device may be of no use."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
+        record.content["failed"][name] = "too little memory"
         print(f"{name}: too little memory", flush=True)
+    except Exception as error:
+        record.content["failed"][name] = str(error)
+        raise
 
 
 def run_points(points: list[Point], options: argparse.Namespace, place: Place, record: Record) -> None:
     begin = time.perf_counter()
     choosing.MEASURED_AT_MOST = len(points)  # a program has fewer shapes
-    print(f"compiled in {prepare(points, place):.1f} s\n{HEAD}", flush=True)
-    for point in points:
-        if point.name in record.done:
-            continue
+    left = [one for one in points if one.name not in record.done]
+    print(f"compiled in {prepare(left, place):.1f} s\n{HEAD}", flush=True)
+    for number, point in enumerate(left):
         if time.perf_counter() - begin > options.seconds:
-            print(f"ended after {options.seconds} s with {len(record.done)} of {len(points)} shapes")
+            print(f"ended after {options.seconds} s, {len(left) - number} of {len(points)} shapes are left")
             break
-        with memory_suffices(point.name):
-            result = measured(point, place, options.graphs)
-            record.add(result)
+        with noted(point.name, record):
+            started = time.perf_counter()
+            result = measured(point, place, options.graphs, options.shape_seconds)
+            record.add({**result, "seconds": time.perf_counter() - started})
             print(line(point, result), flush=True)
         place.tidy()
-    record.write()
 
 
 def line(point: Point, result: dict[str, Any]) -> str:
@@ -130,12 +152,22 @@ def line(point: Point, result: dict[str, Any]) -> str:
     )
 
 
+def of_the_grid(reports: float | None, others: float | None) -> float | None:
+    """The mean with both as often as they are in the whole grid, of which more of the reports' are measured first."""
+    if reports is None or others is None:
+        return None
+    shapes = whole()
+    share = sum(one.of_the_reports for one in shapes) / len(shapes)
+    return math.exp(share * math.log(reports) + (1 - share) * math.log(others))
+
+
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     def mean(chosen: list[dict[str, Any]]) -> float | None:
         logs = [math.log(one["speedup"]) for one in chosen]
         return math.exp(statistics.fmean(logs)) if logs else None
 
-    groups = {"all": mean(results), "reports": mean([one for one in results if Point(**one["point"]).of_the_reports])}
+    reports, others = ([one for one in results if Point(**one["point"]).of_the_reports == yes] for yes in (True, False))
+    groups = {"all": mean(results), "reports": mean(reports), "grid": of_the_grid(mean(reports), mean(others))}
     for name in ("kind", "batch", "steps", "hidden", "layers", "features"):
         for value in sorted({one["point"][name] for one in results}, key=str):
             groups[f"{name} {value}"] = mean([one for one in results if one["point"][name] == value])
@@ -222,7 +254,20 @@ def cpu_times(case: Case, ways: list[str], place: Place) -> dict[str, float]:
     return {way: place.timed(case.by(way)) for way in ways}
 
 
-def main() -> None:
+def part(text: str) -> tuple[int, int]:
+    """From 2/3 the numbers 2 and 3."""
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part; one is 2/3, of 1/3 to 3/3")
+    return int(number), int(of)
+
+
+def part_of(points: list[Point], number: int, parts: int) -> list[Point]:
+    """By twos: neighbours are LSTM and GRU, or of the reports and not, and each part has as many of both."""
+    return [one for place, one in enumerate(points) if place // 2 % parts == number - 1]
+
+
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
@@ -230,34 +275,61 @@ def main() -> None:
     parser.add_argument("--graphs", action="store_true", help="time replays of CUDA graphs")
     parser.add_argument("--compile", action="store_true", help="only compile what will be tried")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--part", type=part, default=(1, 1), help="2/3: the second third, as mixed as all")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="measure nothing: one file of these")
     parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--shape-seconds", type=float, default=4.0, help="of timing; at least one round is run")
     parser.add_argument("--variants", type=int, default=24, help="of a sweep, likeliest first")
     parser.add_argument("--shapes", type=int, help="only the first so many")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the script out")
     options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "cuda" and not torch.cuda.is_available() and not options.merge:
         parser.error("no GPU is there; --device cpu tries the script out")
     if options.graphs and options.device == "cpu":
         parser.error("--graphs needs a GPU")
     if options.out is None and not options.compile:
         parser.error("--out FILE says where the result goes")
+    return options
+
+
+def merge(options: argparse.Namespace) -> None:
+    record = Record(options.out, {}, False)
+    record.content["about"]["calls"] = []  # this one measures nothing
+    for path in options.merge:
+        record.take(path)
+    finish(record)
+
+
+def finish(record: Record) -> None:
+    record.content["summary"] = summary(record.content["points"])
+    record.write()
+    tell(record.content["summary"])
+
+
+def main() -> None:
+    options = read_options()
+    if options.merge:
+        merge(options)
+        return
     place = Place(options.device)
-    points = (quick() if options.quick else spread() if options.sweep else grid())[: options.shapes]
+    every = quick() if options.quick else spread() if options.sweep else grid()
+    points = part_of(every, *options.part)[: options.shapes]
     if options.compile:
         print(f"compiled in {prepare(points, place):.1f} s")
         return
-    record = Record(options.out, place, options.resume)
+    record = Record(options.out, place.about(), options.resume)
     if options.sweep:
         sweep(points, options, place, record)
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    gc.freeze()  # so that tidying up after each shape does not look at all that was imported
     try:
         run_points(points, options, place, record)
     except KeyboardInterrupt:
         print(f"interrupted after {len(record.done)} of {len(points)} shapes")
     finally:
-        record.content["summary"] = summary(record.content["points"])
-        record.write()
-        tell(record.content["summary"])
+        gc.unfreeze()
+        finish(record)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import platform
 import random
 import statistics
@@ -48,11 +49,18 @@ class Point:
 
 
 def grid() -> list[Point]:
-    shapes = itertools.product(*GRID.values(), (1, 2, 3), (3, 8, 64))
-    points = [Point(kind, *shape) for shape in shapes for kind in ("lstm", "gru")]
+    """Some of every kind first; then those of the reports and all others by turns, in an order of chance each."""
+    points, first = whole(), spread()
     random.Random(8).shuffle(points)
-    first = spread()
-    return [*first, *(one for one in points if one not in first)]
+    later = [one for one in points if one not in first]
+    reports, others = ([one for one in later if one.of_the_reports == wanted] for wanted in (True, False))
+    turns = itertools.zip_longest(reports, others)
+    return [*first, *(one for pair in turns for one in pair if one is not None)]
+
+
+def whole() -> list[Point]:
+    shapes = itertools.product(*GRID.values(), (1, 2, 3), (3, 8, 64))
+    return [Point(kind, *shape) for shape in shapes for kind in ("lstm", "gru")]
 
 
 def spread() -> list[Point]:
@@ -178,13 +186,14 @@ def error(found: Iterable[Any], exact: Iterable[Any]) -> float:
     return max(float((one.double() - other).norm() / other.norm().clamp(min=1e-30)) for one, other in pairs)
 
 
-def measured(point: Point, place: Place, graphs: bool) -> dict[str, Any]:
+def measured(point: Point, place: Place, graphs: bool, seconds: float = math.inf) -> dict[str, Any]:
+    """No round begins after so many seconds of timing, but for the first."""
     case = Case(point, place)
     variant, tried = case.chosen()
     ways = {"cudnn": case.by("cudnn"), "ours": case.by("cudnn" if variant == "cudnn" else variant)}
     memory = {name: place.peak(run) for name, run in ways.items()}
     runs = {name: place.captured(run) for name, run in ways.items()} if graphs else ways
-    times = interleaved(place, runs)
+    times = interleaved(place, runs, warm=graphs, seconds=seconds)
     result = {"point": asdict(point), "name": point.name, "variant": variant, "ms": times, "bytes": memory}
     result["tried_ms"] = tried
     result["speedup"] = statistics.median(times["cudnn"]) / statistics.median(times["ours"])
@@ -195,13 +204,17 @@ def measured(point: Point, place: Place, graphs: bool) -> dict[str, Any]:
     return result
 
 
-def interleaved(place: Place, runs: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    for run in runs.values():
+def interleaved(
+    place: Place, runs: dict[str, Callable[[], Any]], warm: bool, seconds: float
+) -> dict[str, list[float]]:  # fmt: skip
+    """warm: they have not run before."""
+    for run in runs.values() if warm else ():
         place.timed(run)
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    begin, times = time.perf_counter(), {name: list[float]() for name in runs}
     for turn in range(ROUNDS):
         for name in list(runs) if turn % 2 == 0 else list(runs)[::-1]:
             times[name].append(place.timed(runs[name]))
-        if turn >= 1 and min(map(min, times.values())) > LONG_MS:
+        slow = turn >= 1 and min(map(min, times.values())) > LONG_MS
+        if slow or time.perf_counter() - begin > seconds:
             break
     return times

@@ -9,7 +9,7 @@ from torch import nn
 
 import hotlap
 from hotlap.engine import nn as ours
-from hotlap.engine.nn import candidates, choosing, measuring
+from hotlap.engine.nn import agreement, candidates, choosing, measuring
 from tests.engine.nn.compared import KINDS, assert_alike, doubled, outcome, pair, states
 
 pytestmark = pytest.mark.cuda
@@ -17,9 +17,9 @@ kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
 EXACT, TF32 = 2e-5, 1e-2
 VARIANTS = [
     ("cuda:fma:r1:c1:b1", 10), ("cuda:fma:r4:c1:b1", 64), ("cuda:fma:r2:c1:b1:k2", 16), ("cuda:fma:r3:c4:b1", 128),
-    ("cuda:fma:r2:c8:b1", 256), ("cuda:mma:r8:c1:b1", 16), ("cuda:mma:r32:c1:b1", 64), ("cuda:mma:r16:c2:b1", 128),
-    ("cuda:mma:r8:c4:b1", 100), ("cuda:mma:r16:c8:b1", 256), ("cuda:mma:r8:c1:b2", 64), ("triton:fma:r2:w4", 16),
-    ("triton:dot:r16:w4", 64),
+    ("cuda:fma:r2:c8:b1", 256), ("cuda:fma:r4:c8:b1", 256), ("cuda:mma:r8:c1:b1", 16), ("cuda:mma:r32:c1:b1", 64),
+    ("cuda:mma:r16:c2:b1", 128), ("cuda:mma:r8:c4:b1", 100), ("cuda:mma:r16:c8:b1", 256), ("cuda:mma:r8:c1:b2", 64),
+    ("triton:fma:r2:w4", 16), ("triton:dot:r16:w4", 64),
 ]  # fmt: skip
 
 
@@ -61,11 +61,11 @@ def test_every_kernel_computes_what_torch_does(kind, variant, hidden):
 
 @kinds
 @pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1"])
-@pytest.mark.parametrize("features", [1, 8, 9, 64])
-def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, variant, features):
-    """Through two layers, the second with 64 features, and a batch that comes first."""
+@pytest.mark.parametrize(("features", "hidden"), [(1, 64), (8, 64), (9, 64), (17, 16), (64, 10)])
+def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, variant, features, hidden):
+    """Through two layers, the second with as many features as the first has units, and a batch that comes first."""
     torch.manual_seed(features)
-    layer, reference = pair(kind, features, 64, num_layers=2, batch_first=True)
+    layer, reference = pair(kind, features, hidden, num_layers=2, batch_first=True)
     x = torch.randn(33, 21, features, device="cuda")
     for precision, tolerance in (("tf32", TF32), ("ieee", EXACT)):
         if precision == "ieee" and ":mma:" in variant:
@@ -265,11 +265,23 @@ def test_measuring_leaves_random_numbers_and_settings_alone(kind):
 
 
 def test_all_that_is_likely_can_be_measured():
-    """Every kernel that may be tried at the reports' shapes compiles, launches and gives a time."""
-    for kind, hidden in (("lstm", 16), ("gru", 64), ("lstm", 128), ("gru", 256)):
-        key = choosing.Key(kind, 200, 20, 8, hidden, 1, 1, True, "float32", False, True)
+    """Every kernel that may be tried compiles, launches, agrees with cuDNN and gives a time; deep layers, too."""
+    wide = [(kind, 128, 200, 64, 256, 3) for kind in ("lstm", "gru")]
+    for kind, batch, steps, features, hidden, layers in (
+        ("lstm", 200, 20, 8, 16, 1), ("gru", 200, 20, 8, 64, 1), ("lstm", 200, 20, 8, 128, 1), *wide,
+    ):  # fmt: skip
+        key = choosing.Key(kind, batch, steps, features, hidden, layers, 1, True, "float32", False, True)
         times = measuring.times(key, 0)
         assert len(times) == 1 + candidates.MEASURED, times
+
+
+@kinds
+def test_without_tf32_what_is_compared_is_nearer(kind, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    key = choosing.Key(kind, 200, 20, 8, 64, 2, 1, True, "float32", True, True)
+    assert agreement.limit(key) < 1e-3
+    times = measuring.times(key, 0)
+    assert len(times) == 1 + candidates.MEASURED, times
 
 
 @kinds

@@ -12,5 +12,5 @@ ENTRY = Entry(
     device="cuda",
     order=36,
     reach=0.6,
-    automatic=False,  # until it has been measured on a GPU: asked for, or proven by a tune
+    automatic=False,  # until the whole grid has been measured on a GPU: asked for, or proven by a tune
 )

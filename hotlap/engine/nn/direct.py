@@ -22,7 +22,7 @@ from hotlap.engine.nn.stack import Given, Kept, Shape
 from hotlap.engine.nn.unwind import Gradients, Incoming, Needs, input_of, through_dropout
 
 FLOAT = 4
-EXACT_UP_TO = 16  # features: such products move gates and compute little, so float32 costs no more than TF32
+EXACT_UP_TO = 16  # features that the walk had no room for: little is computed, so float32 costs no more than TF32
 
 
 def dense(tensor: Tensor | None) -> Tensor | None:
@@ -58,17 +58,16 @@ def plan_for(shape: Shape, x: Tensor) -> Plan:
 
 
 def allocate(plan: Plan, x: Tensor, keep: bool) -> Kept:
-    """As stack.allocate, without a call for what is empty."""
+    """As stack.allocate, without a call for what is empty. Sizes given one by one cost the host least."""
     shape, nothing = plan.shape, _nothing(x.device)
     steps, batch, wide, above = plan.steps, plan.batch, plan.wide, shape.layers - 1
-    sizes = (shape.states, batch, shape.hidden)
     return Kept(
-        x.new_empty((steps, batch, wide)),
-        x.new_empty(sizes),
-        x.new_empty(sizes) if shape.kind == "lstm" else nothing,
-        x.new_empty((above, steps, batch, wide)) if above else nothing,
-        x.new_empty((shape.states, steps, batch, plan.kept_width)) if keep else nothing,
-        x.new_empty((above, steps, batch, wide), dtype=torch.bool) if above and shape.dropout > 0 else nothing,
+        x.new_empty(steps, batch, wide),
+        x.new_empty(shape.states, batch, shape.hidden),
+        x.new_empty(shape.states, batch, shape.hidden) if shape.kind == "lstm" else nothing,
+        x.new_empty(above, steps, batch, wide) if above else nothing,
+        x.new_empty(shape.states, steps, batch, plan.kept_width) if keep else nothing,
+        x.new_empty(above, steps, batch, wide, dtype=torch.bool) if above and shape.dropout > 0 else nothing,
     )
 
 
@@ -222,7 +221,7 @@ class Backward:
             states, state_parts = self._of_states(state, gates)
             of_states = _address(states)
         inputs, input_parts = (None, 0) if level.backward.walked else self._of_inputs(gates)
-        made = [gates.parts.new_empty(one.shape) for one in weights]
+        made = [torch.empty_like(one) for one in weights]  # dense, as _weights made them
         biases = [one.data_ptr() for one in made[2:]] or (0, 0)
         plan.sums.launch(level.sums_blocks, plan.sums_threads, self.stream, pack_sums(
             parts, of_states, _address(inputs), made[0].data_ptr(), made[1].data_ptr(), *biases, level.walk_parts,

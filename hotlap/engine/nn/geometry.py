@@ -16,7 +16,8 @@ THREADS_AT_MOST = 512
 SHARED_AT_MOST = 227 * 1024
 AHEAD = 4
 SUMS_AT_MOST = 16  # of the recurrent weights' gradient, in registers of one thread
-WALKED_AT_MOST = 8  # features that a walk multiplies itself, with weights or sums of weights in registers
+WALKED_AT_MOST = 16  # features that a walk multiplies itself, with weights or sums of weights in registers
+WALKED_EASILY, REGISTERS_WITH_MANY = 8, 176  # more features only in small layers, whose threads hold little else
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool
     summed = backward and _sums_at_most(gates, padded, threads, variant)
     made = Layout(kind == "lstm", backward, exact, hidden, padded, variant, split, tiles, threads, summed=summed)
     walking = replace(made, features=features)
-    if 0 < features <= WALKED_AT_MOST and _fits(walking) and _registers(walking) <= _registers_at_most(walking):
+    if _walks(walking):
         return walking
     return made if _fits(made) else None
 
@@ -121,6 +122,14 @@ def _sums_at_most(gates: int, padded: int, threads: int, variant: Variant) -> bo
 def _fits(one: Layout) -> bool:
     blocks = one.variant.blocks
     return one.shared_bytes * blocks <= SHARED_AT_MOST and one.threads * blocks <= 1024
+
+
+def _walks(one: Layout) -> bool:
+    """Whether its features have room beside all else."""
+    most = _registers_at_most(one)
+    if one.features > WALKED_EASILY:
+        most = min(most, REGISTERS_WITH_MANY)
+    return 0 < one.features <= WALKED_AT_MOST and _fits(one) and _registers(one) <= most
 
 
 def _registers_at_most(one: Layout) -> int:

@@ -1,8 +1,7 @@
 """Times cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
 
-It takes some ten milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. It draws no
-random numbers; the memory of one more layer is needed while it runs. A variant that does not give what cuDNN gives is
-not timed: a kernel that a compiler or a new GPU got wrong is never used.
+It takes some ten milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. The memory
+of one more layer is needed while it runs. A variant that does not compute what torch.nn does is not timed.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from hotlap.engine.nn import cuda_walk, nvrtc
+from hotlap.engine.nn.agreement import agreeing, say_once
 from hotlap.engine.nn.candidates import Chip, likely, of_triton
 from hotlap.engine.nn.cuda_walk import Sizes
 from hotlap.engine.nn.geometry import Variant, parse
+from hotlap.engine.nn.probe import by_ours, by_torch, made
 
 if TYPE_CHECKING:
     from hotlap.engine.nn.choosing import Key
@@ -31,9 +31,6 @@ SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may
 LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
 HOPELESS = 1.5  # times the best when screened: not measured again
 FINALISTS = 2  # of ours, beside cuDNN
-APART = {"float32": 0.02}  # of the largest element, from cuDNN's: rounding is far below, a wrong kernel far above
-APART_LOW = 0.1  # bfloat16 and float16
-_said: set[str] = set()
 
 
 def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]:
@@ -63,7 +60,7 @@ def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
     try:
         return compile_all(key.sizes, variants, device)
     except nvrtc.NoCompiler as error:
-        _say_once(f"{error}; recurrent layers use Triton's kernels or cuDNN")
+        say_once(f"{error}; recurrent layers use Triton's kernels or cuDNN")
         return of_triton(key.hidden) if _has_triton() else []
 
 
@@ -80,7 +77,7 @@ def _loads(variant: Variant, sizes: Sizes, device: int) -> bool:
     try:
         cuda_walk.load(variant, sizes, device)
     except RuntimeError as error:
-        _say_once(f"{variant} cannot be loaded here: {error}")
+        say_once(f"{variant} cannot be loaded here: {error}")
         return False
     return True
 
@@ -111,7 +108,7 @@ def _screened(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 a kernel that cannot be built or launched here must not stop anyone
-            _say_once(f"{name} cannot run here: {error}")
+            say_once(f"{name} cannot run here: {error}")
     return found
 
 
@@ -125,74 +122,10 @@ def _timed(run: Callable[[], Any]) -> float:
     return float(begin.elapsed_time(end))
 
 
-def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
-    """A layer of torch.nn's, inputs and gradients of outputs."""
-    dtype = getattr(torch, key.dtype)
-    kind = torch.nn.LSTM if key.kind == "lstm" else torch.nn.GRU
-    where = {"device": device, "dtype": dtype}
-    options: dict[str, Any] = {"bias": key.bias, "bidirectional": key.directions == 2, "dtype": dtype}
-    layer = kind(key.features, key.hidden, key.layers, device="meta", **options)  # no random numbers are drawn there
-    layer = layer.to_empty(device=where["device"])
-    with torch.no_grad():
-        for one in layer.parameters():
-            one.copy_(torch.linspace(-0.1, 0.1, one.numel(), **where).view(one.shape))
-    size = key.steps * key.batch
-    x = torch.linspace(-1, 1, size * key.features, **where).view(key.steps, key.batch, key.features)
-    dy = torch.linspace(-1, 1, size * key.hidden * key.directions, **where).view(key.steps, key.batch, -1)
-    return layer, x, dy
-
-
-def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
-    return _with_gradients(key, layer, layer(x)[0], dy)
-
-
-def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> list[Tensor]:
-    from hotlap.engine.nn.modules import run, shape_of
-
-    return _with_gradients(key, layer, run(layer, x, None, None, shape_of(layer, key.kind, key.exact, variant))[0], dy)
-
-
-def _with_gradients(key: Key, layer: Any, y: Tensor, dy: Tensor) -> list[Tensor]:
-    return [y, *(torch.autograd.grad(y, list(layer.parameters()), dy) if key.backward else ())]
-
-
-def agreeing(key: Key, layer: Any, x: Tensor, dy: Tensor, variants: list[Variant]) -> list[Variant]:
-    """Those whose outputs and gradients are torch.nn's but for rounding. Host sync, once per shape."""
-    if not variants:
-        return []
-    wanted, found = by_torch(key, layer, x, dy), []
-    for variant in variants:
-        try:
-            same = _are_near(key, by_ours(key, layer, x, dy, str(variant)), wanted)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 a kernel that cannot be built or launched here must not stop anyone
-            _say_once(f"{variant} cannot run here: {error}")
-            continue
-        if same:
-            found.append(variant)
-        else:
-            _say_once(f"{variant} gives other results than cuDNN for {key.text} and is not used; please report it")
-    return found
-
-
-def _are_near(key: Key, ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    most = APART.get(key.dtype, APART_LOW)
-    apart = [(one.float() - other.float()).abs().max() / other.float().abs().max().clamp(min=1e-30)
-             for one, other in zip(ours, theirs, strict=True)]  # fmt: skip
-    return bool(torch.stack(apart).max() <= most)  # not where one is NaN
-
-
 def _has_triton() -> bool:
     try:
         importlib.import_module("triton")
     except ImportError:
-        _say_once("Triton is not installed; recurrent layers use cuDNN")
+        say_once("Triton is not installed; recurrent layers use cuDNN")
         return False
     return True
-
-
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        log.warning("%s", text)

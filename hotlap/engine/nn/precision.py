@@ -56,3 +56,11 @@ class products:  # noqa: N801 used like a function: with products(exact)
                 torch.set_float32_matmul_precision("medium")
         if self._newer is not None:
             _set("cuda", "matmul", self._newer)
+
+
+def cudnn_uses_tf32() -> bool:
+    """Whether cuDNN may round float32 products now; assumed where the program's settings contradict each other."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return True

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hotlap.engine.nn import choosing, cuda_walk, folder, measuring, nvrtc
+from hotlap.engine.nn import agreement, choosing, cuda_walk, folder, measuring, nvrtc, probe
 from hotlap.engine.nn.choosing import CUDNN, Key, choice, fastest
 
 KEY = Key("lstm", 200, 400, 3, 64, 1, 1, True, "float32", False, True)
-FAST = "cuda:fma:r2:c1:b1"
+FAST, MMA = "cuda:fma:r2:c1:b1", "cuda:mma:r8:c1:b1"
 GPU = torch.device("cuda", 0)
 
 
@@ -23,16 +23,17 @@ def gpu(monkeypatch, tmp_path):
 
     class Gpu:
         capturing, loads, loaded, measured, times = False, True, [], [], {CUDNN: 2.0, FAST: 0.5}
+        times_of_only = None  # where only what won elsewhere is measured; None: the same
 
     def load(variant, *_):
         if not Gpu.loads:
             raise RuntimeError("no such kernel")
         Gpu.loaded.append(str(variant))
 
-    def measured(key, device, only):
+    def measured(key, device, only=()):
         Gpu.measured.append(key)
         Gpu.only = only
-        return Gpu.times
+        return Gpu.times if not only or Gpu.times_of_only is None else Gpu.times_of_only
 
     Gpu.loaded, Gpu.measured = [], []
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Gpu.capturing)
@@ -56,6 +57,27 @@ def test_at_another_length_only_what_won_is_measured(gpu):
     assert gpu.only == (FAST,)
     choice(replace(KEY, batch=32), GPU)
     assert gpu.only == ()
+
+
+@pytest.mark.parametrize("found", [{CUDNN: 2.0}, {CUDNN: 2.0, FAST: 2.1}])
+def test_where_what_won_elsewhere_is_wrong_or_slow_the_others_are_measured_too(gpu, found):
+    choice(KEY, GPU)
+    gpu.times_of_only, gpu.times = found, {CUDNN: 2.0, MMA: 0.4}
+    longer = replace(KEY, steps=800)
+    assert choice(longer, GPU) == MMA
+    assert gpu.measured == [KEY, longer, longer]
+
+
+def test_what_was_chosen_by_other_rules_is_forgotten(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
+    before = choosing.file_of(0)
+    assert before == choosing.file_of(0)
+    for name in (*cuda_walk.SOURCES, *choosing.CHOOSERS):
+        (tmp_path / name).write_text((cuda_walk.HERE / name).read_text())
+    monkeypatch.setattr(cuda_walk, "HERE", tmp_path)
+    assert before == choosing.file_of(0)
+    (tmp_path / "agreement.py").write_text("")
+    assert before != choosing.file_of(0)
 
 
 def test_the_next_process_reads_it_from_disk(gpu, tmp_path):
@@ -140,7 +162,7 @@ def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     monkeypatch.setattr(nvrtc, "library", missing)
-    monkeypatch.setattr(measuring, "_said", set())
+    monkeypatch.setattr(agreement, "_said", set())
     monkeypatch.setattr(measuring, "_has_triton", lambda: False)
     assert [measuring.usable(KEY, 0) for _ in range(2)] == [[], []]
     assert [one.levelno for one in caplog.records] == [logging.WARNING]
@@ -156,14 +178,11 @@ def test_what_is_timed_is_a_whole_layer_and_draws_no_random_numbers(kind, dtype,
     torch.manual_seed(0)
     key = Key(kind, 4, 5, 3, 8, 2, 2, True, dtype, False, backward)
     with torch.set_grad_enabled(backward):
-        layer, x, dy = measuring.made(key, "cpu")
+        layer, x, dy = probe.made(key, "cpu")
         assert (x.shape, dy.shape, x.dtype) == ((5, 4, 3), (5, 4, 16), getattr(torch, dtype))
-        measuring.by_torch(key, layer, x, dy)
-        measuring.by_ours(key, layer, x, dy, "torch")
+        probe.by_torch(key, layer, x, dy)
+        probe.by_ours(key, layer, x, dy, "torch")
     assert torch.equal(torch.rand(1), expected)
-
-
-MMA = "cuda:mma:r8:c1:b1"
 
 
 def by_the_clock(monkeypatch, clock):
@@ -195,7 +214,7 @@ def test_what_takes_long_is_measured_once(monkeypatch):
 
 
 def test_what_fails_is_left_out(monkeypatch, caplog):
-    monkeypatch.setattr(measuring, "_said", set())
+    monkeypatch.setattr(agreement, "_said", set())
     monkeypatch.setattr(measuring, "_timed", lambda run: run() or 1.0)
 
     def fails():
@@ -235,27 +254,3 @@ def test_a_kernel_torn_on_disk_is_compiled_again(monkeypatch, tmp_path):
     path.write_bytes(path.read_bytes()[:-3])
     assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
     assert len(compiled) == 2
-
-
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_what_gives_other_results_is_never_used(kind, monkeypatch, caplog):
-    monkeypatch.setattr(measuring, "_said", set())
-    key = replace(KEY, kind=kind, batch=3, steps=5, hidden=4)
-    layer, x, dy = measuring.made(key, "cpu")
-    right, wrong, failing = (measuring.parse(name) for name in ("torch", FAST, "cuda:mma:r16:c1:b1"))
-    ours = measuring.by_ours
-
-    def run(key, layer, x, dy, variant):
-        if variant == str(failing):
-            raise RuntimeError("no such kernel")
-        y, *gradients = ours(key, layer, x, dy, "torch")
-        if variant == str(wrong):
-            gradients[1] = gradients[1].clone()
-            gradients[1][0, 0] += 0.1 * gradients[1].abs().max()
-        return [y, *gradients]
-
-    monkeypatch.setattr(measuring, "by_ours", run)
-    assert measuring.agreeing(key, layer, x, dy, [wrong, right, failing]) == [right]
-    assert f"{FAST} gives other results than cuDNN" in caplog.text
-    nan = [torch.full_like(one, float("nan")) for one in measuring.by_torch(key, layer, x, dy)]
-    assert not measuring._are_near(key, nan, measuring.by_torch(key, layer, x, dy))

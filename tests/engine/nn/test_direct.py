@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hotlap.engine.nn import choosing, direct, plans
+from hotlap.engine.nn import agreement, choosing, direct, plans, probe
 from hotlap.engine.nn.geometry import layout, parse
 from tests.engine.nn import emulating
 from tests.engine.nn.compared import KINDS, assert_alike, outcome, pair, states
@@ -17,7 +17,7 @@ from tests.engine.nn.compared import KINDS, assert_alike, outcome, pair, states
 pytestmark = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, reason="needs a C++ compiler")
 kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
 BY, IN_CLUSTERS = "cuda:fma:r2:c1:b1", "cuda:fma:r3:c2:b1"  # the second leaves the recurrent weights to a large product
-HIDDEN, FEW, MANY = 5, 2, 9
+HIDDEN, FEW, MANY = 5, 2, 17
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,22 @@ def test_outputs_and_all_gradients_are_torchs(
 
 
 @kinds
+def test_where_kernels_are_compared_one_that_leaves_rows_out_is_found(kind, monkeypatch):
+    launch = emulating.Kernel.launch
+
+    def too_few(kernel, blocks, threads, stream, given):
+        cluster = parse(IN_CLUSTERS).cluster
+        broken = str(getattr(kernel.found, "variant", "")) == IN_CLUSTERS and not kernel.found.backward
+        launch(kernel, blocks - cluster * broken, threads, stream, given)
+
+    key = choosing.Key(kind, 5, 4, MANY, HIDDEN, 2, 1, True, "float32", False, True)
+    both = [parse(BY), parse(IN_CLUSTERS)]
+    assert agreement.agreeing(key, *probe.made(key, "cpu"), both) == both
+    monkeypatch.setattr(emulating.Kernel, "launch", too_few)
+    assert agreement.agreeing(key, *probe.made(key, "cpu"), both) == both[:1]
+
+
+@kinds
 def test_products_in_parts_that_do_not_come_out_even(kind, monkeypatch):
     monkeypatch.setattr(plans, "ROWS_OF_A_PART", 5)
     assert plans.parting(19, 4, 4) == plans.Parting(3, 6, 1)
@@ -73,6 +89,10 @@ def test_who_multiplies_what():
     assert [(one.features, one.summed) for one in small] == [(FEW, True)] * 2
     assert layout("lstm", 16, parse(BY), False, False, FEW).features == FEW
     assert layout("lstm", 16, parse(BY), False, False, MANY).features == 0
+    for kind in ("lstm", "gru"):  # the upper layers of small ones, too
+        assert [layout(kind, 16, parse(BY), back, False, 16).features for back in (False, True)] == [16, 16]
+        assert [layout(kind, 64, parse(BY), back, False, 8).features for back in (False, True)] == [8, 8]
+    assert layout("lstm", 64, parse(BY), False, False, 16).features == 0
     assert not layout("lstm", 64, parse(BY), True, False, FEW).summed
     assert not layout("lstm", 16, parse(IN_CLUSTERS), True, False, FEW).summed
 
