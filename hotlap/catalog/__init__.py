@@ -14,6 +14,7 @@ from hotlap.catalog.entry import Entry
 from hotlap.errors import UnknownOptimization
 
 ALIKE = 0.7  # of 1: below, a suggestion would be a guess
+SLIP = 2  # letters that a word may be longer or shorter
 SHORTEST_START = 3
 
 
@@ -45,8 +46,9 @@ def _nearest(text: str, names: Iterable[str]) -> list[str]:
 
     def likeness(name: str) -> float:
         parts = (name, *name.split("-"))
+        alike = (name, *(part for part in parts if abs(len(part) - len(text)) <= SLIP))
         begun = any(part.startswith(text) for part in parts) and len(text) >= SHORTEST_START
-        return 1.0 if begun else max(difflib.SequenceMatcher(None, text, part).ratio() for part in parts)
+        return 1.0 if begun else max(difflib.SequenceMatcher(None, text, part).ratio() for part in alike)
 
     ranked = sorted((-likeness(name), name) for name in names)
     return [name for score, name in ranked[:2] if -score >= ALIKE]

@@ -12,7 +12,9 @@ from hotlap.source.facts import Call, Function, Summary
 from hotlap.source.modules import EVERYDAY, argument, by_shape, is_thing
 from hotlap.source.names import Names
 from hotlap.source.terms import (
+    DEVICE,
     HOST,
+    HOST_DEVICE,
     LOADER,
     LOADERS,
     MODULE,
@@ -85,14 +87,14 @@ class Answers(Names):
             return term
         if kind in ("def", "name"):
             return self._defined(term, origin)
-        if kind == "self":
-            return ("instance", origin, term[1])
-        if kind == "super":
+        if kind in ("self", "super"):
             return ("instance", origin, term[1])
         if kind in ("star", "held"):
             return self._of_file(kind == "star", str(term[1]), origin)
         if kind == "param":
             return self._parameter(origin, str(term[1]), int(str(term[2])))
+        if kind == "rest":
+            return self._rest(Reference(origin, str(term[1])))
         if kind == "partial":
             return ("partial", self.answer(term[1], origin), term[2])  # type: ignore[arg-type]
         if kind in ("list", "dict", "tuple", "enumerated", "zipped"):
@@ -360,7 +362,19 @@ class Answers(Names):
                 answer = self.answer(given, origin)
                 plain = plain or answer in (NUMBER, TEXT)
                 result = join(result, answer)
+        result = DEVICE if result == HOST_DEVICE else result  # others may hand another one
         return UNKNOWN if plain and result == TENSOR else result  # a tensor here, a number there: neither is sure
+
+    def _rest(self, reference: Reference) -> Term:
+        """Any of the arguments that its callers give beyond those with a name."""
+        function = self.function(reference)
+        shift = 1 if function.owner and not any(one == "staticmethod" for one, _ in function.decorators) else 0
+        first = len(function.parameters) - function.named - shift
+        result: Term = UNKNOWN
+        for origin, call in self.callers.get(reference, ()):
+            for given in call.arguments[first:]:
+                result = join(result, self.answer(given, origin))
+        return result
 
     def _standing_in(self, default: Term, path: str) -> Term:
         """A default that is a class, a function or a model: `klass=DataLoader`, `loss=nn.MSELoss()`."""

@@ -58,7 +58,7 @@ def _unmoved(loop: ast.For, line: int) -> set[str]:
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             function = node.value.func
             listed = isinstance(function, ast.Attribute) and function.attr in ("append", "extend")
-            if listed and isinstance(function.value, ast.Name) and mentions(node.value, found):  # type: ignore
+            if listed and isinstance(function.value, ast.Name) and mentions(node.value, found):  # type: ignore[attr-defined]
                 found |= set() if _moves(node.value) else {function.value.id}  # type: ignore[attr-defined]
     return found
 

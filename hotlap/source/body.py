@@ -10,7 +10,7 @@ from hotlap.source import guards, statements
 from hotlap.source.annotations import annotated
 from hotlap.source.calls import handed_by, last_name
 from hotlap.source.expressions import Expressions
-from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, Call, Loop
+from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Loop
 from hotlap.source.reader import FileState
 from hotlap.source.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
 
@@ -211,6 +211,7 @@ class Body(Expressions):
             body = FIRST
         if body in (guards.NONE, MAYBE) and self._is_kept_empty(node):
             body = FIRST
+        body = TURN if body == FIRST and self._counts_here(node.test) else body
         body, other = self._asking(node.test, body, other)
         before = dict(self.names)
         self.guarded(node.body, body)
@@ -229,6 +230,14 @@ class Body(Expressions):
             return  # `if step % n: continue`, and then the optimizer's step: gradient accumulation
         if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
             self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
+
+    def _counts_here(self, test: ast.expr) -> bool:
+        """`j == 0`, of what the innermost of several loops counts with: once in each turn of the one around it."""
+        frames = [frame for frame in self.stack if frame >= 0]
+        names = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
+        return bool(frames) and any(
+            isinstance(one, ast.Name) and self.loop_names.get(one.id) == frames[-1] for one in names
+        )
 
     def _is_kept_empty(self, node: ast.If) -> bool:
         """`if preds is None: preds = …` in a loop, of a name that was set before it: the first time only."""
@@ -281,9 +290,12 @@ class Body(Expressions):
     def _try(self, node: ast.Try) -> None:
         self.block(node.body)
         for handler in node.handlers:
+            before = dict(self.names)
             if handler.name:
                 self.names[handler.name] = UNKNOWN
             self.guarded(handler.body, ERROR)
+            after, self.names = self.names, before  # `except ImportError: wandb = None`: what it was is known still
+            self._merge(after)
         self.block(node.orelse)
         self.block(node.finalbody)
 

@@ -92,6 +92,7 @@ class Calling:
         """Keep what the project must know of the call; mark the loop that trains."""
         if isinstance(node.func, ast.Attribute):
             self._notice_method(node, node.func, callee)
+            self._notice_put(node.func, arguments)
         if not is_library(callee) or any(may_be_function(one) for one in (*arguments, *keywords.values())):
             given = tuple(keywords.items())
             self.function.calls.append(Call(callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad))
@@ -109,6 +110,11 @@ class Calling:
                 if frame >= 0:
                     self.function.loops[frame].models = True
                     self.function.loops[frame].quiet |= self.no_grad
+
+    def _notice_put(self, function: ast.Attribute, arguments: list[Term]) -> None:
+        """`self.hooks.append(hook)`."""
+        if function.attr in ("append", "add") and arguments and isinstance(function.value, ast.Attribute):
+            self.reader.put_attribute(self, function.value, arguments[-1])
 
     def _notice_map(self, node: ast.Call, arguments: list[Term]) -> None:
         """map(function, xs) calls it with every x."""

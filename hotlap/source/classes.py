@@ -145,6 +145,11 @@ class Classes:
         owner = self.files[answer[1]].classes[answer[2]]
         return self.method(answer[1], owner, "__iter__") is not None and not self.is_module(answer[1], owner)
 
+    def is_own_loader(self, answer: Term) -> bool:
+        """One of those whose class is called so: it gives batches, whoever it inherits from."""
+        named = isinstance(answer, tuple) and answer[0] == "instance"
+        return named and str(answer[2]).rsplit(".", 1)[-1].endswith("Loader")
+
     def is_dataset(self, path: str, owner: Class) -> bool:
         return any(name.endswith("Dataset") for name in self.base_names(path, owner))
 

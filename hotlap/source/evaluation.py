@@ -22,7 +22,7 @@ def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
         assert isinstance(node, Repeated)
         if not (code.is_batch_loop(node) or _makes_hot(code, node)) or trains(code, node):
             continue
-        in_eval_mode = code.put_to_eval(node) or _is_put_to_eval(code, node)
+        in_eval_mode = code.put_to_eval(node) or _is_put_to_eval(code, node) or _steps_evaluate(code, node)
         if runs_model(code, node) or (in_eval_mode and code.is_quiet(node)):
             yield node, in_eval_mode
 
@@ -139,6 +139,17 @@ def _is_put_to_eval(code: Code, loop: Repeated) -> bool:
         and node.func.attr == "eval"
         and not node.args
         for node in ast.walk(scope)
+    )
+
+
+def _steps_evaluate(code: Code, loop: Repeated) -> bool:
+    """A function that is called in every turn puts the model in evaluation mode, and runs it: `trainer.predict(x)`."""
+    calls = [one for statement in loop.body for one in _calls_in(statement)]
+    named = [one for one in calls if one.args and isinstance(one.func, ast.Name | ast.Attribute)]
+    return any(
+        code.project.function(target).evaluates and _is_recording(code, one)
+        for one in named
+        for target in code.project.targets(code.asked(one.func), code.path)
     )
 
 

@@ -225,7 +225,8 @@ class Expressions(Calling):
         return self.reader.define_lambda(node, self)
 
     def _starred(self, node: ast.Starred) -> Term:
-        return element(self.term(node.value))
+        given = element(self.term(node.value))
+        return UNKNOWN if given[:1] == ("rest",) else given  # several arguments, of which nobody knows which is which
 
     def _named(self, node: ast.NamedExpr) -> Term:
         result = self.term(node.value)

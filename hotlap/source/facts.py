@@ -17,6 +17,7 @@ ERROR = -5  # on the way to an exception
 MAYBE = -6  # behind a condition that says nothing
 RECORD = -7  # when something is better than ever before: rare among batches, not among epochs
 EPOCHLY = -8  # every time the loader has been gone through: step % len(loader) == 0
+TURN = -9  # once in all the turns of the loop right around it
 ASKED = -10  # and below: behind a condition of which only the project knows, Function.asked[ASKED - guard]
 
 
@@ -68,6 +69,7 @@ class Function:
     annotations: tuple[Term, ...] = ()
     named: int = 0  # how many of them, the last ones, can be given by name only
     defaults: tuple[tuple[int, Term], ...] = ()  # classes, functions and modules that stand in for an argument
+    rest: str = ""  # `*args`
     hands: tuple[Handing, ...] = ()
     decorators: tuple[tuple[str, tuple[str, ...]], ...] = ()  # full name, and the names given to it
     loops: list[Loop] = field(default_factory=list)

@@ -39,7 +39,7 @@ class FileReader(FileState):
         self.summary = Summary(path, module, package)
         self.places: dict[ast.AST, Stack] = {}
         self.within: dict[ast.AST, Function] = {}  # the function a statement is in; filled when terms are kept
-        self.puts: dict[tuple[str, str], Term] = {}  # what was put into mappings that objects keep
+        self.puts: dict[tuple[str, str], Term] = {}  # what was put into mappings and lists that objects keep
         self.waiting: list[tuple[Function, ast.AST, Body]] = []
 
     def run(self, text: str = "") -> Summary:
@@ -85,6 +85,8 @@ class FileReader(FileState):
             )
         if function.owner and function.name.endswith(".forward"):
             names.update(dict.fromkeys(statements.used_as_tensors(node, function.parameters[1:]), TENSOR))
+        if function.rest:
+            names[function.rest] = ("list", ("rest", function.name))
         names.update(statements.hook_arguments(function))
         if function.owner and function.parameters and not statements.is_static(function):
             names[function.parameters[0]] = ("self", function.owner)
@@ -108,6 +110,7 @@ class FileReader(FileState):
             tuple(scope.annotation(one.annotation) for one in every), len(arguments.kwonlyargs), decorators=decorators,
             no_grad=any(full.endswith(("no_grad", "inference_mode")) for full, _ in decorators),
         )  # fmt: skip
+        function.rest = arguments.vararg.arg if arguments.vararg is not None else ""
         self.summary.functions[name] = function
         self._read_defaults(function, arguments, scope)
         self._read_decorators(node, ("def", name), scope)
@@ -182,8 +185,8 @@ class FileReader(FileState):
         for (owner, name), term in self.puts.items():
             attributes = self.summary.classes[owner].attributes
             known = attributes.get(name, UNKNOWN)
-            if isinstance(known, tuple) and known[0] == "dict" and depth(term) < DEEPEST - 1:
-                attributes[name] = ("dict", join(known[1], term))
+            if isinstance(known, tuple) and known[0] in ("dict", "list") and depth(term) < DEEPEST - 1:
+                attributes[name] = (known[0], join(known[1], term))
 
     def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
         base = target.value

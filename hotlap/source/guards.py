@@ -44,13 +44,19 @@ def _is_plain(test: ast.expr) -> bool:
     """About types, None, the rank, training mode or what a run is asked for: true for whole runs, and no hint that the
     branch is rare."""
     if isinstance(test, ast.UnaryOp):
-        return _is_plain(test.operand)
+        return _is_plain(test.operand) or (isinstance(test.op, ast.Not) and _is_ending(test.operand))
     if isinstance(test, ast.BoolOp):
         return all(_is_plain(value) for value in test.values)
     if isinstance(test, ast.Compare):
         sides = [test.left, *test.comparators]
         return isinstance(test.ops[0], ast.Is | ast.IsNot) or any(_is_usual(side) or _is_choice(side) for side in sides)
     return _is_usual(test)
+
+
+def _is_ending(node: ast.expr) -> bool:
+    """`stop`, `self.finished`: false until the end."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return bool(set(name.lower().split("_")) & {"stop", "stopped", "finished", "converged"})
 
 
 def _is_choice(node: ast.expr) -> bool:
@@ -235,7 +241,7 @@ def _files(statement: ast.stmt, tables: Container[str]) -> bool:
         return any(isinstance(one, ast.Subscript) and _text(one.value) in tables for one in statement.targets)
     call = statement.value if isinstance(statement, ast.Expr) else None
     named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-    return named and call.func.attr in ("add", "append", "update") and _text(call.func.value) in tables  # type: ignore
+    return named and call.func.attr in ("add", "append", "update") and _text(call.func.value) in tables  # type: ignore[union-attr]
 
 
 def _raises_flag(node: ast.If) -> bool:

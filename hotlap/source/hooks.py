@@ -96,7 +96,9 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
             return found
     if method in _TRAIN_BATCH and project.files[path].functions[f"{owner.name}.{method}"].steps:
         return Frequency.BATCH, 0, f"{short}.{method} makes a training step"
-    if method in _EVALUATE_STEP and _has_training_step(project, path, owner):
+    if method in _EVALUATE_STEP and (
+        _has_training_step(project, path, owner) or (inherits and _trains_in_steps(project, path, owner))
+    ):
         return Frequency.BATCH, 1, f"{short}.{method} makes a step of an evaluation"
     if method in ("__getitem__", "__getitems__") and project.is_dataset(path, owner):
         return Frequency.SAMPLE, 2, f"{short}.{method} loads a sample"
@@ -106,9 +108,15 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
         return Frequency.BATCH, 1, f"{short}.update is called every batch of an evaluation"
     if method == "forward" and any(name.endswith("autograd.Function") or name == "Function" for name in names):
         return Frequency.BATCH, 0, f"{short}.forward is called every batch"
-    if method == "forward" and project.is_module(path, owner):
-        return Frequency.BATCH, 0, f"{short}.forward is called every batch"
+    if (method == "forward" or _is_forward(project, path, owner, method)) and project.is_module(path, owner):
+        return Frequency.BATCH, 0, f"{short}.{method} is called every batch"
     return None
+
+
+def _is_forward(project: Project, path: str, owner: Class, method: str) -> bool:
+    """`__call__` of a module, where neither it nor who inherits has a forward pass beside it."""
+    known = project.method(path, owner, "forward") if method == "__call__" else None
+    return method == "__call__" and known is None and not project.overrides(path, owner, "forward")
 
 
 def sent(project: Project) -> dict[Reference, list[tuple[Reference, Call]]]:
@@ -144,6 +152,11 @@ def _has_training_step(project: Project, path: str, owner: Class) -> bool:
         for where, one in project.lineage(path, owner)
         for method in one.methods & _TRAIN_BATCH
     )
+
+
+def _trains_in_steps(project: Project, path: str, owner: Class) -> bool:
+    """`train_step` beside `val_step`, of which whoever calls them differentiates the loss."""
+    return any(one.methods & {"train_step", "training_step"} for _, one in project.lineage(path, owner))
 
 
 def evaluation_steps(project: Project) -> Iterator[Reference]:

@@ -21,6 +21,7 @@ from hotlap.source.facts import (
     MAYBE,
     RARE,
     RECORD,
+    TURN,
     Call,
     Function,
     Loop,
@@ -32,6 +33,7 @@ from hotlap.source.project import Project
 from hotlap.source.steps import is_trial
 
 _LONGEST = 12  # calls in a chain
+_BETWEEN = (Frequency.EPOCH, Frequency.RARE)  # how often a training evaluates
 
 __all__ = ["Hotness", "LoopKind"]
 
@@ -175,9 +177,12 @@ class Hotness(Loops):
         """How hot a place in a function is; None where nothing is known of how it is reached."""
         heat = self.functions.get(reference)
         function = self.project.function(reference)
+        around = heat
         for frame in stack:
             if frame >= 0:
-                heat = self._in_loop(heat, reference, function, frame)
+                around, heat = heat, self._in_loop(heat, reference, function, frame)
+            elif frame == TURN:
+                heat = around if around is not None and around.hot else self._under_guard(heat, FIRST)
             else:
                 heat = self._under_guard(heat, frame if frame > ASKED else self._told(reference, function, frame))
         return heat
@@ -193,7 +198,7 @@ class Hotness(Loops):
         kind, loop = self.kinds[reference][number], function.loops[number]
         if kind >= LoopKind.BATCH_LIKELY:
             return self._in_batch_loop(heat, reference, loop, kind)
-        if heat is not None and heat.frequency is Frequency.EPOCH and self._evaluates(reference, number):
+        if heat is not None and heat.frequency in _BETWEEN and self._evaluates(reference, number, heat.frequency):
             return self._in_batch_loop(heat, reference, loop, LoopKind.BATCH_LIKELY)
         if loop.yields and reference in self.streams:
             step = Step(reference.path, loop.line, "gives the samples of a stream")
@@ -216,13 +221,16 @@ class Hotness(Loops):
         before = heat.why if heat is not None and heat.frequency is Frequency.EPOCH else ()
         return Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, (*before, step), rarely=around)
 
-    def _evaluates(self, reference: Reference, number: int) -> bool:
-        """A loop through a model, once an epoch, whatever it iterates over: files, indices, clips."""
+    def _evaluates(self, reference: Reference, number: int, frequency: Frequency) -> bool:
+        """A loop through a model, once an epoch, whatever it iterates over: files, indices, clips; or one that gives
+        its turns to what evaluates, once an epoch or every so many batches."""
         key = (reference, number)
         if key not in self._evaluating:
             loop = self.project.function(reference).loops[number]
             plain = self.kinds[reference][number] is LoopKind.PLAIN and not loop.comprehension
-            self._evaluating[key] = plain and loop.no_grad and self._calls_module(reference, loop, deep=1)
+            quiet = plain and loop.no_grad and self._calls_module(reference, loop, deep=1)
+            steps = plain and loop.unpacks and self._evaluates_in_turns(reference, loop)
+            self._evaluating[key] = (frequency is Frequency.EPOCH and quiet) or steps
         return self._evaluating[key]
 
     def _in_batch_loop(self, heat: Heat | None, reference: Reference, loop: Loop, kind: LoopKind) -> Heat:
@@ -235,7 +243,8 @@ class Hotness(Loops):
         text = "training loop" if trains else "evaluation loop" if loop.no_grad else "loop over batches"
         side = heat.side if heat is not None and heat.side is Side.LOAD else Side.TRAIN if trains else Side.EVALUATE
         confidence = Confidence.HIGH if kind is LoopKind.BATCH else Confidence.MEDIUM
-        if loop.epoch:  # an epoch of one batch: nobody reads its loss more rarely than that
+        inner = heat is not None and heat.hot and heat.side is not Side.LOAD
+        if loop.epoch and not inner:  # an epoch of one batch: nobody reads its loss more rarely than that
             confidence = Confidence.LOW
         before = heat.why if heat is not None and heat.frequency is Frequency.EPOCH else ()
         return Heat(Frequency.BATCH, confidence, side, (*before, Step(reference.path, loop.line, text)))

@@ -55,7 +55,10 @@ class Loops:
     def _unknown_loaders(self) -> Iterator[tuple[Term, str]]:
         """What loops over batches go over, where nobody can tell what made it: an argument, an attribute, a call."""
         for reference, kinds in self.kinds.items():
-            for loop, kind in zip(self.project.function(reference).loops, kinds, strict=True):
+            loops = self.project.function(reference).loops
+            for loop, kind in zip(loops, kinds, strict=True):
+                if loop.parent >= 0 and self._differentiates_losses(reference, loops[loop.parent], [loop]):
+                    continue
                 over = loop.over
                 while isinstance(over, tuple) and over[0] == "enumerated":
                     over = over[1]
@@ -114,7 +117,9 @@ class Loops:
             return LoopKind.BATCH_LIKELY if feeds else LoopKind.PLAIN
         if self.project.is_loader(over):
             return LoopKind.BATCH
-        if self.project.gives_in_turn(over) and self._calls_module(reference, loop, deep=1):
+        if self.project.gives_in_turn(over) and (
+            self.project.is_own_loader(over) or self._calls_module(reference, loop, deep=1)
+        ):
             return LoopKind.BATCH_LIKELY
         if loop.moves and (loop.feeds or self._calls_module(reference, loop, deep=1)):
             return LoopKind.BATCH_LIKELY
@@ -157,6 +162,18 @@ class Loops:
         function = self.project.function(reference)
         number = function.loops.index(loop)
         return any(number in call.stack and self._runs_module(call, reference.path, deep) for call in function.calls)
+
+    def _evaluates_in_turns(self, reference: Reference, loop: Loop) -> bool:
+        """`trainer.predict(batch)`: a function that puts its model in evaluation mode itself, and runs it."""
+        function = self.project.function(reference)
+        number = function.loops.index(loop)
+        return loop.over != NUMBER and any(
+            number in call.stack
+            and call.arguments
+            and any(self.project.function(one).evaluates for one in self.project.targets(call.callee, reference.path))
+            and self._runs_module(call, reference.path, 2)
+            for call in function.calls
+        )
 
     def _infers(self, reference: Reference, loop: Loop) -> bool:
         """Calls a module without recording a graph, in a loop that itself says nothing of graphs."""
@@ -231,13 +248,26 @@ class Loops:
                     self.kinds[reference][number] = LoopKind.BATCH_LIKELY
 
     def _mark_gathering_loops(self) -> None:
-        """Around a loop over micro-batches that only gathers gradients, the loop that steps is the one over batches."""
+        """Around a loop over micro-batches that only gathers gradients, or over the losses of one batch, the loop that
+        steps is the one over batches."""
         for reference, kinds in self.kinds.items():
             loops = self.project.function(reference).loops
             for number, loop in enumerate(loops):
                 inner = [one for one in loops if one.parent == number and one.trains]
-                if loop.updates and inner and not any(one.updates for one in inner):
+                gathers = loop.updates and not any(one.updates for one in inner)
+                if inner and (gathers or self._differentiates_losses(reference, loop, inner)):
                     kinds[number] = LoopKind.BATCH
+
+    def _differentiates_losses(self, reference: Reference, loop: Loop, inner: list[Loop]) -> bool:
+        """`for loss in losses: loss.backward()`: no data goes into the turns within, and some into those around."""
+        given = (loop.moves or loop.unpacks) and not loop.epoch and loop.over != NUMBER
+        return given and not any(
+            one.moves
+            or one.unpacks
+            or one.over in (NUMBER, UNKNOWN)
+            or self._iterated(self.project.answer(one.over, reference.path)) in LOADERS
+            for one in inner
+        )
 
     def _loopers(self) -> set[Reference]:
         """Functions that run a whole loop over batches, themselves or through what they call."""

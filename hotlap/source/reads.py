@@ -6,7 +6,7 @@ import ast
 
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, keyword, last_name
-from hotlap.source.facts import DEAD, ERROR, FIRST, FLAG, RARE, Function
+from hotlap.source.facts import DEAD, ERROR, FIRST, FLAG, RARE, TURN, Function
 from hotlap.source.project import Project
 from hotlap.source.samples import set_to
 from hotlap.source.terms import FILE
@@ -28,7 +28,7 @@ _SORTS = {
 }
 READS = {name: sort for sort, names in _SORTS.items() for name in names.split()}
 MODELS = frozenset(("torch.load", "joblib.load", "safetensors.torch.load_file"))  # weights as often as data
-_RARELY = frozenset((DEAD, ERROR, FIRST, FLAG, RARE))
+_RARELY = frozenset((DEAD, ERROR, FIRST, FLAG, RARE, TURN))
 WORDS = (".read_", "load", "File(", "open(", "imread", "dcmread", "connect(", "ReadImage", "loadtxt", "genfromtxt")
 
 

@@ -42,11 +42,19 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
         return value, Confidence.HIGH
     if kind == MODULE and name == "item":  # what a module holds, or arithmetic with it: itself it has no such method
         return value, Confidence.MEDIUM
-    if kind != UNKNOWN or code.term(value) != UNKNOWN or code.full_name(value) or _stayed_on_host(code, value):
+    if kind != UNKNOWN or _is_known(code, value, name) or code.full_name(value) or _stayed_on_host(code, value):
         return None
     if name == "item" or (name in ("cpu", "to") and not isinstance(code.parent(call), ast.Expr)):
         return value, Confidence.MEDIUM
     return (value, Confidence.LOW) if name in ("tolist", "numpy") else None
+
+
+def _is_known(code: Code, value: ast.expr, method: str) -> bool:
+    """To be no tensor; but no list or mapping has a method `item`, so what is asked for it is none."""
+    term = code.term(value)
+    while method == "item" and isinstance(term, tuple) and term[0] == "join":
+        term = term[1]
+    return term != UNKNOWN and not (method == "item" and term[0] in ("dict", "list", "tuple"))
 
 
 def _stayed_on_host(code: Code, value: ast.expr) -> bool:

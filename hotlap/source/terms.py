@@ -5,6 +5,7 @@ A term is a kind (a string) where reading one function is enough, or a question 
 ("def", name)            something defined in this file, by its qualified name
 ("name", "pkg.thing")    something imported
 ("param", name, number)  an argument of the function of that qualified name
+("rest", name)           one of those that `*args` of that function holds
 ("self", name)           an instance of that class of this file
 ("super", name)          the same, looked up from its bases on
 ("attr", term, name)     an attribute

@@ -75,7 +75,7 @@ def _is_handed_weights(code: Code, given: ast.expr) -> bool:
         return False
     if isinstance(given, ast.Starred):
         named = isinstance(given.value, ast.Name) and function.args.vararg is not None
-        place = len(function.args.args) if named and given.value.id == function.args.vararg.arg else -1  # type: ignore
+        place = len(function.args.args) if named and given.value.id == function.args.vararg.arg else -1  # type: ignore[attr-defined, union-attr]
     else:
         names = [one.arg for one in function.args.args]
         place = names.index(given.id) if isinstance(given, ast.Name) and given.id in names else -1
@@ -249,11 +249,14 @@ def _when_asked(code: Code, node: ast.AST) -> bool:
 
 
 def _tests(code: Code, node: ast.AST) -> Iterator[ast.expr]:
+    """What must be true for it; of the other branch nothing is known."""
+    inner = node
     for outer in code.ancestors(node):
         if isinstance(outer, Definition):
             return
-        if isinstance(outer, ast.If):
+        if isinstance(outer, ast.If) and inner not in outer.orelse:
             yield outer.test
+        inner = outer
 
 
 def _compares(code: Code, test: ast.expr) -> bool:

@@ -24,6 +24,11 @@ from hotlap.source.terms import NUMPY, TENSOR, TENSORS
 
 WORDS = ("for ",)
 ONLY_HOT = True
+_EACH = frozenset(
+    f"torch.{name}"
+    for name in "logical_or logical_and logical_xor maximum minimum add sub mul div where eq ne gt lt ge le abs "
+    "clamp exp log sqrt pow fmod atan2".split()
+)
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -50,7 +55,7 @@ def find(code: Code) -> Iterator[Found]:
             or _is_asked(code, found)
         ):
             continue
-        scalar = found.written or is_scalar_work(code, found)
+        scalar = found.written or is_scalar_work(code, found) or _is_rowwise(code, found)
         if not scalar and (
             is_worked_on(code, found)
             or not (reads_elements(found, single=True) or _picks_by_mask(code, found))
@@ -87,6 +92,22 @@ def _confidence(code: Code, found: ElementLoop, scalar: bool) -> Confidence | No
     if all(code.kind(one) == NUMPY for one in found.arrays):
         return Confidence.MEDIUM if per_sample(code, found.loop) else Confidence.LOW
     return None if scalar else Confidence.MEDIUM
+
+
+def _is_rowwise(code: Code, found: ElementLoop) -> bool:
+    """`out[i] = torch.logical_or(x[i], x[i + 1])` and nothing else: the same on all rows at once."""
+    statement = found.loop.body[0]
+    if len(found.loop.body) > 1 or not isinstance(statement, ast.Assign) or not found.index:
+        return False
+    target, value = statement.targets[0], statement.value
+    if not isinstance(target, ast.Subscript) or code.kind(target.value) not in TENSORS:
+        return False
+    named = isinstance(target.slice, ast.Name) and target.slice.id == found.index
+    made = isinstance(value, ast.Call) and code.full_name(value.func) in _EACH
+    parts = value.args if isinstance(value, ast.Call) else []
+    sources = [one.value for one in parts if isinstance(one, ast.Subscript)]
+    apart = all(ast.unparse(one) != ast.unparse(target.value) for one in sources)  # else a turn needs the one before
+    return named and made and apart and len(sources) + sum(isinstance(one, ast.Constant) for one in parts) == len(parts)
 
 
 def _is_asked(code: Code, found: ElementLoop) -> bool:

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
-from hotlap.model.scanned import Applicability
-from hotlap.source.code import Code, keyword, last_name, spread
+from hotlap.model.scanned import Applicability, Confidence
+from hotlap.source.classes import Reference
+from hotlap.source.code import Code, Project, keyword, last_name, spread
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
+from hotlap.source.statements import is_static
 from hotlap.source.syncs import shown
-from hotlap.source.terms import BATCH, EXTENT, HOST, NUMBER, TENSOR, UNKNOWN
+from hotlap.source.terms import BATCH, EXTENT, HOST, NUMBER, TENSOR, UNKNOWN, Term
 from hotlap.source.torch_names import CONSTRUCTORS, CREATION, LIKE, RANDOM
 from hotlap.source.transfers import is_device, transfers
 
-WORDS = (".to(", ".cuda(", ".type_as(")
+WORDS = (".to(", "cuda(", ".type_as(", "device(")
 ONLY_HOT = True
 _BETWEEN = frozenset(
     "float long half double bool int unsqueeze view reshape requires_grad_ squeeze uniform_ normal_ random_ "
     "fill_ zero_ repeat expand contiguous transpose permute flatten expand_as type clone t masked_fill".split()
 )
+_JOINS = frozenset(f"torch.{name}" for name in "cat stack concat hstack vstack".split())
 _SHAPED = frozenset(f"torch.{name}" for name in "tril triu diag flip cumsum sin cos exp".split())
 
 
 def find(code: Code) -> Iterator[Found]:
-    for call, moved, device in (*transfers(code), *_like(code)):
-        made = _made(code, moved) or _made_before(code, moved) or _made_by(code, moved)
+    for call, moved, device in (*transfers(code), *_like(code), *_through_helpers(code)):
+        if keeps_constant(code, moved) and code.hot(call):
+            yield _of_constant(code, call, moved)
+            continue
+        made = _made(code, moved) or _made_before(code, moved) or _made_by(code, moved) or _made_of(code, moved)
         if made is None or not code.hot(call):
             continue
         short = code.full_name(made.func).rsplit(".", 1)[-1]
@@ -47,6 +54,64 @@ def find(code: Code) -> Iterator[Found]:
             else Applicability.DISPLAY_ONLY,
             hints={"made": position_of(made, code.lines), "device": text} if fixable else {},
         )
+
+
+def _of_constant(code: Code, call: ast.Call, moved: ast.expr) -> Found:
+    return Found(
+        call,
+        f"`{shown(call)}` copies the same tensor of the host {code.heat(call).frequency.value}",
+        "keep it on the device: self.register_buffer, or move it once",
+        confidence=Confidence.MEDIUM,
+    )
+
+
+def keeps_constant(code: Code, moved: ast.expr) -> bool:
+    """`self.weights.to(x.device)`, of a tensor that the object made on the host and leaves there."""
+    while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute) and moved.func.attr in _BETWEEN:
+        moved = moved.func.value
+    kept = isinstance(moved, ast.Attribute) and isinstance(moved.value, ast.Name) and moved.value.id == "self"
+    return kept and code.kind(moved) == HOST and _is_made_once(code, ast.unparse(moved))
+
+
+def _is_made_once(code: Code, name: str) -> bool:
+    """Every place of the file that sets the attribute is in a constructor."""
+    setters = [
+        code.function(node)
+        for node in code.nodes(ast.Assign, ast.AnnAssign)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Attribute) and ast.unparse(target) == name
+    ]
+    return bool(setters) and all(one is not None and one.name == "__init__" for one in setters)
+
+
+@lru_cache(maxsize=2)
+def _movers(project: Project) -> dict[Reference, int]:
+    """Functions that give back one of their arguments, moved: `def to_gpu(x): return x.cuda()`."""
+    found = {}
+    for reference, function in project.functions():
+        number = _moved_argument(function.returns, function.name)
+        if number >= 0 and not (function.owner and number == 0):
+            found[reference] = number - 1 if function.owner and not is_static(function) else number
+    return found
+
+
+def _moved_argument(returned: Term, name: str) -> int:
+    if not isinstance(returned, tuple) or returned[0] not in ("moved", "join"):
+        return -1
+    if returned[0] == "join":
+        return max(_moved_argument(part, name) for part in returned[1:])
+    inner = returned[1]
+    return int(inner[2]) if isinstance(inner, tuple) and inner[0] == "param" and inner[1] == name else -1
+
+
+def _through_helpers(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | None]]:
+    """`to_gpu(torch.zeros(n))`."""
+    movers = _movers(code.project)
+    for call in code.calls(*{reference.name.rsplit(".", 1)[-1] for reference in movers}) if movers else ():
+        for target in code.project.targets(code.asked(call.func), code.path):
+            if target in movers and movers[target] < len(call.args):
+                yield call, call.args[movers[target]], None
 
 
 def _like(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
@@ -114,7 +179,8 @@ def _made_before(code: Code, node: ast.expr) -> ast.Call | None:
         return None  # read or written in between
     made = _made(code, _operand(code, statements[0].value))
     short = code.full_name(made.func)[6:] if made is not None else ""
-    return made if short not in ("tensor", "as_tensor", *CONSTRUCTORS) else None
+    holds = short in ("tensor", "as_tensor", *CONSTRUCTORS)
+    return made if made is not None and (not holds or isinstance(made.args[0], ast.Constant)) else None
 
 
 def _is_written(code: Code, name: ast.Name) -> bool:
@@ -152,6 +218,50 @@ def _made_by(code: Code, node: ast.expr) -> ast.Call | None:
     given = [*node.args, *(word.value for word in node.keywords)]
     plain = bool(given) and all(code.kind(one) in (NUMBER, EXTENT) or isinstance(one, ast.Constant) for one in given)
     return node if plain and code.project.targets(code.asked(node.func), code.path) else None
+
+
+def _made_of(code: Code, node: ast.expr) -> ast.Call | None:
+    """`torch.cat([first, second]).to(device)`, of nothing but tensors that the same function makes on the host."""
+    if code.kind(node) != HOST:
+        return None
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _BETWEEN:
+        node = node.func.value
+    if isinstance(node, ast.Name):
+        values = _values(code, node)
+        node = values[0] if len(values) == 1 else node
+    if not isinstance(node, ast.Call) or code.full_name(node.func) not in _JOINS or not node.args:
+        return None
+    parts = [_made(code, one) for one in _listed(code, node.args[0])]
+    return parts[0] if parts and all(one is not None for one in parts) else None
+
+
+def _listed(code: Code, given: ast.expr) -> list[ast.expr]:
+    """What a list holds: as it is written, or as it is filled."""
+    if isinstance(given, ast.List | ast.Tuple):
+        every = [_values(code, one) if isinstance(one, ast.Name) else [one] for one in given.elts]
+        return [one for values in every for one in (values or [given])]
+    function = code.function(given)
+    if isinstance(given, ast.ListComp):
+        return [given.elt]
+    if not isinstance(given, ast.Name) or function is None:
+        return []
+    return [
+        one.args[0]
+        for one in code.calls("append")
+        if isinstance(one.func, ast.Attribute) and one.args and code.function(one) is function
+        if isinstance(one.func.value, ast.Name) and one.func.value.id == given.id
+    ]
+
+
+def _values(code: Code, name: ast.Name) -> list[ast.expr]:
+    """Everything the function sets a name to before."""
+    function = code.function(name)
+    return [
+        one.value
+        for one in (ast.walk(function) if function is not None else ())
+        if isinstance(one, ast.Assign) and one.lineno < name.lineno
+        if any(isinstance(target, ast.Name) and target.id == name.id for target in one.targets)
+    ]
 
 
 def _follows(code: Code, name: ast.Name) -> bool:

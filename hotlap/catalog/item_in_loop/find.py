@@ -18,6 +18,7 @@ from hotlap.source.terms import SCHEDULER, TENSOR, UNKNOWN
 
 WORDS = ("[", "sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True
+_OF_NUMBERS = ("torch.tensor", "torch.FloatTensor", "torch.LongTensor", "numpy.array", "numpy.asarray")
 _SIZED = {name: f"torch.{name}" for name in ("zeros", "ones", "empty", "eye")} | {"range": "range"}
 
 
@@ -25,6 +26,7 @@ def find(code: Code) -> Iterator[Found]:
     yield from _metrics(code)
     yield from _sizes(code)
     yield from _indices(code)
+    yield from _gathered(code)
     for call, tensor, confidence in syncs.explicit(code):
         if not code.hot(call) or syncs.in_test(code, call):
             continue
@@ -84,6 +86,37 @@ def _indices(code: Code) -> Iterator[Found]:
                 "keep the list as one tensor, and index that",
                 confidence=Confidence.MEDIUM,
             )
+
+
+def _gathered(code: Code) -> Iterator[Found]:
+    """`torch.tensor(volumes)`, of a list of tensors: each of them is read by itself."""
+    for call in code.calls("tensor", "FloatTensor", "LongTensor", "array", "asarray"):
+        if not call.args or code.full_name(call.func) not in _OF_NUMBERS or not code.hot(call):
+            continue
+        if code.term(call.args[0]) == ("list", TENSOR) and _holds_results(code, call.args[0]):
+            yield Found(
+                call,
+                f"`{syncs.shown(call)}` reads each tensor of the list {code.heat(call).frequency.value}",
+                "put them together where they are: torch.stack",
+                confidence=Confidence.MEDIUM,
+            )
+
+
+def _holds_results(code: Code, listed: ast.expr) -> bool:
+    """Filled in the same function with what operations of torch give."""
+    function = code.function(listed)
+    if not isinstance(listed, ast.Name) or function is None:
+        return False
+    put = [
+        one.args[0]
+        for one in code.calls("append")
+        if isinstance(one.func, ast.Attribute) and ast.unparse(one.func.value) == listed.id and one.args
+        if code.function(one) is function
+    ]
+    return bool(put) and all(
+        isinstance(one, ast.Call) and code.full_name(one.func).startswith("torch.") and code.kind(one) == TENSOR
+        for one in put
+    )
 
 
 def _hints(code: Code, call: ast.Call, tensor: ast.expr) -> dict[str, str]:

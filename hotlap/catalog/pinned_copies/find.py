@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency
-from hotlap.source import handed, loaders
+from hotlap.source import handed, loaders, turns
 from hotlap.source.assembled import is_assembled
-from hotlap.source.code import Code, Definition, Project, Repeated, keyword, last_name, spread
+from hotlap.source.code import Code, Definition, Project, keyword, last_name, spread
 from hotlap.source.containers import GIVING, MOVING
 from hotlap.source.heat import Heat, Side
 from hotlap.source.invariant import set_by
@@ -113,7 +113,7 @@ def _of_container(code: Code, call: ast.Call) -> Found:
 
 def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | None:
     """A batch, or part of one."""
-    kind = code.kind(moved)
+    kind = UNKNOWN if turns.is_of_mixture(code, moved) else code.kind(moved)
     moved = _unchanged(moved)
     if kind == BATCH or _is_like(code, moved):  # made for the batch: that is another finding
         return Confidence.HIGH if not _is_like(code, moved) else None
@@ -142,8 +142,9 @@ def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:
     if kind != UNKNOWN:
         return False
     if loop is None:
-        return root.id in _given_to_step(code, root) or _is_helper(code, call, root) or _is_fetched(code, root)
-    return _outer_name(code, root) in _of_turn(loop)
+        taken = {root.id, _gone_over(code, root)} & _given_to_step(code, root)
+        return bool(taken) or _is_helper(code, call, root) or turns.is_fetched(code, root)
+    return bool({_outer_name(code, root), _gone_over(code, root)} & turns.of_turn(code, loop))
 
 
 def _names(target: ast.expr) -> set[str]:
@@ -161,32 +162,6 @@ def _is_stacked(code: Code, moved: ast.expr) -> bool:
     function = code.function(moved)
     listed = moved.args[0] if moved.args else None
     return function is not None and isinstance(listed, ast.Name) and listed.id in handed.arguments(function)
-
-
-def _is_fetched(code: Code, root: ast.Name) -> bool:
-    """`batch = next(batches)`, in a function that is called every batch."""
-    function = code.function(root)
-    return function is not None and any(
-        isinstance(node, ast.Assign) and _is_next(node.value) and mentions(node.targets[0], {root.id})
-        for node in ast.walk(function)
-        if getattr(node, "lineno", root.lineno) < root.lineno
-    )
-
-
-def _of_turn(loop: Repeated) -> set[str]:
-    """What a loop over batches gets in each turn: by itself or by next(…), and what is taken out of it."""
-    given = (
-        {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)} if isinstance(loop, ast.For) else set()
-    )
-    for node in (one for statement in loop.body for one in ast.walk(statement)):
-        if isinstance(node, ast.Assign) and (_is_next(node.value) or handed.begins_with(node.value, given)):
-            given |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-    return given
-
-
-def _is_next(value: ast.expr) -> bool:
-    """`next(batches)`, `prefetcher.next()`."""
-    return isinstance(value, ast.Call) and last_name(value.func) in ("next", "__next__")
 
 
 def _unchanged(moved: ast.expr) -> ast.expr:
@@ -266,7 +241,7 @@ def _given_to_step(code: Code, name: ast.Name) -> set[str]:
         return set()
     given = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
     for node in function.body:
-        if isinstance(node, ast.Assign) and _is_taken_from(code, node.value, given):
+        if isinstance(node, ast.Assign) and turns.is_taken_from(code, node.value, given):
             given |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return given
 
@@ -275,17 +250,6 @@ def _is_run(code: Code, function: Definition) -> bool:
     """An engine is handed the function, and gives it the batch."""
     why = code.heat(function.body[0]).why
     return len(why) == 1 and why[0].text.endswith("is run by the engine every batch")
-
-
-def _is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
-    """`batch["image"]`, `batch[0]`, or a method that takes the batch apart: `self.parse(batch)`."""
-    if isinstance(value, ast.Tuple):
-        return all(_is_taken_from(code, one, given) for one in value.elts)
-    if isinstance(value, ast.Call):
-        return code.kind(value) == UNKNOWN and any(isinstance(one, ast.Name) and one.id in given for one in value.args)
-    while isinstance(value, ast.Subscript | ast.Attribute):
-        value = value.value
-    return isinstance(value, ast.Name) and value.id in given
 
 
 def _is_kept(code: Code, call: ast.Call, moved: ast.expr) -> bool:

@@ -26,13 +26,27 @@ def _same(code: Code) -> Iterator[list[ast.Call]]:
     """Reads of the same expression in the same function and loop, in order."""
     groups: dict[tuple[object, object, str], list[ast.Call]] = {}
     for call, tensor, _ in syncs.explicit(code):
-        if isinstance(tensor, ast.Name | ast.Attribute | ast.Subscript):
-            key = (code.function(call), next(code.loops(call), None), ast.dump(call))
+        value = _value(tensor)
+        if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
+            key = (code.function(call), next(code.loops(call), None), ast.dump(value))
             groups.setdefault(key, []).append(call)
     for calls in groups.values():
         calls.sort(key=lambda call: (call.lineno, call.col_offset))
         if len(calls) > 1:
             yield calls
+
+
+def _value(tensor: ast.expr) -> ast.expr:
+    """`loss` of `loss.detach()` and `loss.data`: the same numbers, however they are read."""
+    while True:
+        if isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute) and not tensor.args:
+            if tensor.func.attr not in ("detach", "clone"):
+                return tensor
+            tensor = tensor.func.value
+        elif isinstance(tensor, ast.Attribute) and tensor.attr == "data":
+            tensor = tensor.value
+        else:
+            return tensor
 
 
 def _changed_between(code: Code, first: ast.Call, again: ast.Call) -> bool:
@@ -110,7 +124,7 @@ def _found(code: Code, first: ast.Call, again: ast.Call) -> Found:
     plain = not any(
         isinstance(one, ast.IfExp | ast.BoolOp | ast.Lambda | ast.comprehension) for one in _within(code, first)
     )
-    fixable = free and simple and plain
+    fixable = free and simple and plain and ast.dump(first) == ast.dump(again)
     return Found(
         again,
         f"`{syncs.shown(again)}` is read a second time (first in line {first.lineno})",

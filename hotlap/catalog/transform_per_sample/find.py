@@ -51,7 +51,7 @@ def find(code: Code) -> Iterator[Found]:
     yield from _in_steps(code)
     for call in code.all_calls():
         what = _costly(code, call) if per_sample(code, call) else ""
-        if not what or is_kept(code, call) or _inside_costly(code, call):
+        if not what or _is_known(code, call) or _inside_costly(code, call):
             continue
         function = code.function(call)
         if function is None or _is_random(code, call, function):
@@ -62,6 +62,11 @@ def find(code: Code) -> Iterator[Found]:
             "compute it once before training and keep the result in memory or on disk",
             confidence=Confidence.MEDIUM,
         )
+
+
+def _is_known(code: Code, call: ast.Call) -> bool:
+    """The result is kept; a table of modules keeps those, not their results."""
+    return is_kept(code, call) and not _put(code, call.func)
 
 
 def _in_steps(code: Code) -> Iterator[Found]:
@@ -154,7 +159,7 @@ def _source(code: Code, node: ast.expr) -> str:
 
 def _made(code: Code, node: ast.expr) -> bool:
     """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
-    made = [node] if isinstance(node, ast.Call) else set_to(code, node)
+    made = [node] if isinstance(node, ast.Call) else _put(code, node) or set_to(code, node)
     for one in made:
         for name in _parts(code, one):
             if any(word in name for word in _RANDOM_MADE) or _may_be_random(name):
@@ -162,6 +167,19 @@ def _made(code: Code, node: ast.expr) -> bool:
             if name.startswith(_MADE):
                 return True
     return False
+
+
+def _put(code: Code, node: ast.expr) -> list[ast.expr]:
+    """What is put into a table of the object: `self.resamplers[rate] = Resample(rate)`, called as an entry of it."""
+    if not isinstance(node, ast.Subscript):
+        return []
+    name = ast.unparse(node.value)
+    return [
+        one.value
+        for one in code.nodes(ast.Assign)
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
+        if ast.unparse(one.targets[0].value) == name
+    ]
 
 
 def _may_be_random(name: str) -> bool:

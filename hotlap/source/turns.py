@@ -1,0 +1,101 @@
+"""What a turn of a loop over batches gets, or a step is given, and what is taken out of it."""
+
+from __future__ import annotations
+
+import ast
+
+from hotlap.source.code import Code, Repeated, last_name
+from hotlap.source.handed import begins_with
+from hotlap.source.heat import Side
+from hotlap.source.samples import mentions
+from hotlap.source.terms import BATCH, EXTENT, HOST, MODULE, NUMBER, TENSOR, TEXT, UNKNOWN, Term
+
+
+def of_turn(code: Code, loop: Repeated) -> set[str]:
+    """What a loop over batches gets in each turn: by itself or by next(…), and what is taken out of it."""
+    given = names_of(loop.target) if isinstance(loop, ast.For) else set()
+    counts = isinstance(loop, ast.While) or (isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range")
+    draws = counts and code.heat(loop.body[0]).side is Side.TRAIN
+    for node in (one for statement in loop.body for one in ast.walk(statement)):
+        if isinstance(node, ast.Assign) and (
+            is_next(node.value)
+            or begins_with(node.value, given)
+            or _is_unpacked(code, node.value, given)
+            or (draws and _is_drawn(code, node.value))
+        ):
+            given |= {name for target in node.targets for name in names_of(target)}
+    return given
+
+
+def names_of(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def is_next(value: ast.expr) -> bool:
+    """`next(batches)`, `prefetcher.next()`."""
+    return isinstance(value, ast.Call) and last_name(value.func) in ("next", "__next__")
+
+
+def is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
+    """`batch["image"]`, `batch[0]`, or a method that takes the batch apart: `self.parse(batch)`."""
+    if isinstance(value, ast.Tuple):
+        return all(is_taken_from(code, one, given) for one in value.elts)
+    if isinstance(value, ast.Call):
+        return code.kind(value) == UNKNOWN and _is_handed(value, given)
+    return begins_with(value, given)
+
+
+def _is_unpacked(code: Code, value: ast.expr, given: set[str]) -> bool:
+    """`unpack(batch)`: a function, no model, takes the batch apart and leaves it where it is."""
+    if not isinstance(value, ast.Call) or not _is_handed(value, given) or not _may_be_on_host(code.term(value)):
+        return False
+    if code.callee_kind(value) == MODULE or not isinstance(value.func, ast.Name | ast.Attribute):
+        return False
+    name = code.full_name(value.func)
+    return bool(name) or bool(code.project.targets(code.asked(value.func), code.path))
+
+
+def _is_drawn(code: Code, value: ast.expr) -> bool:
+    """`get_batch("train")`, `buffer.sample(32)` in a training loop that counts: no tensor goes in, data comes out."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name | ast.Attribute):
+        return False
+    if code.term(value) != UNKNOWN or last_name(value.func)[:1].isupper() or code.callee_kind(value) != UNKNOWN:
+        return False
+    receiver = code.kind(value.func.value) if isinstance(value.func, ast.Attribute) else UNKNOWN
+    given = [*value.args, *(word.value for word in value.keywords)]
+    plain = all(isinstance(one, ast.Constant) or code.kind(one) in (NUMBER, EXTENT, TEXT) for one in given)
+    return plain and bool(given) and receiver not in (TENSOR, MODULE) and not code.full_name(value.func)
+
+
+def _may_be_on_host(term: Term) -> bool:
+    if isinstance(term, tuple):
+        return term[0] in ("tuple", "list", "dict", "join") and all(map(_may_be_on_host, term[1:]))
+    return term not in (TENSOR, MODULE)
+
+
+def _is_handed(call: ast.Call, given: set[str]) -> bool:
+    return any(begins_with(one, given) for one in call.args)
+
+
+def is_of_mixture(code: Code, node: ast.expr) -> bool:
+    """`for x in batch`, of a batch of which some parts are on the host for certain: the others are no further."""
+    if not isinstance(node, ast.Name):
+        return False
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.stmt):
+            return False
+        for part in getattr(outer, "generators", ()):
+            if isinstance(part.target, ast.Name) and part.target.id == node.id:
+                held = code.term(part.iter)
+                return isinstance(held, tuple) and held[0] == "tuple" and bool({HOST, BATCH} & set(held[1:]))
+    return False
+
+
+def is_fetched(code: Code, root: ast.Name) -> bool:
+    """`batch = next(batches)`, in a function that is called every batch."""
+    function = code.function(root)
+    return function is not None and any(
+        isinstance(node, ast.Assign) and is_next(node.value) and mentions(node.targets[0], {root.id})
+        for node in ast.walk(function)
+        if getattr(node, "lineno", root.lineno) < root.lineno
+    )
