@@ -39,6 +39,7 @@ from recurrent_cases import Case, Place, Point, grid, measured, quick, spread, w
 from hotlap.engine.nn import candidates, choosing, cuda_walk, measuring
 from hotlap.engine.nn.geometry import Variant, layout
 
+ROWS = {"fma": candidates.FMA_ROWS, "mma": candidates.MMA_ROWS, "tile": candidates.TILE_ROWS}
 HEAD = (
     f"{'shape':28} {'cuDNN ms':>8} {'ours ms':>8} {'faster':>7} {'floor':>6} {'error':>6} {'memory':>6}  "
     "what the layer chose (the best of ours beside cuDNN when it chose)"
@@ -199,7 +200,7 @@ def every_variant(point: Point) -> list[Variant]:
     """All that fit, whatever their estimate; Triton's with several numbers of warps."""
     cuda = [
         Variant("cuda", product, rows, cluster, blocks, finer)
-        for product, all_rows in (("fma", candidates.FMA_ROWS), ("mma", candidates.MMA_ROWS))
+        for product, all_rows in ROWS.items()
         for rows in all_rows
         for cluster in candidates.CLUSTERS
         for blocks, finer in ((1, 1), (2, 1), (1, 2))

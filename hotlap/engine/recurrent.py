@@ -132,14 +132,32 @@ def is_flat(layer: nn.RNNBase) -> bool:
 
 
 def fast_layers(model: nn.Module, device: torch.device, batch_size: int, steps: int) -> list[str]:
-    """Flat weights on CUDA; on a CPU the faster of torch's layers and the engine's, measured. Says what was done.
+    """On CUDA flat weights and the kernels of hotlap.engine.nn, which measure each shape when they first meet it; on a
+    CPU the faster of torch's layers and the engine's, measured now. Says what was done.
 
     Call it once the model is on its device, before the optimizer is made.
     """
-    if device.type == "cuda":
-        moved = flatten(model)
-        return [f"weights of {moved} recurrent layers moved into one piece each"] if moved else []
-    return use_faster_layers(model, batch_size, steps)
+    if device.type != "cuda":
+        return use_faster_layers(model, batch_size, steps)
+    moved, swapped = flatten(model), use_kernels(model)
+    lines = [f"weights of {moved} recurrent layers moved into one piece each"] if moved else []
+    if swapped:
+        lines.append(f"{swapped} recurrent layers by cuDNN or the engine's kernels, whichever is faster for a shape")
+    return lines
+
+
+def use_kernels(model: nn.Module) -> int:
+    """Lets every plain nn.LSTM and nn.GRU of the model be run by hotlap.engine.nn; parameters and names stay.
+
+    A shape is measured at its first call, unless that is within a capture: the trainer rehearses a step before.
+    """
+    from hotlap.engine.nn import GRU, LSTM
+
+    ours: dict[type[nn.Module], type[nn.RNNBase]] = {nn.LSTM: LSTM, nn.GRU: GRU}
+    chosen = [one for one in recurrent_layers(model) if type(one) in ours and not one.proj_size]
+    for layer in chosen:
+        layer.__class__ = ours[type(layer)]
+    return len(chosen)
 
 
 def flatten(model: nn.Module) -> int:

@@ -19,7 +19,11 @@ VARIANTS = [
     ("cuda:fma:r1:c1:b1", 10), ("cuda:fma:r4:c1:b1", 64), ("cuda:fma:r2:c1:b1:k2", 16), ("cuda:fma:r3:c4:b1", 128),
     ("cuda:fma:r2:c8:b1", 256), ("cuda:fma:r4:c8:b1", 256), ("cuda:mma:r8:c1:b1", 16), ("cuda:mma:r32:c1:b1", 64),
     ("cuda:mma:r16:c2:b1", 128), ("cuda:mma:r8:c4:b1", 100), ("cuda:mma:r16:c8:b1", 256), ("cuda:mma:r8:c1:b2", 64),
-    ("triton:fma:r2:w4", 16), ("triton:dot:r16:w4", 64),
+    ("cuda:tile:r4:c1:b1", 64), ("cuda:tile:r4:c1:b1:k2", 64), ("cuda:tile:r8:c1:b1", 64),
+    ("cuda:tile:r8:c1:b1:k2", 50), ("cuda:tile:r16:c1:b1:k2", 64), ("cuda:tile:r4:c1:b1", 10),
+    ("cuda:tile:r8:c1:b1:k2", 16), ("cuda:tile:r8:c2:b1", 128), ("cuda:tile:r8:c4:b1", 128),
+    ("cuda:tile:r4:c2:b1", 100), ("cuda:tile:r16:c4:b1", 128), ("cuda:tile:r8:c4:b1:s1", 128),
+    ("cuda:tile:r4:c2:b1:s1", 100), ("triton:fma:r2:w4", 16), ("triton:dot:r16:w4", 64),
 ]  # fmt: skip
 
 
@@ -32,6 +36,10 @@ def own_memory(monkeypatch, tmp_path):
     yield
     choosing.forget()
     hotlap.disable()
+
+
+def rounds(variant):
+    return ":mma:" in variant or ":tile:" in variant
 
 
 def on_gpu(hx):
@@ -49,7 +57,7 @@ def case(kind, hidden, batch, given=True, **options):
 @pytest.mark.parametrize(("variant", "hidden"), VARIANTS)
 def test_every_kernel_computes_what_torch_does(kind, variant, hidden):
     for exact in (False, True):
-        if exact and ":mma:" in variant:
+        if exact and rounds(variant):
             continue
         layer, reference, x, hx = case(kind, hidden, 37)
         layer.precision = "ieee" if exact else "tf32"
@@ -60,7 +68,7 @@ def test_every_kernel_computes_what_torch_does(kind, variant, hidden):
 
 
 @kinds
-@pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1"])
+@pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1", "cuda:tile:r4:c1:b1"])
 @pytest.mark.parametrize(("features", "hidden"), [(1, 64), (8, 64), (9, 64), (17, 16), (64, 10)])
 def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, variant, features, hidden):
     """Through two layers, the second with as many features as the first has units, and a batch that comes first."""
@@ -68,7 +76,7 @@ def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, varian
     layer, reference = pair(kind, features, hidden, num_layers=2, batch_first=True)
     x = torch.randn(33, 21, features, device="cuda")
     for precision, tolerance in (("tf32", TF32), ("ieee", EXACT)):
-        if precision == "ieee" and ":mma:" in variant:
+        if precision == "ieee" and rounds(variant):
             continue
         layer.precision = precision
         assert_alike(kind, variant, layer.cuda(), reference, x, None, tolerance)
@@ -106,7 +114,7 @@ def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
 
 
 @kinds
-@pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1"])
+@pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1", "cuda:tile:r4:c1:b1"])
 def test_twice_the_same_input_gives_the_same_bits(kind, variant):
     layer, _, x, hx = case(kind, 64, 50, num_layers=2)
     with choosing.forced(variant):

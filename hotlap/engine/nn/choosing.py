@@ -25,7 +25,7 @@ from hotlap.engine.nn.geometry import parse
 
 log = logging.getLogger("hotlap.engine.nn")
 CUDNN = "cudnn"
-CHOOSERS = ("candidates.py", "geometry.py", "probe.py", "agreement.py")
+CHOOSERS = ("candidates.py", "geometry.py", "probe.py", "agreement.py", "measuring.py")
 MEASURED_AT_MOST = 64  # shapes a process; data whose length changes with every batch would be measured for ever
 
 

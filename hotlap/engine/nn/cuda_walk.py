@@ -1,4 +1,4 @@
-"""The kernels of kernels.cu and sums.cu: what they are given, and how they are compiled at run time for a layer."""
+"""The kernels of the .cu files: what they are given, and how they are compiled at run time for a layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from hotlap.engine.nn.driver import Kernel
 from hotlap.engine.nn.geometry import Layout, Variant, layout
 
 HERE = Path(__file__).parent
-SOURCES = ("device.cu", "kernels.cu", "forward.cu", "backward.cu", "sums.cu")
+SOURCES = (
+    "device.cu", "walk.cu", "kernels.cu", "forward.cu", "backward.cu",
+    "tiles.cu", "tiles_forward.cu", "tiles_backward.cu", "sums.cu",
+)  # fmt: skip
 NAMES = {False: "rnn_forward", True: "rnn_backward"}
 # `struct Walk` and `struct Sums`, in their order
 Fields = tuple[list[str], list[str], list[str]]  # pointers, long longs, ints
@@ -51,7 +54,7 @@ class Adder:
 
     @property
     def defines(self) -> tuple[str, ...]:
-        return (f"-DTHREADS={self.threads}", "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=0", "-DSUMS=1")
+        return (f"-DTHREADS={self.threads}", "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=0", "-DSUMS=1", "-DSIGNALS=0")
 
 
 Laid = Layout | Adder
@@ -78,7 +81,10 @@ def source(found: Laid | None = None) -> str:
 def files(found: Laid) -> tuple[str, ...]:
     if isinstance(found, Adder):
         return "device.cu", "sums.cu"
-    return "device.cu", "kernels.cu", "backward.cu" if found.backward else "forward.cu"
+    way = "backward.cu" if found.backward else "forward.cu"
+    if found.variant.product == "tile":
+        return "device.cu", "walk.cu", "tiles.cu", f"tiles_{way}"
+    return "device.cu", "walk.cu", "kernels.cu", way
 
 
 def stream_of(device: int) -> int:

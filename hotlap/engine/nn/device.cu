@@ -44,6 +44,58 @@ __device__ __forceinline__ void put_everywhere(float* address, float value) {
   *address = value;
 #endif
 }
+__device__ __forceinline__ void put_four_everywhere(float* address, float4 value) {
+#if CLUSTER > 1
+  u32 here = (u32)__cvta_generic_to_shared(address);
+#pragma unroll
+  for (int rank = 0; rank < CLUSTER; ++rank) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(there), "f"(value.x), "f"(value.y),
+                 "f"(value.z), "f"(value.w) : "memory");
+  }
+#else
+  *(float4*)address = value;
+#endif
+}
+// What the blocks of a cluster send each other without a barrier: bytes are counted where they arrive, and waited for
+// there. A barrier of the cluster would wait until all that was written to global memory has arrived, too.
+#if SIGNALS
+__device__ __forceinline__ u32 there_of(const void* address, int rank) {
+  u32 here = (u32)__cvta_generic_to_shared(address), there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  return there;
+}
+__device__ __forceinline__ void signal_begin(unsigned long long* signal) {
+  u32 here = (u32)__cvta_generic_to_shared(signal);
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(here) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void signal_expect(unsigned long long* signal, int bytes) {
+  u32 here = (u32)__cvta_generic_to_shared(signal);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(here), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void signal_wait(unsigned long long* signal, int parity) {
+  u32 here = (u32)__cvta_generic_to_shared(signal), done = 0;
+  while (done == 0)
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(here), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void send_everywhere(float* address, float value, unsigned long long* signal) {
+#pragma unroll
+  for (int rank = 0; rank < CLUSTER; ++rank)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+                     there_of(address, rank)), "f"(value), "r"(there_of(signal, rank)) : "memory");
+}
+__device__ __forceinline__ void send_four_everywhere(float* address, float4 value, unsigned long long* signal) {
+#pragma unroll
+  for (int rank = 0; rank < CLUSTER; ++rank)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(
+                     there_of(address, rank)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w),
+                 "r"(there_of(signal, rank)) : "memory");
+}
+#endif
+__device__ __forceinline__ float from_lane_across(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
 __device__ __forceinline__ float to_tf32(float value) {
   u32 bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
@@ -58,20 +110,29 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const float (&a)[4], f
 __device__ __forceinline__ void fetch(const float* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
+// One special-function instruction each, with errors of some 1e-7; infinities and NaN go through.
+__device__ __forceinline__ float power_of_two(float x) {
+  float value;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+__device__ __forceinline__ float inverse(float x) {
+  float value;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
 __device__ __forceinline__ float sigmoid(float x) {
 #if EXACT
   return 1.0f / (1.0f + expf(-x));
 #else
-  return __fdividef(1.0f, 1.0f + __expf(-x));
+  return inverse(1.0f + power_of_two(-1.44269504f * x));
 #endif
 }
 __device__ __forceinline__ float tangent(float x) {
 #if EXACT
   return tanhf(x);
 #else
-  float e = __expf(2.0f * fminf(x, 40.0f));  // keeps NaN: fminf alone would not
-  float value = 1.0f - __fdividef(2.0f, 1.0f + e);
-  return x != x ? x : value;
+  return 1.0f - 2.0f * inverse(1.0f + power_of_two(2.88539008f * x));
 #endif
 }
 #if CLUSTER > 1

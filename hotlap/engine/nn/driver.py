@@ -13,7 +13,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, c_char_p, c_int, c_uint, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from hotlap.engine.nn.nvrtc import NoCompiler
 
 DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+REPORTED = {"registers": 4, "local_bytes": 3}  # CU_FUNC_ATTRIBUTE_NUM_REGS, …_LOCAL_SIZE_BYTES
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDeviceGet": (POINTER(c_int), c_int),
@@ -33,6 +34,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
 }
@@ -119,3 +122,21 @@ class Kernel:
             adopt(self._device)
         with current(self._device):
             call("cuLaunchKernel", self._function, *shape)
+
+    def resources(self, threads: int) -> dict[str, int]:
+        """Registers and local memory of a thread, shared memory of a block of so many, and blocks a multiprocessor has
+        room for.
+        """
+        found, value = {"shared_bytes": self._shared}, c_int()
+        with current(self._device):
+            for name, number in REPORTED.items():
+                call("cuFuncGetAttribute", ctypes.byref(value), number, self._function)
+                found[name] = value.value
+            call(
+                "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                ctypes.byref(value),
+                self._function,
+                threads,
+                self._shared,
+            )
+        return {**found, "blocks_at_once": value.value}

@@ -40,23 +40,6 @@ struct FromInputs {
 #endif
 };
 
-// New c and h of one element, and what backward needs of it.
-__device__ __forceinline__ void pointwise(
-    const float (&a)[GATES], const float (&recurrent)[GATES], float bias, float& c, float& h, float (&keeping)[KEPT]) {
-#if LSTM
-  float i = sigmoid(a[0] + recurrent[0]), f = sigmoid(a[1] + recurrent[1]);
-  float g = tangent(a[2] + recurrent[2]), o = sigmoid(a[3] + recurrent[3]);
-  c = f * c + i * g;
-  h = o * tangent(c);
-  keeping[0] = i, keeping[1] = f, keeping[2] = g, keeping[3] = o, keeping[4] = c;
-#else
-  float r = sigmoid(a[0] + recurrent[0]), z = sigmoid(a[1] + recurrent[1]);
-  float of_h = recurrent[2] + bias, n = tangent(a[2] + r * of_h);
-  h = n + z * (h - n);
-  keeping[0] = r, keeping[1] = z, keeping[2] = n, keeping[3] = of_h;
-#endif
-}
-
 __device__ __forceinline__ void store(
     const Walk& walk, const Element& one, long long t, float h, const float (&keeping)[KEPT]) {
   if (!one.real) return;
@@ -121,14 +104,15 @@ KERNEL rnn_forward(const Walk walk) {
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
       if (!one[e].used) continue;
-      float a[GATES], recurrent[GATES];
+      float s[4];
 #pragma unroll
       for (int g = 0; g < GATES; ++g) {
-        recurrent[g] = summed(part, one[e].row, g * UNITS + one[e].local);
-        a[g] = x[e][g] + bias[e % BIASES][g];
+        float recurrent = summed(part, one[e].row, g * UNITS + one[e].local), a = x[e][g] + bias[e % BIASES][g];
+        if (LSTM || g < 2) s[g] = a + recurrent;
+        else s[2] = recurrent + bias[e % BIASES][3], s[3] = a;
       }
       if (!LATE) from_inputs(walk, one[e], e, step + 1, x[e]);
-      pointwise(a, recurrent, bias[e % BIASES][3], c[e], h[e], keeping[e]);
+      pointwise(s, c[e], h[e], keeping[e]);
       float* place = in + (next * ROWS + one[e].row) * IN_STRIDE + one[e].unit;
       put_everywhere(place, one[e].real ? rounded(h[e]) : 0.0f);
       if (!LATE) store(walk, one[e], t, h[e], keeping[e]);

@@ -1,7 +1,8 @@
 """Which way of walking a layer: its name, and how its work is laid out on a multiprocessor.
 
 `cuda:fma:r2:c1` walks two batch rows with plain FMAs in one thread block; `cuda:mma:r16:c4` sixteen with TF32 tensor
-cores in a cluster of four; `triton:dot:r32` and `triton:fma:r2` are the kernels for where CUDA C++ cannot be compiled;
+cores in a cluster of four; `cuda:tile:r4:c1` four with tensor cores that leave all gates of a unit in one thread;
+`triton:dot:r32` and `triton:fma:r2` are the kernels for where CUDA C++ cannot be compiled;
 `torch` is the same algorithm in plain torch, for any device and dtype.
 """
 
@@ -17,17 +18,19 @@ SHARED_AT_MOST = 227 * 1024
 AHEAD = 4
 SUMS_AT_MOST = 16  # of the recurrent weights' gradient, in registers of one thread
 WALKED_AT_MOST = 16  # features that a walk multiplies itself, with weights or sums of weights in registers
+TILE_REGISTERS, WITHOUT_FEATURES = 280, 320  # by the estimate below; more would spill in every step
 WALKED_EASILY, REGISTERS_WITH_MANY = 8, 176  # more features only in small layers, whose threads hold little else
 
 
 @dataclass(frozen=True)
 class Variant:
     engine: str  # cuda, triton or torch
-    product: str = "fma"  # fma, mma (cuda) or dot (triton)
+    product: str = "fma"  # fma, mma, tile (cuda) or dot (triton)
     rows: int = 1  # batch rows that walk together
     cluster: int = 1
     blocks: int = 1  # thread blocks that share a multiprocessor (cuda); warps (triton)
-    finer: int = 1  # at least so many times the threads, each with a smaller part of the reduction (fma)
+    finer: int = 1  # at least so many times the threads, each with a smaller part of the reduction (fma, tile)
+    signals: bool = False  # blocks of a cluster count bytes instead of meeting at a barrier (tile)
 
     def __str__(self) -> str:
         if self.engine == "torch":
@@ -35,7 +38,8 @@ class Variant:
         if self.engine == "triton":
             return f"triton:{self.product}:r{self.rows}:w{self.blocks}"
         finer = f":k{self.finer}" if self.finer > 1 else ""
-        return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}"
+        signals = ":s1" if self.signals else ""
+        return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}{signals}"
 
 
 @cache
@@ -44,17 +48,19 @@ def parse(text: str) -> Variant:
     engine, *rest = text.split(":")
     if engine == "torch" and not rest:
         return Variant("torch")
-    products = {"cuda": ("fma", "mma"), "triton": ("fma", "dot")}.get(engine, ())
+    products = {"cuda": ("fma", "mma", "tile"), "triton": ("fma", "dot")}.get(engine, ())
     if not rest or rest[0] not in products or not all(one[1:].isdecimal() for one in rest[1:]):
         raise ValueError(f"{text!r} is no variant; one is cuda:fma:r2:c1:b1")
     numbers = {one[0]: int(one[1:]) for one in rest[1:]}
     blocks = numbers.get("b", 1) if engine == "cuda" else numbers.get("w", 4)
-    return Variant(engine, rest[0], numbers.get("r", 1), numbers.get("c", 1), blocks, numbers.get("k", 1))
+    return Variant(
+        engine, rest[0], numbers.get("r", 1), numbers.get("c", 1), blocks, numbers.get("k", 1), "s" in numbers
+    )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One CUDA kernel: what kernels.cu is compiled with."""
+    """One CUDA kernel: what kernels.cu or tiles.cu is compiled with."""
 
     lstm: bool
     backward: bool
@@ -70,6 +76,8 @@ class Layout:
 
     @property
     def shared_bytes(self) -> int:
+        if self.variant.product == "tile":
+            return 4 * self._tile_floats()
         gates = 4 if self.lstm else 3
         units = self.padded // self.variant.cluster
         depth, columns = (gates * self.padded, units) if self.backward else (self.padded, gates * units)
@@ -77,13 +85,20 @@ class Layout:
         more = 2 * self.features + self.summed * self.padded
         return 4 * self.variant.rows * (buffers * (depth + 4) + self.split * (columns + 4) + more)
 
+    def _tile_floats(self) -> int:
+        """Two copies of the state, rows apart as tiles.cu says, and what warps exchange."""
+        rows, depth = self.variant.rows, 4 * self.padded if self.backward else self.padded
+        apart = depth + ((24 if depth % 32 else 8) if rows == 4 else (0 if depth % 32 else 16))
+        exchanged = self.padded // self.variant.cluster * rows if self.backward and self.split > 1 else 0
+        return 2 * (rows * apart + (0 if rows == 4 else 4 * rows)) + exchanged + 4 * self.variant.signals
+
     @property
     def defines(self) -> tuple[str, ...]:
         values = {
             "LSTM": self.lstm, "BACKWARD": self.backward, "MMA": self.variant.product == "mma", "EXACT": self.exact,
             "HIDDEN": self.hidden, "PADDED": self.padded, "CLUSTER": self.variant.cluster, "ROWS": self.variant.rows,
             "SPLIT": self.split, "TILES": self.tiles, "THREADS": self.threads, "BLOCKS": self.variant.blocks,
-            "AHEAD": AHEAD, "FEATURES": self.features, "SUMMED": self.summed,
+            "AHEAD": AHEAD, "SIGNALS": self.variant.signals, "FEATURES": self.features, "SUMMED": self.summed,
         }  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
@@ -95,12 +110,14 @@ class Layout:
 def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool, features: int = 0) -> Layout | None:
     """How this variant's kernel is laid out, or None where it does not fit on the chip; `features` of its inputs."""
     gates = 4 if kind == "lstm" else 3
-    step = (16 if variant.product == "mma" else 4) * variant.cluster
+    step = (4 if variant.product == "fma" else 16) * variant.cluster
     padded = -(-hidden // step) * step
     units = padded // variant.cluster
     depth, columns = (gates * padded, units) if backward else (padded, gates * units)
-    find = _tiled if variant.product == "mma" else _columns
-    found = find(depth, columns, variant)
+    if variant.product == "tile":
+        found = None if exact else _in_tiles(gates, padded, variant)
+    else:
+        found = (_tiled if variant.product == "mma" else _columns)(depth, columns, variant)
     if found is None or (variant.product == "mma" and variant.rows % 8):
         return None
     split, tiles, threads = found
@@ -121,13 +138,15 @@ def _sums_at_most(gates: int, padded: int, threads: int, variant: Variant) -> bo
 
 def _fits(one: Layout) -> bool:
     blocks = one.variant.blocks
+    if one.variant.product == "tile" and _tile_registers(replace(one, features=0)) > WITHOUT_FEATURES:
+        return False
     return one.shared_bytes * blocks <= SHARED_AT_MOST and one.threads * blocks <= 1024
 
 
 def _walks(one: Layout) -> bool:
     """Whether its features have room beside all else."""
-    most = _registers_at_most(one)
-    if one.features > WALKED_EASILY:
+    most = TILE_REGISTERS if one.variant.product == "tile" else _registers_at_most(one)
+    if one.features > WALKED_EASILY and one.variant.product != "tile":
         most = min(most, REGISTERS_WITH_MANY)
     return 0 < one.features <= WALKED_AT_MOST and _fits(one) and _registers(one) <= most
 
@@ -140,6 +159,8 @@ def _registers_at_most(one: Layout) -> int:
 def _registers(one: Layout) -> int:
     """About how many a thread needs."""
     gates, units = 4 if one.lstm else 3, one.padded // one.variant.cluster
+    if one.variant.product == "tile":
+        return _tile_registers(one)
     depth = (gates * one.padded if one.backward else one.padded) // one.split
     weights = one.tiles * depth // 8 * 4 if one.variant.product == "mma" else depth
     each = -(-units * one.variant.rows // one.threads)
@@ -182,3 +203,25 @@ def _tiled(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] |
         return None
     _, split, tiles, warps = min(found)
     return split, tiles, warps * 32
+
+
+def _in_tiles(gates: int, padded: int, variant: Variant) -> tuple[int, int, int] | None:
+    """Tensor cores, a unit's gates in one thread: a warp for 16 units, or two with half of the weights each."""
+    if (variant.rows != 4 and variant.rows % 8) or (variant.signals and variant.cluster == 1):
+        return None
+    found = []
+    for split in (1, 2):
+        threads = padded // variant.cluster // 16 * 32 * split
+        if threads <= THREADS_AT_MOST and gates * padded // 2 // split <= room(threads, variant.blocks):
+            found.append((split, 1, threads))
+    return found[variant.finer - 1] if 0 < variant.finer <= len(found) else None
+
+
+def _tile_registers(one: Layout) -> int:
+    """Fitted to what the compiler reports for sm_90: up to 280 by this estimate it spills a few at most."""
+    gates, split = 4 if one.lstm else 3, one.split
+    each = 2 // split * max(1, one.variant.rows // 4)
+    steps, weights = -(-one.features // 8), gates * one.padded // 2 // split
+    if one.backward:
+        return 50 + weights + 32 * each + (4 * gates + 18) * steps
+    return 56 + weights + 16 * each + 16 // split * steps

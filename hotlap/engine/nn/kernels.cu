@@ -4,7 +4,7 @@
 // barrier, the pointwise part (gates, new state), and a barrier across the cluster, whose blocks each own UNITS hidden
 // units and write what they make into the shared memory of all the others.
 //
-// Compiled behind device.cu, once per shape; all of these are defined outside:
+// Compiled behind device.cu and walk.cu, once per shape; all of these are defined outside:
 //   LSTM (1: LSTM, 0: GRU)  BACKWARD (0, 1)  MMA (1: TF32 tensor cores, 0: FMA)  EXACT (accurate tanh and exp)
 //   HIDDEN  PADDED  CLUSTER  ROWS  SPLIT (parts of the reduction)  TILES (tiles of 16 columns a warp)  THREADS
 //   BLOCKS (thread blocks that share a multiprocessor)  AHEAD (steps that reads are announced to the L2 cache ahead)
@@ -12,8 +12,6 @@
 //   SUMMED (1: backward sums the gradient of the recurrent weights itself; FMA, no cluster)
 // forward.cu and backward.cu follow; sums.cu adds up what backward left in parts.
 
-#define GATES (LSTM ? 4 : 3)
-#define UNITS (PADDED / CLUSTER)
 #define COLUMNS (BACKWARD ? UNITS : GATES * UNITS)
 #define DEPTH (BACKWARD ? GATES * PADDED : PADDED)
 #define BUFFERS (CLUSTER > 1 ? 2 : 1)
@@ -24,32 +22,6 @@
 #define BIASES (THREADS % UNITS == 0 ? 1 : EACH)  // 1: all elements of a thread are of one unit and share its biases
 #define LOCAL_DEPTH (DEPTH / SPLIT)
 #define LATE (CLUSTER > 1 && EACH <= 2)  // global memory is touched after arriving at the barrier, if registers suffice
-
-#define KEPT (LSTM ? 5 : 4)          // LSTM: i f g o c; GRU: r z n and the state's part of n
-
-struct Walk {
-  const float* x;          // inputs; FEATURES 0: their products with weight_ih, for forward only, perhaps in `kept`
-  const float* weight_ih;  // forward
-  const float* weight;
-  const float* bias_ih;
-  const float* bias_hh;
-  const float* h0;
-  const float* c0;
-  float* y;
-  float* kept;             // steps × batch × KEPT × HIDDEN: what backward begins with; 0: nothing goes backward
-  float* h_n;
-  float* c_n;
-  const float* dy;
-  const float* dh_n;
-  const float* dc_n;
-  float* dgates;           // steps × batch rows of 4 × HIDDEN (GRU: r, z, n of x, n of h); may be `kept`
-  float* dh0;
-  float* dc0;
-  float* parts;            // of each cluster: gradients of biases, then of weight_ih by feature, each 4 × HIDDEN
-  float* of_states;        // SUMMED: of each cluster, the gradient of weight_hh
-  long long x_step, x_row, y_row, dy_step, dy_row;
-  int steps, batch, reverse, dgates_row;
-};
 
 // The weight that column `column` of this block multiplies input `depth` with.
 __device__ __forceinline__ float weight_at(const Walk& walk, int rank, int column, int depth) {
@@ -164,10 +136,6 @@ struct Element {
     real = used && unit < HIDDEN && sample < batch;
   }
 };
-
-__device__ __forceinline__ float or_zero(const float* values, long long index, bool real) {
-  return real && values != 0 ? values[index] : 0.0f;
-}
 
 #if FEATURES
 // The inputs of this block's rows: read a step before they are put into shared memory, where two steps have their place.

@@ -1,7 +1,9 @@
 """Times cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
 
 It takes some ten milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. The memory
-of one more layer is needed while it runs. A variant that does not compute what torch.nn does is not timed.
+of one more layer is needed while it runs. A variant that does not compute what torch.nn does is not timed. Where the
+host is slower than the device, ours take the same time, and in a CUDA graph they do not: then the device's time
+decides among them.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ import importlib
 import logging
 import math
 import statistics
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +34,8 @@ log = logging.getLogger("hotlap.engine.nn")
 SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may win
 LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
 HOPELESS = 1.5  # times the best when screened: not measured again
-FINALISTS = 2  # of ours, beside cuDNN
+ALIKE = 1.3  # times the best of ours when screened: the device's time decides
+HELD_BACK = 4_000_000  # cycles, some 2 ms, in which the host gives the device all that is timed
 
 
 def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]:
@@ -40,6 +45,7 @@ def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]
         torch.inference_mode(False),
         torch.set_grad_enabled(key.backward),
         torch.autocast("cuda", enabled=False),
+        _syncs_allowed(),
     ):
         try:
             layer, x, dy = made(key, f"cuda:{device}")
@@ -50,6 +56,22 @@ def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]
         except torch.cuda.OutOfMemoryError:
             log.debug("too little memory to measure %s: cuDNN is used", key.text)
             return {}
+
+
+@contextmanager
+def _syncs_allowed() -> Iterator[None]:
+    """Also where the first call is a rehearsal of a capture, in which a program's host syncs are errors."""
+    before = torch.cuda.get_sync_debug_mode()
+    if before == 0:
+        yield
+        return
+    with warnings.catch_warnings():  # it says once that it is a prototype
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode(0)
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
@@ -83,10 +105,13 @@ def _loads(variant: Variant, sizes: Sizes, device: int) -> bool:
 
 
 def interleaved(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """All are screened; the median of several rounds, by turns, of those that may win. What fails is left out."""
+    """All are screened; the median of several rounds, by turns, of cuDNN and the best of ours. What fails, and what is
+    alike but slower on the device, is left out.
+    """
     found = _screened(runs)
-    best = min(found.values(), default=0.0)
-    ours = sorted((one for one in found if one != "cudnn"), key=lambda one: found[one])[:FINALISTS]
+    best, slower = min(found.values(), default=0.0), _alike(runs, found)[1:]
+    found = {name: took for name, took in found.items() if name not in slower}
+    ours = sorted((one for one in found if one != "cudnn"), key=lambda one: found[one])[:1]
     left = [one for one in ("cudnn", *ours) if found.get(one, math.inf) <= min(HOPELESS * best, LONG)]
     if len(left) < 2:
         return found
@@ -95,6 +120,17 @@ def interleaved(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
         for name in left if turn % 2 == 0 else reversed(left):
             clocked[name].append(_timed(runs[name]))
     return {**found, **{name: statistics.median(times) for name, times in clocked.items()}}
+
+
+def _alike(runs: dict[str, Callable[[], Any]], found: dict[str, float]) -> list[str]:
+    """Those of ours that are about as fast as the best of them, the fastest on the device first."""
+    ours = {name: took for name, took in found.items() if name != "cudnn"}
+    alike = [name for name, took in ours.items() if took <= min(ALIKE * min(ours.values()), LONG)]
+    if len(alike) < 2:
+        return alike
+    times = {name: min(_on_device(runs[name]) for _ in range(SCREENED + 1)) for name in alike}
+    log.debug("on the device: %s", ", ".join(f"{name} {1e3 * took:.0f} µs" for name, took in times.items()))
+    return sorted(alike, key=lambda name: times[name])
 
 
 def _screened(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -112,9 +148,17 @@ def _screened(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return found
 
 
-def _timed(run: Callable[[], Any]) -> float:
+def _on_device(run: Callable[[], Any]) -> float:
+    """Without the host's time, which passes while the device is held back."""
+    return _timed(run, HELD_BACK)
+
+
+def _timed(run: Callable[[], Any], held_back: int = 0) -> float:
     event: Any = torch.cuda.Event
     begin, end = event(enable_timing=True), event(enable_timing=True)
+    if held_back:
+        hold: Any = torch.cuda._sleep
+        hold(held_back)
     begin.record()
     run()
     end.record()

@@ -40,11 +40,12 @@ extern "C" void run(const Given* given, int clusters, int floats, int round_to_t
     }
     for (int left = kThreads; left > 0;) {
       left = 0;
-      for (current = 0; current < kThreads; ++current)
-        if (!fibers[current].done) {
-          swapcontext(&scheduler, &fibers[current].context);
-          left += !fibers[current].done;
-        }
+      for (int turn = 0; turn < kThreads; ++turn) {
+        current = cluster % 2 ? kThreads - 1 - turn : turn;  // what depends on the order shows in the second cluster
+        if (fibers[current].done) continue;
+        swapcontext(&scheduler, &fibers[current].context);
+        left += !fibers[current].done;
+      }
     }
   }
   free(stacks);

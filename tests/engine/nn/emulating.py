@@ -45,6 +45,10 @@ class Kernel:
         floats = self.found.shared_bytes // 4
         library(self.found).run(ctypes.c_char_p(given), blocks // cluster, floats, int(self.rounded))
 
+    def resources(self, threads):
+        assert threads == self.found.threads
+        return {"shared_bytes": self.found.shared_bytes}
+
 
 def on_cpu(monkeypatch, round_to_tf32=False):
     """All kernels of this test run here."""

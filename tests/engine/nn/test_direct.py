@@ -17,6 +17,7 @@ from tests.engine.nn.compared import KINDS, assert_alike, outcome, pair, states
 pytestmark = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, reason="needs a C++ compiler")
 kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
 BY, IN_CLUSTERS = "cuda:fma:r2:c1:b1", "cuda:fma:r3:c2:b1"  # the second leaves the recurrent weights to a large product
+IN_TILES = "cuda:tile:r4:c1:b1:k2"
 HIDDEN, FEW, MANY = 5, 2, 17
 
 
@@ -27,9 +28,9 @@ def emulated(monkeypatch):
     plans.planned.cache_clear()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=36, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    kind=st.sampled_from(["lstm", "gru"]), by=st.sampled_from([BY, IN_CLUSTERS]),
+    kind=st.sampled_from(["lstm", "gru"]), by=st.sampled_from([BY, IN_CLUSTERS, IN_TILES]),
     features=st.sampled_from([FEW, MANY]), layers=st.integers(1, 2), bias=st.booleans(), both=st.booleans(),
     first=st.booleans(), initial=st.booleans(), steps=st.integers(1, 4), batch=st.integers(0, 5),
     seed=st.integers(0, 99),
@@ -115,11 +116,12 @@ def test_gradients_of_strange_strides(kind):
 
 
 @kinds
-def test_the_same_input_gives_the_same_bits_also_backward_twice_through_one_graph(kind):
+@pytest.mark.parametrize("by", [BY, IN_TILES])
+def test_the_same_input_gives_the_same_bits_also_backward_twice_through_one_graph(kind, by):
     torch.manual_seed(0)
     layer = KINDS[kind][0](FEW, HIDDEN, 2, dropout=0.5, bidirectional=True).eval()
     x, hx = torch.randn(4, 5, FEW), states(kind, layer, (5,))
-    with choosing.forced(BY):
+    with choosing.forced(by):
         first, second = outcome(layer, x, hx), outcome(layer, x, hx)
         y = layer.train()(x)[0]
         twice = [torch.autograd.grad(y.sum(), list(layer.parameters()), retain_graph=True) for _ in range(2)]

@@ -57,6 +57,14 @@ class Driver:
         self.launched.append((*given, ctypes.string_at(lies, SIZE)))
         return 0
 
+    def cuFuncGetAttribute(self, value, number, function):
+        value._obj.value = 10 * number
+        return 0
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, value, function, threads, shared):
+        value._obj.value = 3 if (threads, shared) == (128, 2048) else 0
+        return 0
+
     def cuGetErrorString(self, result, text):
         text._obj.value = b"invalid device context"
         return 0
@@ -118,13 +126,18 @@ def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was
     assert fake.contexts == ([OURS] if gpus == 1 and not before else before)
 
 
+def test_what_a_kernel_takes_of_a_multiprocessor_is_the_drivers_word(fake):
+    kernel = driver.Kernel(b"machine code", "rnn_forward", 2048, 0)
+    assert kernel.resources(128) == {"shared_bytes": 2048, "registers": 40, "local_bytes": 30, "blocks_at_once": 3}
+
+
 def test_what_the_driver_refuses_is_said_with_its_name(fake, monkeypatch):
     monkeypatch.setattr(driver, "primary", lambda device: ANOTHER)
     with pytest.raises(RuntimeError, match="CUDA error 201 in cuModuleLoadData: invalid device context"):
         forward()
 
 
-@pytest.mark.parametrize(("name", "file"), [("Walk", "kernels.cu"), ("Sums", "sums.cu")])
+@pytest.mark.parametrize(("name", "file"), [("Walk", "walk.cu"), ("Sums", "sums.cu")])
 def test_the_arguments_lie_as_the_kernel_reads_them(name, file):
     """Pointers and long longs of 8 bytes, then an even number of ints of 4: nothing between them and nothing behind."""
     pointers, strides, numbers = getattr(cuda_walk, name.upper())

@@ -26,6 +26,11 @@ needs_compiler = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, re
         ("lstm", "cuda:fma:r16:c1:b1", 10, 17),  # threads with several elements, of several units
         ("lstm", "cuda:mma:r32:c2:b1", 24, 3),  # of one unit
         ("gru", "cuda:mma:r32:c2:b1", 24, 33),  # and too many to be stored late
+        ("lstm", "cuda:tile:r4:c1:b1", 10, 3),
+        ("gru", "cuda:tile:r4:c1:b1:k2", 29, 6),
+        ("lstm", "cuda:tile:r8:c2:b1:k2", 24, 9),
+        ("gru", "cuda:tile:r8:c1:b1", 16, 9),
+        ("lstm", "cuda:tile:r16:c1:b1:k2", 20, 17),
     ],
 )
 def test_cuda_kernels_compute_what_torch_does(monkeypatch, kind, variant, hidden, batch):
@@ -36,11 +41,39 @@ def test_cuda_kernels_compute_what_torch_does(monkeypatch, kind, variant, hidden
 
 
 @needs_compiler
-def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch):
+@pytest.mark.parametrize(("kind", "variant"), [("lstm", "cuda:tile:r8:c2:b1:s1"), ("gru", "cuda:tile:r4:c2:b1:k2:s1")])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_blocks_of_a_cluster_that_count_bytes_instead_of_meeting_compute_the_same(monkeypatch, kind, variant, steps):
+    emulating.on_cpu(monkeypatch)
+    one_case(kind, variant, 24, 9, 3e-6, steps=steps)
+
+
+@needs_compiler
+@pytest.mark.parametrize("variant", ["cuda:mma:r16:c2:b1", "cuda:tile:r8:c2:b1:k2"])
+def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch, variant):
     emulating.on_cpu(monkeypatch, round_to_tf32=True)
-    one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-3)
+    one_case("lstm", variant, 24, 3, 2e-3)
     with pytest.raises(AssertionError, match="is off by"):
-        one_case("lstm", "cuda:mma:r16:c2:b1", 24, 3, 2e-6)
+        one_case("lstm", variant, 24, 3, 2e-6)
+
+
+def test_tiles_are_for_tf32_only_and_for_rows_that_fill_them():
+    tile = parse("cuda:tile:r4:c1:b1")
+    assert layout("lstm", 64, tile, True, exact=False) is not None
+    assert layout("lstm", 64, tile, True, exact=True) is None
+    assert layout("lstm", 64, parse("cuda:tile:r4:c1:b1:s1"), True, exact=False) is None  # nobody to count bytes of
+    assert layout("lstm", 64, parse("cuda:tile:r6:c1:b1"), True, exact=False) is None
+    assert layout("lstm", 64, parse("cuda:tile:r4:c1:b1:k3"), True, exact=False) is None
+    assert layout("lstm", 128, tile, True, exact=False) is None  # its weights fill the registers of two
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("lstm", "r4"), ("gru", "r8")])
+def test_finer_tiles_have_twice_the_threads(kind, rows):
+    one, finer = (
+        layout(kind, 64, parse(f"cuda:tile:{rows}:c1:b1{k}"), True, False, 6) for k in ("", ":k2")
+    )  # fmt: skip
+    assert (one.threads, finer.threads) == (128, 256)
+    assert finer.features == 6
 
 
 # What is laid out for a shape
@@ -52,7 +85,7 @@ def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch):
 @pytest.mark.parametrize("exact", [False, True])
 def test_every_shape_of_the_benchmark_has_variants_that_fit(kind, hidden, batch, exact):
     found = likely(kind, hidden, batch, exact, H200)
-    assert 1 < len(found) <= 4
+    assert 1 < len(found) <= 5
     assert not exact or all(one.product == "fma" for one in found)
     for variant in found:
         for backward in (False, True):
@@ -81,7 +114,15 @@ def test_what_is_far_too_large_fits_nowhere():
 
 
 @pytest.mark.parametrize(
-    "text", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b2", "cuda:fma:r1:c1:b1:k2", "triton:dot:r32:w8", "torch"]
+    "text",
+    [
+        "cuda:fma:r2:c1:b1",
+        "cuda:mma:r16:c4:b2",
+        "cuda:fma:r1:c1:b1:k2",
+        "cuda:tile:r4:c1:b1:k2",
+        "triton:dot:r32:w8",
+        "torch",
+    ],
 )
 def test_a_variant_is_known_by_its_name(text):
     assert str(parse(text)) == text
