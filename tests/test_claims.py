@@ -250,6 +250,7 @@ def test_a_training_whose_loss_broke_down_is_not_called_faster():
         ((1.20, 1.30), (1.05, 1.10), "more than claimed"),
         ((0.80, 0.90), (1.05, 1.10), "a loss"),
         ((0.98, 1.02), (1.00, 1.01), "as claimed"),
+        ((0.53, 1.78), (1.00, 1.01), "too uncertain"),
         ((0.95, 1.05), (0.83, 0.91), "less loss than claimed"),
         ((0.60, 0.70), (0.83, 0.91), "more loss than claimed"),
         ((1.01, 1.02), None, "a gain"),
