@@ -48,9 +48,9 @@ seconds. Each change was made alone to `naive.py` of the bundled workload, train
 A gain in validation, in start-up or by another recipe is not one in training, and they do not add up.
 
 The words after a figure judge its interval. *as claimed*: it meets the claimed range and not 1.00, or, where hardly any
-gain is claimed, it is near; *too uncertain*: it meets both, or reaches far; *no gain shown*: it meets 1.00 only. Where a
-report speaks of a part, the whole was measured, and only gain or loss is told. One interval in twenty misses by chance, and there are many here. *why* is how we explain it: reasoned
-from the code, not measured by itself.
+gain is claimed, it is near; *too uncertain*: it meets both, or reaches far; *no gain shown*: it meets 1.00 only. Where
+a report speaks of a part, the whole was measured, and only gain or loss is told. One interval in twenty misses by
+chance, and there are many here. *why* is how we explain it: reasoned from the code, not measured by itself.
 """
 GAINS = {TRAINING: "training", VALIDATION: "validation", START: "start-up", MEMORY: "memory", RECIPE: "recipe"}
 FEW = ". Few runs: the intervals are over epochs and hardly see how much one run differs from the next"
