@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 
 from hotlap.source import torch_names
 from hotlap.source.classes import Reference
-from hotlap.source.facts import Call, Function, Summary
 from hotlap.source.modules import EVERYDAY, argument, by_shape, is_thing
-from hotlap.source.names import Names
+from hotlap.source.questions import Questions
+from hotlap.source.statements import is_static
 from hotlap.source.terms import (
     DEVICE,
     HOST,
@@ -35,7 +35,6 @@ from hotlap.source.terms import (
 
 _LARGEST_FAMILY = 40  # classes
 _GROUPS = ("tuple", "list", "dict")
-_DEEPEST = 24  # questions a question may lead to
 
 
 def _each(term: Term, change: Callable[[Term], Term]) -> Term:
@@ -47,40 +46,7 @@ def _each(term: Term, change: Callable[[Term], Term]) -> Term:
     return change(term)
 
 
-class Answers(Names):
-    def __init__(self, summaries: Iterable[Summary]) -> None:
-        super().__init__(summaries)
-        self.callers: dict[Reference, list[tuple[str, Call]]] = defaultdict(list)
-        self._answers: dict[tuple[Term, str], Term] = {}
-        self._open: set[tuple[Term, str]] = set()
-        self._assumed: set[tuple[Term, str]] = set()
-
-    def function(self, reference: Reference) -> Function:
-        return self.files[reference.path].functions[reference.name]
-
-    def answer(self, term: Term, origin: str) -> Term:
-        """The term with every question in it answered as far as the project can."""
-        if isinstance(term, str):
-            return term
-        key = (term, origin)
-        known = self._answers.get(key)
-        if known is not None:
-            return known
-        if key in self._assumed:
-            return LOADER
-        if key in self._open or len(self._open) > _DEEPEST:
-            return UNKNOWN
-        self._open.add(key)
-        result = self._answer(term, origin)
-        self._open.discard(key)
-        self._answers[key] = result
-        return result
-
-    def assume_loaders(self, terms: Iterable[tuple[Term, str]]) -> None:
-        """What a training loop goes over gives batches, whoever made it: what is asked from now on, builds on that."""
-        self._assumed.update(terms)
-        self._answers.clear()
-
+class Answers(Questions):
     def _answer(self, term: tuple[object, ...], origin: str) -> Term:
         kind = term[0]
         if kind in ("function", "class", "instance"):
@@ -95,8 +61,8 @@ class Answers(Names):
             return self._parameter(origin, str(term[1]), int(str(term[2])))
         if kind == "rest":
             return self._rest(Reference(origin, str(term[1])))
-        if kind == "partial":
-            return ("partial", self.answer(term[1], origin), term[2])  # type: ignore[arg-type]
+        if kind in ("some", "partial"):
+            return self._narrowed(term, origin)
         if kind in ("list", "dict", "tuple", "enumerated", "zipped"):
             return (kind, *(self.answer(part, origin) for part in term[1:]))  # type: ignore[arg-type]
         if kind == "operation":
@@ -109,7 +75,8 @@ class Answers(Names):
         if kind == "attr":
             return self._attribute(base, str(term[2]), origin, term[1])  # type: ignore[arg-type]
         if kind == "call":
-            return self._called(base, term[1], origin)  # type: ignore[arg-type]
+            own = self._given_back(base) if len(term) > 2 else False
+            return self.answer(term[2], origin) if own else self._called(base, term[1], origin)  # type: ignore[arg-type]
         if kind == "item" or (kind == "index" and is_thing(base)):
             return self._element(base)
         if kind == "index":
@@ -126,6 +93,15 @@ class Answers(Names):
         if kind == "aside":
             return self._aside(base, term[1], origin)  # type: ignore[arg-type]
         return self._placed(kind == "moved", base, term[1])  # type: ignore[arg-type]
+
+    def _narrowed(self, term: tuple[object, ...], origin: str) -> Term:
+        """A function with some of its arguments; or something asked to be of a class, if the project knows that."""
+        known = self.answer(term[1], origin)  # type: ignore[arg-type]
+        if term[0] == "partial":
+            return ("partial", known, term[2])
+        if isinstance(known, tuple) and known[0] == "class":
+            return ("instance", known[1], known[2])
+        return self.answer(term[2], origin)  # type: ignore[arg-type]
 
     def _placed(self, away: bool, base: Term, asked: Term) -> Term:
         """After .to(device), .cuda() or .cpu()."""
@@ -317,6 +293,14 @@ class Answers(Names):
         result = self.answer(function.returns, reference.path)
         return ("list", result) if function.generates else result
 
+    def _given_back(self, base: Term) -> bool:
+        """A function that gives its first argument back, changed in type or shape at most."""
+        if not isinstance(base, tuple) or base[0] != "function":
+            return False
+        function = self.function(Reference(base[1], base[2]))
+        first = 1 if function.owner and not is_static(function) else 0
+        return function.returns == ("param", function.name, first) and not function.generates
+
     def _element(self, base: Term) -> Term:
         if isinstance(base, tuple) and base[0] == "instance":
             owner = self.files[base[1]].classes[base[2]]
@@ -350,7 +334,7 @@ class Answers(Names):
         if result not in (UNKNOWN, MODULE) and not (isinstance(result, tuple) and result[0] == "name"):
             return result
         result = UNKNOWN if isinstance(result, tuple) else result
-        shift = 1 if function.owner and not any(one == "staticmethod" for one, _ in function.decorators) else 0
+        shift = 1 if function.owner and not is_static(function) else 0
         for place, default in function.defaults:
             if place == number:
                 result = join(result, self._standing_in(default, path))
@@ -368,7 +352,7 @@ class Answers(Names):
     def _rest(self, reference: Reference) -> Term:
         """Any of the arguments that its callers give beyond those with a name."""
         function = self.function(reference)
-        shift = 1 if function.owner and not any(one == "staticmethod" for one, _ in function.decorators) else 0
+        shift = 1 if function.owner and not is_static(function) else 0
         first = len(function.parameters) - function.named - shift
         result: Term = UNKNOWN
         for origin, call in self.callers.get(reference, ()):

@@ -15,7 +15,8 @@ from hotlap.source.reader import FileState
 from hotlap.source.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
 
 _WEIGHTS = frozenset(
-    "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights".split()
+    "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights "
+    "keys".split()
 )
 _ANSWERING = ("def", "name", "attr")
 _MOST_BRANCHES = 4  # of one question; among more of them each is taken seldom
@@ -214,8 +215,12 @@ class Body(Expressions):
         body = TURN if body == FIRST and self._counts_here(node.test) else body
         body, other = self._asking(node.test, body, other)
         before = dict(self.names)
-        self.guarded(node.body, body)
+        first, second = self._by_flag(node.test, body, other)
+        narrowed = self._narrow(node.test)
+        self.guarded(node.body, first)
         after = self.names
+        if narrowed and after[narrowed][:1] == ("some",):
+            after[narrowed] = before[narrowed]
         for name in statements.converted(node):
             before[name] = after.get(name, UNKNOWN)
         for name in statements.tested_for_tensor(node.test):
@@ -224,12 +229,37 @@ class Body(Expressions):
                 before[name] = UNKNOWN
         self.names = before
         chained = other == MAYBE and 1 < statements.branches(node) <= _MOST_BRANCHES
-        self.guarded(node.orelse, guards.NONE if chained else other)  # `elif` is one question with the `if`
+        self.guarded(node.orelse, guards.NONE if chained else second)  # `elif` is one question with the `if`
         self._merge(after)
         if other == RARE and guards.has_step(following):
             return  # `if step % n: continue`, and then the optimizer's step: gradient accumulation
         if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
             self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
+
+    def _by_flag(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
+        """Branches that an argument decides about: whoever calls the function every batch may never take them."""
+        name, wanted = statements.asked_flag(test)
+        term = self.names.get(name, UNKNOWN) if name else UNKNOWN
+        if not isinstance(term, tuple) or term[0] != "param" or term[1] != self.function.name:
+            return body, other
+        found = []
+        for guard, value in ((body, wanted), (other, not wanted)):
+            if guard != DEAD and guard > ASKED:
+                self.function.asked.append((("flag", name, value), guard))
+                guard = ASKED - len(self.function.asked) + 1
+            found.append(guard)
+        return found[0], found[1]
+
+    def _narrow(self, test: ast.expr) -> str:
+        """`if isinstance(x, Metric)`: there it is an object of that class of the project, or of one that inherits. The
+        name, or "" where nothing is learned."""
+        asked = statements.tested_for_class(test)
+        known = self.names.get(asked[0]) if asked is not None else None
+        kind = self.plain(asked[1]) if asked is not None and isinstance(known, tuple) else UNKNOWN
+        if asked is None or not isinstance(kind, tuple) or kind[0] not in ("def", "name"):
+            return ""
+        self.names[asked[0]] = ("some", kind, known)
+        return asked[0]
 
     def _counts_here(self, test: ast.expr) -> bool:
         """`j == 0`, of what the innermost of several loops counts with: once in each turn of the one around it."""

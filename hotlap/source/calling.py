@@ -7,9 +7,9 @@ import ast
 from hotlap.source import torch_names
 from hotlap.source.calls import (
     BACKWARDS,
-    all_on_host,
     beginning,
     container_method,
+    given_flags,
     is_library,
     is_on_device,
     mark_module,
@@ -22,13 +22,14 @@ from hotlap.source.calls import (
     named_result,
     names_host,
     prepared,
+    result_of,
     runs_module,
     to_host,
     updates,
 )
 from hotlap.source.facts import Call, Function, Loop, Stack
 from hotlap.source.reader import Reader
-from hotlap.source.terms import DEEPEST, HOST_DEVICE, MODULE, OPTIMIZER, TENSOR, UNKNOWN, Term, depth, element
+from hotlap.source.terms import HOST_DEVICE, MODULE, OPTIMIZER, TENSOR, TEXT, UNKNOWN, Term, element
 
 _SUPER = ("name", "super")
 _MAP = ("name", "map")
@@ -95,7 +96,8 @@ class Calling:
             self._notice_put(node.func, arguments)
         if not is_library(callee) or any(may_be_function(one) for one in (*arguments, *keywords.values())):
             given = tuple(keywords.items())
-            self.function.calls.append(Call(callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad))
+            known = Call(callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad, given_flags(node))
+            self.function.calls.append(known)
             if callee == _MAP:
                 self._notice_map(node, arguments)
         if callee == _NEXT and arguments and isinstance(arguments[0], tuple):
@@ -176,11 +178,12 @@ class Calling:
             return TENSOR if callee in (MODULE, TENSOR) else UNKNOWN
         if callee[0] == "name":
             return named_result(callee[1], arguments, keywords)
-        result: Term = ("call", callee) if depth(callee) < DEEPEST else UNKNOWN
-        return ("aside", result) if result and all_on_host(arguments) else result
+        return result_of(callee, arguments)
 
     def _method_result(self, node: ast.Call, function: ast.Attribute, base: Term, arguments: list[Term]) -> Term | None:
         name = function.attr
+        if name == "type" and not node.args and not node.keywords:
+            return TEXT  # its name; with an argument a tensor
         if name == "prepare" or name in ("setup", "setup_dataloaders"):
             found = prepared(base, arguments)
             if found is not None:

@@ -52,6 +52,7 @@ _KEEPING = frozenset(  # methods that give the same sort of thing: a question st
     "permute transpose argmax sigmoid softmax log_softmax clamp exp sqrt abs long int bool any all flatten "
     "repeat expand argmin norm pow relu tanh eq ne lt gt le ge mul div masked_fill".split()
 )
+_ALONG = 5  # how deep a question may be to go along with a call
 BACKWARDS = frozenset(("backward", "manual_backward"))
 
 
@@ -157,7 +158,16 @@ def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) ->
     known = torch_names.called(name, arguments, keywords)
     if known is not None:
         return known
-    return ("aside", ("call", ("name", name))) if all_on_host(arguments) else ("call", ("name", name))
+    return result_of(("name", name), arguments)
+
+
+def result_of(callee: Term, arguments: list[Term]) -> Term:
+    """The question what a call gives. A single argument goes along: some functions give back what they get."""
+    if depth(callee) >= DEEPEST:
+        return UNKNOWN
+    lone = arguments[0] if len(arguments) == 1 else UNKNOWN
+    result: Term = ("call", callee, lone) if lone and depth(lone) < _ALONG else ("call", callee)
+    return ("aside", result) if all_on_host(arguments) else result
 
 
 def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
@@ -197,6 +207,22 @@ def all_on_host(arguments: list[Term]) -> bool:
     """Nothing from the device goes into a call, and some tensor does: what comes out is on the host."""
     plain = (HOST, BATCH, NUMPY, NUMBER, EXTENT, TEXT)
     return any(one in (HOST, BATCH) for one in arguments) and all(one in plain for one in arguments)
+
+
+def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
+    """`validate(loader, quiet=True)`: the arguments that are True or False, written out; "*" where some are hidden."""
+    found: list[tuple[int | str, bool]] = []
+    for number, value in enumerate(node.args):
+        if value.__class__ is ast.Starred:
+            found.append(("*", True))
+        elif isinstance(value, ast.Constant) and (value.value is True or value.value is False):
+            found.append((number, value.value))
+    for word in node.keywords:
+        if word.arg is None:
+            found.append(("*", True))
+        elif isinstance(word.value, ast.Constant) and (word.value.value is True or word.value.value is False):
+            found.append((word.arg, word.value.value))
+    return tuple(found)
 
 
 def is_library(callee: Term) -> bool:
@@ -243,7 +269,8 @@ def mark_module(names: dict[str, Term], name: str, known: Term) -> None:
     """Only modules have what was called on it."""
     if isinstance(known, tuple) and known[0] == "moved":
         known = known[1]  # model = model.to(device)
-    if known == UNKNOWN or isinstance(known, tuple):
+    own = isinstance(known, tuple) and known[0] == "self"  # its class tells more: what those that inherit make of it
+    if not own and (known == UNKNOWN or isinstance(known, tuple)):
         names[name] = join(known, MODULE)
 
 

@@ -31,7 +31,7 @@ class Loop:
     moves: bool = False  # moves what it iterates over to a device
     no_grad: bool = False
     epoch: bool = False  # counts epochs, by its own word
-    weights: bool = False  # goes over parameters or modules, not over data
+    weights: bool = False  # goes over parameters, modules or names, not over data
     updates: bool = False  # steps an optimizer right in it
     feeds: bool = False  # gives something on the device to what may be a module
     models: bool = False  # calls a module right in it
@@ -49,6 +49,7 @@ class Call:
     arguments: tuple[Term, ...] = ()
     keywords: tuple[tuple[str, Term], ...] = ()
     no_grad: bool = False
+    flags: tuple[tuple[int | str, bool], ...] = ()  # True and False, written out, by place or name
 
 
 @dataclass(slots=True)
@@ -69,6 +70,7 @@ class Function:
     annotations: tuple[Term, ...] = ()
     named: int = 0  # how many of them, the last ones, can be given by name only
     defaults: tuple[tuple[int, Term], ...] = ()  # classes, functions and modules that stand in for an argument
+    flags: tuple[tuple[str, bool], ...] = ()  # arguments that are True or False unless given
     rest: str = ""  # `*args`
     hands: tuple[Handing, ...] = ()
     decorators: tuple[tuple[str, tuple[str, ...]], ...] = ()  # full name, and the names given to it

@@ -113,6 +113,7 @@ class FileReader(FileState):
         function.rest = arguments.vararg.arg if arguments.vararg is not None else ""
         self.summary.functions[name] = function
         self._read_defaults(function, arguments, scope)
+        function.flags = statements.default_flags(arguments)
         self._read_decorators(node, ("def", name), scope)
         if not owner:
             scope.names[node.name] = ("def", name)

@@ -19,8 +19,9 @@ def has_pandas(code: Code) -> bool:
 
 
 def is_frame(code: Code, node: ast.expr) -> bool:
-    """A frame or a column, surely."""
-    return code.kind(node) == FRAME
+    """A frame or a column, surely: nothing else has rows to be located."""
+    above = code.parent(node)
+    return code.kind(node) == FRAME or (isinstance(above, ast.Attribute) and above.attr in ("iloc", "iat"))
 
 
 def may_be_frame(code: Code, node: ast.expr) -> bool:

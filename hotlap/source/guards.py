@@ -130,9 +130,16 @@ def _of_comparison(test: ast.Compare, counters: Container[str], rare_names: Cont
         return FIRST, NONE
     if counted and isinstance(operator, ast.NotEq):
         return NONE, FIRST
-    if _is_counter(test.left, counters) and isinstance(operator, ast.Lt | ast.LtE) and _is_small(test.comparators[0]):
-        return RARE, NONE
+    if counted and isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and _is_small(test.comparators[0]):
+        return _of_beginning(test, operator, counters)
     return NONE, NONE
+
+
+def _of_beginning(test: ast.Compare, operator: ast.cmpop, counters: Container[str]) -> tuple[int, int]:
+    """`step < 3` is the first few times, and `epoch > 0` all but those."""
+    if isinstance(operator, ast.Gt | ast.GtE):
+        return NONE, RARE
+    return (RARE, NONE) if _is_counter(test.left, counters) else (NONE, NONE)
 
 
 def _is_filled(test: ast.Compare, rare_names: Container[str]) -> bool:

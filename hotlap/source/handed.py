@@ -123,7 +123,7 @@ def _is_set_before(function: Definition, name: ast.Name) -> bool:
 
 
 def is_placed_before(code: Code, name: ast.Name) -> bool:
-    """Lightning moves the batches of a module of its own."""
+    """Lightning moves the batches of its modules, and gives them to its callbacks as they are there."""
     known: Reference | None = code.reference(name)
     owner = code.project.files[code.path].classes.get(code.project.function(known).owner) if known else None
-    return owner is not None and any("Lightning" in base for base in code.project.base_names(code.path, owner))
+    return owner is not None and any("lightning" in base.lower() for base in code.project.base_names(code.path, owner))

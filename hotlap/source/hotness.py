@@ -29,7 +29,9 @@ from hotlap.source.facts import (
 )
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loops import LoopKind, Loops
+from hotlap.source.modules import argument
 from hotlap.source.project import Project
+from hotlap.source.statements import is_static
 from hotlap.source.steps import is_trial
 
 _LONGEST = 12  # calls in a chain
@@ -47,7 +49,10 @@ class Hotness(Loops):
         self.streams = set(hooks.streams(project))
         self._evaluating: dict[tuple[Reference, int], bool] = {}
         self.fed: dict[Reference, Heat] = {}  # generators, and the loops over batches that go through them
+        self._flags: dict[tuple[Reference, str], set[bool | None]] = {}  # what those who call often give for them
+        self._settled = False  # how often everything runs, is known
         self._spread()
+        self._settled = True
 
     def _spread(self) -> None:
         waiting: deque[Reference] = deque()
@@ -120,9 +125,11 @@ class Hotness(Loops):
                     yield sibling, heat._replace(side=Side.EVALUATE, why=(step,))
 
     def _is_begun(self, reference: Reference) -> bool:
-        """Nobody of the project calls it, and it makes a step through others: `agent.observe(transition)`."""
+        """Nobody of the project calls it, and it makes a step through others: `agent.observe(transition)`, or a method
+        that steps the optimizer and leaves the backward pass to another: `model.optimize_parameters()`."""
         function = self.project.function(reference)
-        return bool(function.owner) and len(function.parameters) > 1 and not self.callers.get(reference)
+        given = len(function.parameters) > 1 or (function.updates and not function.loops)
+        return bool(function.owner) and given and not self.callers.get(reference)
 
     @cached_property
     def trains(self) -> bool:
@@ -190,7 +197,30 @@ class Hotness(Loops):
     def _told(self, reference: Reference, function: Function, guard: int) -> int:
         """What the project knows of a condition."""
         term, otherwise = function.asked[ASKED - guard]
+        if isinstance(term, tuple) and term[0] == "flag":
+            return RARE if self._settled and self._is_never(reference, function, term[1], term[2]) else otherwise
         return RARE if self.project.is_rare(term, reference.path) else otherwise
+
+    def _is_never(self, reference: Reference, function: Function, name: str, wanted: bool) -> bool:
+        """All who call it as often as it is known to run give the flag another value, or leave it at one."""
+        if (reference, name) not in self._flags:
+            self._flags[reference, name] = set()  # what it is while that is being asked: nobody knows
+            self._flags[reference, name] = self._values(reference, function, name)
+        return self._flags[reference, name] == {not wanted}
+
+    def _values(self, reference: Reference, function: Function, name: str) -> set[bool | None]:
+        heat = self.functions.get(reference)
+        shift = 1 if function.owner and not is_static(function) else 0
+        number = function.parameters.index(name) - shift
+        found: set[bool | None] = set()
+        for where, call in self.callers.get(reference, ()) if heat is not None else ():
+            around = self.at(where, call.stack)
+            if heat is not None and around is not None and around.frequency.rank >= heat.frequency.rank:
+                flags, given = dict(call.flags), argument(call, number, name)
+                value = flags.get(name, flags.get(number))
+                default = None if "*" in flags else dict(function.flags).get(name)
+                found.add(default if given is None else value)
+        return found
 
     def _in_loop(self, heat: Heat | None, reference: Reference, function: Function, number: int) -> Heat | None:
         if number >= len(function.loops):  # another function of the same name, defined before this one
@@ -227,7 +257,7 @@ class Hotness(Loops):
         key = (reference, number)
         if key not in self._evaluating:
             loop = self.project.function(reference).loops[number]
-            plain = self.kinds[reference][number] is LoopKind.PLAIN and not loop.comprehension
+            plain = self.kinds[reference][number] is LoopKind.PLAIN and not (loop.comprehension or loop.weights)
             quiet = plain and loop.no_grad and self._calls_module(reference, loop, deep=1)
             steps = plain and loop.unpacks and self._evaluates_in_turns(reference, loop)
             self._evaluating[key] = (frequency is Frequency.EPOCH and quiet) or steps

@@ -10,15 +10,16 @@ from pathlib import PurePath
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import makers
 from hotlap.source.code import Code, keyword, last_name
-from hotlap.source.facts import Function
+from hotlap.source.facts import Call, Function
 from hotlap.source.handing import is_base
 from hotlap.source.heat import Heat, Side
 from hotlap.source.makers import POSITIONS
 from hotlap.source.mappings import assigned, mapping
-from hotlap.source.terms import HOST, NUMPY, TENSOR, Term
+from hotlap.source.terms import FRAME, HOST, NUMBER, NUMPY, TENSOR, Term
 from hotlap.source.torch_names import LOADER_NAMES, TORCH_LOADERS
 from hotlap.source.transfers import is_device
 
+_MAKING = frozenset(f"torch.{name}" for name in "tensor from_numpy as_tensor Tensor FloatTensor LongTensor".split())
 __all__ = ["POSITIONS", "Loader", "assigned", "loader", "loaders", "made_at"]
 
 
@@ -131,7 +132,42 @@ def in_memory(code: Code, one: Loader) -> bool:
     """Its dataset is a TensorDataset, or an array itself: workers would only copy what is there already."""
     dataset = one.settings.get("dataset")
     array = dataset is not None and code.kind(dataset) in (NUMPY, TENSOR, HOST)
-    return array or _tensor_dataset(code, one) is not None
+    return array or _tensor_dataset(code, one) is not None or (dataset is not None and _is_table(code, dataset))
+
+
+def _is_table(code: Code, dataset: ast.expr) -> bool:
+    """A class of the project whose samples are rows or slices of what it keeps, made tensors of at most."""
+    found = code.project.class_of(code.project.answer(code.asked(dataset), code.path), code.path)
+    method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
+    if found is None or method is None:
+        return False
+    function = code.project.function(method)
+    parts = list(_returned(function.returns))
+    held = [(where, term) for where, one in code.project.lineage(*found) for term in one.attributes.values()]
+    kept = any(_on_disk(term) or code.project.answer(term, where) == FRAME for where, term in held)
+    plain = all(_makes_tensor(call) for call in function.calls)
+    return plain and not function.loops and not kept and all(map(_is_entry, parts))
+
+
+def _makes_tensor(call: Call) -> bool:
+    """`torch.tensor(self.data[i])`."""
+    named = isinstance(call.callee, tuple) and call.callee[0] == "name"
+    return named and call.callee[1] in _MAKING and all(_is_entry(one) for one in call.arguments)
+
+
+def _on_disk(term: Term) -> bool:
+    """What reads a file each time it is indexed."""
+    if isinstance(term, tuple) and term[0] == "name":
+        return str(term[1]).startswith(("h5py", "zarr", "lmdb", "numpy.memmap", "tables.", "datasets."))
+    return isinstance(term, tuple) and any(map(_on_disk, term[1:]))
+
+
+def _is_entry(term: Term) -> bool:
+    """`self.data[i]`, or a tensor made of one; not a row of a frame, which costs much more."""
+    if isinstance(term, str):
+        return term in (HOST, NUMPY, TENSOR, NUMBER)
+    kept = term[0] == "attr" and term[1][0] == "self"  # self.data[i : i + size]
+    return kept or (_is_row(term) and term[1][2] not in ("iloc", "loc", "at", "iat"))
 
 
 def on_device(code: Code, one: Loader) -> bool:

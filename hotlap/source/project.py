@@ -9,7 +9,7 @@ from typing import Any
 
 from hotlap.source.answers import Answers
 from hotlap.source.classes import Reference
-from hotlap.source.facts import Call, Function, Summary
+from hotlap.source.facts import Call, Class, Function, Summary
 from hotlap.source.modules import EVERYDAY
 from hotlap.source.terms import RARELY, UNKNOWN, Term
 
@@ -62,10 +62,20 @@ class Project(Answers):
 
     def _virtual(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
         """What classes that inherit make of a method of self, or of an argument whose class is only its base."""
-        if callee[0] != "attr" or callee[1][0] not in ("self", "param", "attr"):
+        if callee[0] in ("some", "item"):
+            return self._called_kin(self.class_of(self.answer(callee, origin), origin))
+        if callee[0] != "attr" or callee[1][0] not in ("self", "param", "attr", "some"):
             return []
         owner = self.class_of(self.answer(callee[1], origin), origin)
         return self.overrides(*owner, callee[2]) if owner else []
+
+    def _called_kin(self, owner: tuple[str, Class] | None) -> list[Reference]:
+        """`metric(x)`, of an object whose base class alone is known: what classes that inherit make of the call."""
+        if owner is None:
+            return []
+        return self.overrides(*owner, "__call__") or (
+            self.overrides(*owner, "forward") if self.is_module(*owner) else []
+        )
 
     def _listed(self, callee: tuple[Any, ...]) -> list[Reference]:
         """`for hook in self.hooks: hook.on_batch_end()`: what a list holds in one program says little of others."""

@@ -38,6 +38,29 @@ def free_name(functions: dict[str, Function], name: str, line: int, decorators: 
     return name
 
 
+def default_flags(arguments: ast.arguments) -> tuple[tuple[str, bool], ...]:
+    """Arguments that are True or False unless given."""
+    plain = [*arguments.posonlyargs, *arguments.args]
+    last = zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)
+    every = (*last, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
+    found = ((one.arg, value.value) for one, value in every if isinstance(value, ast.Constant))
+    return tuple((name, value) for name, value in found if value is True or value is False)
+
+
+def asked_flag(test: ast.expr) -> tuple[str, bool]:
+    """The name that a condition asks, and what it must be: `quiet`, `not quiet`, `quiet is False`."""
+    if isinstance(test, ast.Name):
+        return test.id, True
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        name, wanted = asked_flag(test.operand)
+        return name, not wanted
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.Eq) and isinstance(test.left, ast.Name):
+        other = test.comparators[0]
+        if isinstance(other, ast.Constant) and (other.value is True or other.value is False):
+            return test.left.id, other.value
+    return "", True
+
+
 def is_static(function: Function) -> bool:
     return any(name == "staticmethod" for name, _ in function.decorators)
 
@@ -88,6 +111,14 @@ def tested_for_tensor(test: ast.expr) -> list[str]:
     asked = last_name(test.func)
     tensor = asked == "isinstance" and len(test.args) == 2 and last_name(test.args[1]) == "Tensor"
     return [test.args[0].id] if tensor or asked == "is_tensor" else []
+
+
+def tested_for_class(test: ast.expr) -> tuple[str, ast.expr] | None:
+    """The name and the class of `isinstance(x, Metric)`."""
+    if not isinstance(test, ast.Call) or last_name(test.func) != "isinstance" or len(test.args) != 2:
+        return None
+    name, kind = test.args
+    return (name.id, kind) if isinstance(name, ast.Name) and isinstance(kind, ast.Name | ast.Attribute) else None
 
 
 def counts(node: ast.expr) -> bool:

@@ -10,6 +10,7 @@ A term is a kind (a string) where reading one function is enough, or a question 
 ("super", name)          the same, looked up from its bases on
 ("attr", term, name)     an attribute
 ("call", term)           what calling it gives
+("call", term, argument)  the same, with its only argument
 ("item", term)           one element of it
 ("part", term, number)   what unpacking it gives at that place
 ("list", term)           a list or set of such elements
@@ -27,6 +28,7 @@ A term is a kind (a string) where reading one function is enough, or a question 
 ("star", name)           something that one of the star imports may have brought
 ("held", name)           a table of the file, which its functions fill
 ("member", term)          some function or class of that module: getattr(module, name)
+("some", class, term)    the term where it is asked to be of that class: an object of it, or of one that inherits
 ("partial", term, count) a function that has got its first arguments already
 """
 

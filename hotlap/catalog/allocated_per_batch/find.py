@@ -164,6 +164,11 @@ def _is_start_of_sum(code: Code, call: ast.Call) -> bool:
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or _is_part(code, call, statement):
         return False
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    if isinstance(target, ast.Tuple) and isinstance(
+        statement.value, ast.Tuple
+    ):  # a, b = torch.zeros(1), torch.zeros(1)
+        made = zip(target.elts, statement.value.elts, strict=False)
+        target = next((one for one, value in made if any(part is call for part in ast.walk(value))), target)
     if not isinstance(target, ast.Name):
         return isinstance(target, ast.Attribute)
     scope: ast.AST = code.function(call) or code.tree

@@ -259,9 +259,19 @@ def _tests(code: Code, node: ast.AST) -> Iterator[ast.expr]:
         inner = outer
 
 
+def _is_counter(code: Code, node: ast.expr) -> bool:
+    """What a loop around it counts: `epoch > 0` is no result."""
+    return isinstance(node, ast.Name) and any(
+        isinstance(loop, ast.For)
+        and any(isinstance(one, ast.Name) and one.id == node.id for one in ast.walk(loop.target))
+        for loop in code.loops(node)
+    )
+
+
 def _compares(code: Code, test: ast.expr) -> bool:
     for node in ast.walk(test):
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE):
+        ordered = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+        if ordered and not _is_counter(code, node.left):  # type: ignore[attr-defined]
             return True
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if any(word in name.lower() for word in _BETTER):

@@ -17,6 +17,7 @@ _HEAT = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)
 
 
 def find(code: Code) -> Iterator[Found]:
+    yield from _named(code)
     for call in code.calls(*_aliases(code)):
         name = code.full_name(call.func)
         device, short = _parts(name)
@@ -31,6 +32,25 @@ def find(code: Code) -> Iterator[Found]:
             _HEAT,
             hints=hints,
         )
+
+
+def _named(code: Code) -> Iterator[Found]:
+    """`context = torch.cuda.amp.autocast if amp else nullcontext`: handed on, and called by another name."""
+    for node in code.nodes(ast.Attribute, ast.Name):
+        parent = code.parent(node)
+        if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
+            continue
+        name = code.full_name(node)
+        device, short = _parts(name)
+        read = isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load)
+        if short and read and not _is_fallback(code, node):  # type: ignore[arg-type]
+            yield Found(
+                node,
+                f"{name} is deprecated",
+                f'use partial(torch.amp.{short}, "{device}")',
+                Applicability.DISPLAY_ONLY,
+                _HEAT,
+            )
 
 
 def _aliases(code: Code) -> set[str]:

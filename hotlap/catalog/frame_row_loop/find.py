@@ -154,12 +154,24 @@ def _is_of_pandas(code: Code, call: ast.Call, function: ast.Attribute) -> bool:
     axis = keyword(call, "axis") or (call.args[1] if function.attr == "apply" and len(call.args) > 1 else None)
     if function.attr == "apply" and isinstance(axis, ast.Constant):
         return axis.value in (1, "columns") and keyword(call, "engine") is None
-    series = is_series(code, base)
+    series = is_series(code, base) or _is_written_back(code, call, base)
     if function.attr == "applymap":
         return True
     if function.attr == "map":
         return bool(series) and (is_frame(code, base) or isinstance(base, ast.Subscript))
     return bool(series)
+
+
+def _is_written_back(code: Code, call: ast.Call, base: ast.expr) -> bool:
+    """`data.loc[:, NAME] = data[NAME].apply(…)`: nothing but a frame has that."""
+    statement = code.parent(call)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Subscript) or not isinstance(base, ast.Subscript):
+        return False
+    columns = target.slice.elts[-1:] if isinstance(target.slice, ast.Tuple) else []
+    located = isinstance(target.value, ast.Attribute) and target.value.attr == "loc"
+    same = located and ast.unparse(target.value.value) == ast.unparse(base.value)  # type: ignore[attr-defined]
+    return same and any(ast.unparse(one) == ast.unparse(base.slice) for one in columns)
 
 
 def _is_python(code: Code, given: ast.expr, mapped: bool) -> bool:
@@ -270,7 +282,22 @@ def _is_row(code: Code, node: ast.Subscript, loop: ast.For) -> bool:
     if isinstance(base, ast.Attribute):
         known = is_frame(code, base.value) or (base.attr in ("iloc", "loc") and may_be_frame(code, base.value))
         return base.attr in ("iloc", "loc", "at", "iat") and known
-    return isinstance(base, ast.Subscript) and is_frame(code, base.value) and is_series(code, base) is True
+    if not isinstance(base, ast.Subscript) or _is_of_row(code, base.value):
+        return False
+    return is_frame(code, base.value) and is_series(code, base) is True
+
+
+def _is_of_row(code: Code, node: ast.expr) -> bool:
+    """A row that iterrows made: its entries are plain values."""
+    return isinstance(node, ast.Name) and any(
+        isinstance(loop, ast.For)
+        and mentions(loop.target, {node.id})
+        and any(
+            isinstance(one, ast.Call) and last_name(one.func) in ("iterrows", "itertuples")
+            for one in ast.walk(loop.iter)
+        )
+        for loop in code.loops(node)
+    )
 
 
 def _first(node: ast.expr) -> ast.expr:

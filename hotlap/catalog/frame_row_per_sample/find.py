@@ -77,6 +77,8 @@ def _is_named_frame(code: Code, node: ast.expr) -> bool:
 
 def _by_indexer(code: Code, node: ast.Subscript, base: ast.Attribute) -> tuple[str, Confidence | None]:
     kind = code.kind(base.value)
+    if kind == NUMPY and base.attr == "iloc":
+        kind = UNKNOWN  # no array has that: it is a frame on some way here
     if kind not in (FRAME, UNKNOWN) or _is_row(code, base.value):
         return "", None
     if _is_constant(node.slice) and not (base.attr == "iloc" and _is_cut(code, base.value)):

@@ -113,6 +113,7 @@ def _of_container(code: Code, call: ast.Call) -> Found:
 
 def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | None:
     """A batch, or part of one."""
+    moved = _taken_out(code, moved)
     kind = UNKNOWN if turns.is_of_mixture(code, moved) else code.kind(moved)
     moved = _unchanged(moved)
     if kind == BATCH or _is_like(code, moved):  # made for the batch: that is another finding
@@ -132,6 +133,25 @@ def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | Non
     if handed.to_model(code, call, root, kind) or (kind in (UNKNOWN, TENSOR) and _is_mover(code, call, root)):
         return Confidence.MEDIUM
     return Confidence.MEDIUM if _is_given(code, call, root, kind) else None
+
+
+def _taken_out(code: Code, moved: ast.expr) -> ast.expr:
+    """`sample` of `getter(sample)`, where the argument `getter` is `itemgetter("image")` or a lambda unless given."""
+    function = code.function(moved)
+    if function is None or not isinstance(moved, ast.Call) or not isinstance(moved.func, ast.Name):
+        return moved
+    plain = [*function.args.posonlyargs, *function.args.args][::-1]
+    pairs = [*zip(plain, function.args.defaults[::-1], strict=False)]
+    pairs += [
+        (one, value) for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value
+    ]
+    getters = {
+        one.arg
+        for one, value in pairs
+        if isinstance(value, ast.Lambda)
+        or (isinstance(value, ast.Call) and last_name(value.func) in ("itemgetter", "attrgetter"))
+    }
+    return moved.args[0] if moved.func.id in getters and len(moved.args) == 1 else moved
 
 
 def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:

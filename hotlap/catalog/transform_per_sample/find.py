@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, Definition, last_name
+from hotlap.source.modules import argument
 from hotlap.source.rule import Found
 from hotlap.source.samples import dependents, is_kept, mentions, per_sample, set_to
+from hotlap.source.statements import is_static
 from hotlap.source.syncs import shown
+from hotlap.source.terms import Term
 
 WORDS = (
     "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",
@@ -213,10 +216,31 @@ def _is_picture(code: Code, call: ast.Call) -> bool:
         if isinstance(target, ast.Name)
     }
     base: ast.expr = call.func.value
+    opened |= _given_pictures(code, call)
     direct = any(
         isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.") for part in ast.walk(base)
     )
     return direct or mentions(base, dependents(function, opened) if opened else set())
+
+
+def _given_pictures(code: Code, call: ast.Call) -> set[str]:
+    """Arguments for which somebody gives a picture that he opened."""
+    known = code.reference(call)
+    facts = code.project.function(known) if known is not None else None
+    names = facts.parameters if facts is not None else ()
+    shift = 1 if facts is not None and facts.owner and not is_static(facts) else 0
+    return {
+        name
+        for number, name in enumerate(names)
+        for _, one in (code.project.callers.get(known, ()) if known is not None else ())
+        if _is_opened(argument(one, number - shift, name))
+    }
+
+
+def _is_opened(term: Term | None) -> bool:
+    if not isinstance(term, tuple):
+        return False
+    return (term[0] == "name" and str(term[1]).startswith("PIL.Image.")) or any(map(_is_opened, term[1:]))
 
 
 def _inside_costly(code: Code, call: ast.Call) -> bool:
