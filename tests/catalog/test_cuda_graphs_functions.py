@@ -290,6 +290,32 @@ def test_an_argument_of_any_kind_ends_it(graphs):
     assert graphs.functions.why_not == {"with_anything": "its arguments cannot be recorded"}
 
 
+def numbered(outputs, targets, number):
+    return ragged(outputs, targets, power=1 + number / 100)
+
+
+def test_a_number_that_is_another_at_each_call_ends_it(graphs, monkeypatch):
+    monkeypatch.setattr(functions, "MOST_SEEN", 5)
+    plain = counted()
+    graphs.begin()
+    assert same(counted(), plain)
+    assert graphs.functions.why_not == {"numbered": "its arguments are of another kind at each call"}
+
+
+def counted():
+    torch.manual_seed(0)
+    net = Net()
+    optim = adamw(net.parameters())
+    seen = []
+    for number in range(24):
+        optim.zero_grad()
+        near, rest, _ = numbered(net(torch.randn(5, 6)), torch.tensor([[0.0, 1.0]] * 3), number)
+        (near + rest).backward()
+        seen += [near.detach(), rest.detach()]
+        optim.step()
+    return [*seen, *net.state_dict().values()]
+
+
 class Anything:
     def __init__(self, held):
         self.held = held

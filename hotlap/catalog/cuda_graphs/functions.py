@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WATCHED = 4  # replays of the root, then a step is watched …
 WATCHES = 2  # … so many times, where none was found
 KINDS = 128  # of arguments, each a recording of its own; they share their memory
+MOST_SEEN = 4 * KINDS  # with fewer replays than that, an argument such as a step's number is part of the kind
 FASTER = 0.8  # of the host's time without: below that a recording is worth its place
 TRIED = 8  # replays, before that is asked
 
@@ -141,6 +142,8 @@ class Calls:
     def _still_fits(self) -> None:
         if not self._constants.hold():
             raise Refused("what it reads has changed")
+        if len(self._seen) > MOST_SEEN and self._replays < len(self._seen):
+            raise Refused("its arguments are of another kind at each call")
         if self._replays >= TRIED and self._replayed > FASTER * self._plainly:
             raise Refused("replaying it takes the host as long as computing it")
 
