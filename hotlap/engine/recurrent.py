@@ -132,18 +132,15 @@ def is_flat(layer: nn.RNNBase) -> bool:
 
 
 def fast_layers(model: nn.Module, device: torch.device, batch_size: int, steps: int) -> list[str]:
-    """On CUDA flat weights and the kernels of hotlap.engine.nn, which measure each shape when they first meet it; on a
-    CPU the faster of torch's layers and the engine's, measured now. Says what was done.
+    """Flat weights on CUDA; on a CPU the faster of torch's layers and the engine's, measured. Says what was done.
 
-    Call it once the model is on its device, before the optimizer is made.
+    Call it once the model is on its device, before the optimizer is made. The kernels of hotlap.engine.nn are asked
+    for by use_kernels: as they are now they have not run on a GPU.
     """
-    if device.type != "cuda":
-        return use_faster_layers(model, batch_size, steps)
-    moved, swapped = flatten(model), use_kernels(model)
-    lines = [f"weights of {moved} recurrent layers moved into one piece each"] if moved else []
-    if swapped:
-        lines.append(f"{swapped} recurrent layers by cuDNN or the engine's kernels, whichever is faster for a shape")
-    return lines
+    if device.type == "cuda":
+        moved = flatten(model)
+        return [f"weights of {moved} recurrent layers moved into one piece each"] if moved else []
+    return use_faster_layers(model, batch_size, steps)
 
 
 def use_kernels(model: nn.Module) -> int:

@@ -26,6 +26,14 @@ class Turn:
 
     over = False
 
+    def end(self) -> None:
+        if self.over:
+            raise RuntimeError(
+                "a second backward through the same forward: hotlap's CUDA graphs cannot repeat it; "
+                "run it --without cuda-graphs"
+            )
+        self.over = True
+
 
 class GraphedRoot:
     def __init__(
@@ -214,12 +222,7 @@ class GraphedRoot:
 
             @staticmethod
             def backward(ctx: Any, *upstream: Any) -> Any:
-                if ctx.turn.over:
-                    raise RuntimeError(
-                        "a second backward through the same forward: hotlap's CUDA graphs cannot repeat it; "
-                        "run it --without cuda-graphs"
-                    )
-                ctx.turn.over = True
+                ctx.turn.end()
                 if torch.is_grad_enabled():  # create_graph=True
                     return Replayed.once(ctx, *upstream)
                 return graphed._replay_backward(upstream)

@@ -186,12 +186,7 @@ class RecordedFunction:
             @staticmethod
             @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
             def backward(ctx: Any, *upstream: Any) -> Any:
-                if ctx.turn.over:
-                    raise RuntimeError(
-                        "a second backward through the same loss: hotlap's CUDA graphs cannot repeat it; "
-                        "run it --without cuda-graphs"
-                    )
-                ctx.turn.over = True
+                ctx.turn.end()
                 return recorded._derivative(upstream)
 
         return Replayed

@@ -14,7 +14,7 @@ from hotlap.catalog.moments import Moments
 from hotlap.catalog.site import Site
 from hotlap.engine import nn as ours
 from hotlap.engine.nn import choosing, measuring, modules, walk
-from hotlap.engine.recurrent import Recurrent, fast_layers, use_kernels
+from hotlap.engine.recurrent import Recurrent, use_kernels
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from tests.catalog import emulated_graphs
@@ -111,9 +111,7 @@ def test_plain_layers_of_a_model_become_the_engines_and_others_stay():
 
     model = nn.ModuleList([nn.LSTM(3, 4), nn.GRU(3, 4), Own(3, 4), nn.LSTM(3, 4, proj_size=2), nn.RNN(3, 4)])
     before = model.state_dict()
-    assert fast_layers(model, torch.device("cuda"), 2, 3) == [
-        "2 recurrent layers by cuDNN or the engine's kernels, whichever is faster for a shape"
-    ]
+    assert use_kernels(model) == 2
     assert [type(one) for one in model] == [ours.LSTM, ours.GRU, Own, nn.LSTM, nn.RNN]
     assert list(model.state_dict()) == list(before)
 
