@@ -73,6 +73,7 @@ def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
         "alone-gc-pauses",
         "stacked-2-anomaly-mode",
         "stacked-3-fused-optimizer",
+        "stacked-4-gc-pauses",
         "final-3",
     ]
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
@@ -129,6 +130,57 @@ def test_what_fails_on_top_of_the_others_is_peeled_off(tmp_path):
     decisions = {verdict.trial: verdict.decision for verdict in done.tuning.verdicts}
     assert decisions["stacked-2-anomaly-mode"] == "reject"
     assert decisions["final-2"] == "keep"
+
+
+def waiting_for_data(data_gain: float):
+    """Eight of ten milliseconds wait for data; garbage collection takes a tenth of the rest."""
+
+    def step_seconds(choices):
+        data = 0.008 / (data_gain if "resident-data" in names(choices) else 1.0)
+        return data + 0.002 * (0.9 if "gc-pauses" in names(choices) else 1.0)
+
+    return step_seconds
+
+
+@pytest.mark.parametrize(("data_gain", "kept"), [(40.0, ["resident-data", "gc-pauses"]), (1.2, ["resident-data"])])
+def test_what_showed_nothing_alone_is_tried_again_once_the_step_is_much_shorter(data_gain, kept, tmp_path):
+    found = (candidate("resident-data"), candidate("gc-pauses", most=0.1))
+    runner = ScriptedRunner(waiting_for_data(data_gain), between_processes=0.0, between_blocks=0.0)
+    done = go_on(begun(tmp_path, *found, minimum=1.05), runner, tmp_path)
+    decisions = {verdict.trial: verdict.decision for verdict in done.tuning.verdicts}
+
+    assert decisions["alone-gc-pauses"] == "reject"
+    assert names(done.tuning.kept) == kept
+    assert ("stacked-2-gc-pauses" in decisions) == (len(kept) == 2)
+
+
+def test_what_was_refused_alone_is_tried_again_on_top_of_what_is_kept(tmp_path):
+    """CUDA graphs refuse to work beside forking workers; data on the device need none."""
+
+    def outcomes(choices):
+        alone = names(choices) == ["cuda-graphs"]
+        status, why = ("refused", "workers fork") if alone else ("applied", "")
+        return tuple(Outcome(name=one.name, code="", status=status, why=why) for one in choices)
+
+    found = (candidate("resident-data"), candidate("cuda-graphs", most=0.4))
+    runner = ScriptedRunner(gains(resident_data=1.1, cuda_graphs=1.5), outcomes=outcomes)
+    done = go_on(begun(tmp_path, *found), runner, tmp_path)
+    why = {verdict.trial: verdict.why for verdict in done.tuning.verdicts}
+
+    assert why["alone-cuda-graphs"] == "refused: workers fork"
+    assert names(done.tuning.kept) == ["resident-data", "cuda-graphs"]
+    assert done.tuning.speedup.trial == "final-2"
+
+
+def test_what_harmed_alone_gets_no_second_chance(tmp_path):
+    def losses(choices, seed_shift, steps):
+        good = falling_losses(choices, seed_shift, steps)
+        return tuple(one * 1.5 for one in good) if names(choices) == ["anomaly-mode"] else good
+
+    done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, losses=losses), tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data"]
+    assert "stacked-2-anomaly-mode" not in trial_names(done.tuning)
 
 
 def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
@@ -235,6 +287,16 @@ def test_the_fastest_of_several_values_is_tried_in_earnest(tmp_path):
     assert why["1"] == "loader-workers=2 was faster in one look at each value"
 
 
+def test_values_left_out_after_two_slow_ones_are_told(tmp_path):
+    modes = [candidate("compile", mode) for mode in ("default", "reduce-overhead", "max-autotune")]
+    slow = {"compile_default": 0.8, "compile_reduce-overhead": 0.7}
+    runner = ScriptedRunner(gains(**slow))
+    done = go_on(begun(tmp_path, *modes), runner, tmp_path)
+
+    assert ("compile=max-autotune", "two other values were slower in a look at each") in done.tuning.not_tried
+    assert not any(choice.value == "max-autotune" for spec in runner.ran for choice in spec.choices)
+
+
 def test_a_small_budget_has_shorter_processes_but_none_that_tell_nothing():
     seen = observation()
     step = seen.mean_step_ms / 1000
@@ -251,10 +313,39 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
 
     assert done.tuning.seconds <= 55.0
     assert [entry for entry, why in done.tuning.not_tried if why.startswith("no budget left")] == [
+        "anomaly-mode",
         "fused-optimizer",
         "gc-pauses",
     ]
     assert names(done.tuning.kept) == ["resident-data"]
+
+
+def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_not_to_each_alone(tmp_path):
+    done = go_on(begun(tmp_path, *FOUND, budget=70.0), ScriptedRunner(GAINS), tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode"]
+    assert trial_names(done.tuning)[1:] == ["alone-resident-data", "stacked-2-anomaly-mode", "final-2"]
+
+
+def test_where_the_one_that_seemed_best_fails_the_others_are_tried_alone_after_all(tmp_path):
+    def losses(choices, seed_shift, steps):
+        good = falling_losses(choices, seed_shift, steps)
+        return tuple(one * 1.5 for one in good) if "resident-data" in names(choices) else good
+
+    runner = ScriptedRunner(GAINS, losses=losses)
+    done = go_on(begun(tmp_path, *FOUND[:2], budget=60.0), runner, tmp_path)
+
+    assert trial_names(done.tuning)[1:3] == ["alone-resident-data", "alone-anomaly-mode"]
+    assert names(done.tuning.kept) == ["anomaly-mode"]
+
+
+def test_what_is_kept_without_a_look_at_it_alone_gets_one_if_time_is_left(tmp_path):
+    done = go_on(begun(tmp_path, *FOUND, budget=100.0), ScriptedRunner(GAINS), tmp_path)
+    told = trial_names(done.tuning)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert told[told.index("final-3") + 1 :] == ["alone-anomaly-mode"]
+    assert done.tuning.speedup.trial == "final-3"
 
 
 def test_one_process_may_not_take_the_whole_budget(tmp_path):

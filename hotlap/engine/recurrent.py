@@ -132,14 +132,15 @@ def is_flat(layer: nn.RNNBase) -> bool:
 
 
 def fast_layers(model: nn.Module, device: torch.device, batch_size: int, steps: int) -> list[str]:
-    """Flat weights on CUDA; on a CPU the faster of torch's layers and the engine's, measured. Says what was done.
+    """On CUDA flat weights and the kernels of hotlap.engine.nn; on a CPU the faster of torch's layers and the engine's,
+    measured. Says what was done.
 
-    Call it once the model is on its device, before the optimizer is made. The kernels of hotlap.engine.nn are asked
-    for by use_kernels: as they are now they have not run on a GPU.
+    Call it once the model is on its device, before the optimizer is made.
     """
     if device.type == "cuda":
-        moved = flatten(model)
-        return [f"weights of {moved} recurrent layers moved into one piece each"] if moved else []
+        moved, swapped = flatten(model), use_kernels(model)
+        told = {"moved into one piece of memory": moved, "run by hotlap's kernels where those are faster": swapped}
+        return [f"{count} recurrent layers {what}" for what, count in told.items() if count]
     return use_faster_layers(model, batch_size, steps)
 
 

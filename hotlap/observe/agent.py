@@ -22,7 +22,7 @@ from hotlap.observe import span, surroundings
 from hotlap.observe import tape as t
 from hotlap.observe.feed import feed_one_batch
 from hotlap.observe.loaders import Loaders, batch_size_of
-from hotlap.observe.look import LineSampler, Tracer
+from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS, Look
 from hotlap.observe.losses import Losses
 from hotlap.observe.models import describe_optimizer
 from hotlap.observe.ranks import rank_and_world
@@ -39,8 +39,6 @@ from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Entry, Seams
 from hotlap.patch.tensors import open_indexing, open_tensors
 
-LINES_SECONDS, LINES_STEPS = 1.5, 3
-TRACE_SECONDS, TRACE_STEPS = 3.0, 5
 LONGEST_TAPE = 200_000  # entries, then it is read in between
 READ_EVERY = 1.0  # seconds
 
@@ -72,8 +70,7 @@ class Agent:
         self.on_cuda = False
         self.autocast: str | None = None
         self.grad_scaler = False
-        self.lines: LineSampler | None = None
-        self.tracer: Tracer | None = None
+        self.look = Look()
         self.state = STARTING
         self.ending = False
         self._tensors: Ledger | None = None
@@ -323,44 +320,34 @@ class Agent:
         self.seams.stepping.subscribe(before=self._stepping)
         opened = open_indexing(self.seams) if self.on_cuda else open_tensors(self.seams, False)
         self._tensors = self._watch_tensors(opened)
-        self.lines = LineSampler(self.story.thread, lambda: self.story.phase_now(self.entries[:]))
-        self.lines.start()
+        self.seams.guard.run("sampling lines", self._begin_lines)
         self.tally.look_steps = 0
+
+    def _begin_lines(self) -> None:
+        self.look.at_lines(self.story.thread, lambda: self.story.phase_now(self.entries[:]))
 
     def _looked(self) -> None:
         self.tally.look_steps += 1
-        if self.tracer is None:
+        if not self.look.tracing:
             self._looked_at_lines()
-        else:
-            self.tracer.steps += 1
-            if self.tracer.steps >= TRACE_STEPS or self._in_state(TRACE_SECONDS):
-                self.seams.guard.run("tracing", self.tracer.stop)
-                self._done()
+        elif self.look.traced_enough() or self._in_state(TRACE_SECONDS):
+            self.seams.guard.run("tracing", self.look.stop)
+            self._done()
 
     def _looked_at_lines(self) -> None:
         long_enough = self._in_state(LINES_SECONDS) and self.tally.look_steps >= LINES_STEPS
         if not long_enough and not self._in_state(4 * LINES_SECONDS) and not self._out_of_time():
             return
-        assert self.lines is not None
-        self.lines.stop()
+        self.look.stop()
         self._unwatch_tensors()
-        if self.on_cuda or self.session.trace:
-            self._begin_trace()
+        if (self.on_cuda or self.session.trace) and self.seams.guard.run("tracing", self._begin_trace):
+            self._state_since = perf_counter()
         else:
             self._done()
 
-    def _begin_trace(self) -> None:
+    def _begin_trace(self) -> bool:
         name = f"hotlap_{self.rank}.{os.getpid()}.pt.trace.json"
-        self.tracer = Tracer(self.torch, self.folder / "trace" / name, self.on_cuda, self.session.trace)
-        self._state_since = perf_counter()
-        if self.seams.guard.run("tracing", self._start_tracer) is None:
-            self.tracer = None
-            self._done()
-
-    def _start_tracer(self) -> bool:
-        assert self.tracer is not None
-        self.tracer.start()
-        return True
+        return self.look.at_kernels(self.torch, self.folder / "trace" / name, self.on_cuda, self.session.trace)
 
     def _done(self) -> None:
         self._enter_state(DONE)
@@ -380,10 +367,7 @@ class Agent:
         self.story.close_step()
         if self.state == DONE:  # that was the last step it needed
             return
-        if self.lines is not None:
-            self.lines.stop()
-        if self.tracer is not None:
-            self.seams.guard.run("tracing", self.tracer.stop)
+        self.seams.guard.run("tracing", self.look.stop)
         if self.state == WARMING:
             self._make_do()
         elif self.state == TIMING:

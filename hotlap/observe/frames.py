@@ -18,6 +18,7 @@ _LIBRARY, _INSTALLED, _USER = 0, 1, 2
 
 _stdlib = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
 _hotlap = f"{Path(__file__).parents[1]}/"
+_generated = ("/torchinductor_", "/torch_compile_debug/")  # what torch.compile writes, in a temporary folder
 _kinds: dict[str, int] = {}
 
 
@@ -30,7 +31,7 @@ def kind_of(filename: str) -> int:
 
 
 def _judge(filename: str) -> int:
-    if filename.startswith(("<", _hotlap)):
+    if filename.startswith(("<", _hotlap)) or any(folder in filename for folder in _generated):
         return _LIBRARY
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in filename:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from hotlap.model.observation import HotLine
-from hotlap.observe.frames import place_of, user_frame
+from hotlap.observe.stacks import Call, Stacks, users_call
 
-INTERVAL = 0.004
+INTERVAL = 0.004  # seconds between samples, at least
+SPENT = 1 / 20  # of the time on taking samples, at most: a deep stack takes long to write down
 KEEP = 20
+LINES_SECONDS, LINES_STEPS = 1.5, 3
+TRACE_SECONDS, TRACE_STEPS = 3.0, 5
 
 
 class LineSampler:
     """Finds the training thread's line of user code every few milliseconds, from a thread of its own."""
 
     def __init__(self, thread: int, phase: Callable[[], str]) -> None:
-        self._watched, self._phase = thread, phase
+        self._stacks, self._phase = Stacks(thread), phase
         self._stop = threading.Event()
-        self._samples: Counter[tuple[CodeType, int, str]] = Counter()
+        self._samples: Counter[tuple[Call, str]] = Counter()
         self._thread = threading.Thread(target=self._run, name="hotlap-sampler", daemon=True)
 
     def start(self) -> None:
@@ -35,22 +37,23 @@ class LineSampler:
         self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        while not self._stop.wait(INTERVAL):
-            phase = self._phase()
-            frame = user_frame(sys._current_frames().get(self._watched))
-            if frame is not None:
-                self._samples[(frame.f_code, frame.f_lineno, phase)] += 1
+        pause = INTERVAL
+        while not self._stop.wait(pause):
+            started = time.perf_counter()
+            phase, call = self._phase(), users_call(self._stacks.calls())
+            if call is not None:
+                self._samples[call, phase] += 1
+            pause = max(INTERVAL, (time.perf_counter() - started) / SPENT)
+        self._stacks.close()
 
     def rows(self, step_ms: float) -> tuple[HotLine, ...]:
         total = sum(self._samples.values())
         rows = []
-        for (code, line, phase), count in self._samples.most_common(KEEP):
-            place, share = place_of(code, line), count / total
+        for (call, phase), count in self._samples.most_common(KEEP):
+            share = count / total
             rows.append(
                 HotLine(
-                    file=place.file,
-                    line=place.line,
-                    function=place.function,
+                    **call._asdict(),
                     phase=phase,
                     share=share,
                     ms_per_step=share * step_ms,
@@ -81,3 +84,37 @@ class Tracer:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._profile.export_chrome_trace(str(self.path))
         self.saved = True
+
+
+class Look:
+    """First at lines, then at what runs on the device."""
+
+    def __init__(self) -> None:
+        self.lines: LineSampler | None = None
+        self.tracer: Tracer | None = None
+        self.tracing = False
+
+    def at_lines(self, thread: int, phase: Callable[[], str]) -> None:
+        self.lines = LineSampler(thread, phase)
+        self.lines.start()
+
+    def at_kernels(self, torch: Any, path: Path, on_cuda: bool, whole: bool) -> bool:
+        tracer = Tracer(torch, path, on_cuda, whole)
+        tracer.start()
+        self.tracer, self.tracing = tracer, True
+        return True
+
+    def traced_enough(self) -> bool:
+        """One more step was traced."""
+        assert self.tracer is not None
+        self.tracer.steps += 1
+        return self.tracer.steps >= TRACE_STEPS
+
+    def stop(self) -> None:
+        """Whichever is under way."""
+        if self.tracing:
+            self.tracing = False
+            assert self.tracer is not None
+            self.tracer.stop()
+        elif self.lines is not None:
+            self.lines.stop()

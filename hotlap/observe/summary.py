@@ -151,7 +151,7 @@ def _since(first: list[int], last: list[int]) -> list[int]:
 
 
 def part_of(agent: Agent, complete: bool) -> Part:
-    tally, tracer = agent.tally, agent.tracer
+    tally, tracer = agent.tally, agent.look.tracer
     traced = tracer is not None and tracer.saved
     return Part(
         schema=SCHEMA,
@@ -224,9 +224,10 @@ def _syncs(agent: Agent, tally: Tally) -> tuple[Sync, ...]:
 
 
 def _hot_lines(agent: Agent, step_ms: tuple[float, ...]) -> tuple[HotLine, ...]:
-    if agent.lines is None or (agent.state == LOOKING and not agent.ending):
+    lines = agent.look.lines
+    if lines is None or (agent.state == LOOKING and not agent.ending):
         return ()
-    return agent.lines.rows(sum(step_ms) / len(step_ms) if step_ms else 0.0)
+    return lines.rows(sum(step_ms) / len(step_ms) if step_ms else 0.0)
 
 
 def _spans(tally: Tally, steps: int) -> tuple[Span, ...]:

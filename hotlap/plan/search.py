@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 HANDFUL = 5
 LOOKS = 6  # at values, where there are more than a handful
+SLOW, ENOUGH_SLOW = 0.95, 2  # after so many values in a row that make it so slow the rest of a handful is left out
 SEED = 0  # the same measurements lead to the same choices: a tune that goes on must not turn elsewhere
 
 Value = str | None
@@ -21,6 +22,8 @@ class Search(Protocol):
     def tell(self, value: Value, speed: float) -> None:
         """What became of the last one; 0 where it failed."""
         ...
+
+    left_out: tuple[Value, ...]  # not worth a look after what the others showed
 
 
 def search(values: Sequence[Value]) -> Search:
@@ -47,14 +50,22 @@ def thinned(values: Sequence[Value]) -> list[Value]:
 
 
 class EachOne:
+    """In their order, the mildest first: where two in a row only cost, a third costs more."""
+
     def __init__(self, values: Sequence[Value]) -> None:
         self._values = list(values)
+        self._slow = 0
+        self.left_out: tuple[Value, ...] = ()
 
     def values(self) -> Iterator[Value]:
-        return iter(self._values)
+        for index, value in enumerate(self._values):
+            if self._slow >= ENOUGH_SLOW:
+                self.left_out = tuple(self._values[index:])
+                return
+            yield value
 
     def tell(self, value: Value, speed: float) -> None:
-        """Whatever it was, the others are tried too."""
+        self._slow = self._slow + 1 if speed < SLOW else 0
 
 
 class Sampled:
@@ -63,6 +74,7 @@ class Sampled:
     def __init__(self, values: Sequence[Value], optuna: Any) -> None:
         self._values = list(values)
         self._told: dict[Value, float] = {}
+        self.left_out: tuple[Value, ...] = ()
         self._asked: Any = None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():

@@ -8,13 +8,25 @@ from dataclasses import replace
 
 from hotlap.model.figures import NONE, number
 from hotlap.model.observation import Observation
-from hotlap.model.trial import Sample, Trial
+from hotlap.model.trial import Sample, Stage, Trial
 from hotlap.model.tuning import Asked, Tuning
 from hotlap.model.verdict import Speed
 from hotlap.report.figures import megabytes
 from hotlap.report.page import Segment, segments
 from hotlap.report.tables import Column, Table
-from hotlap.report.tune_arms import BASE, NEW, baseline, broken, final_trial, mean, measured, most, rate, step_ms
+from hotlap.report.tune_arms import (
+    BASE,
+    NEW,
+    baseline,
+    broken,
+    final_trial,
+    mean,
+    measured,
+    most,
+    rate,
+    step_ms,
+    verdict_of,
+)
 from hotlap.report.tune_figures import clean, duration, plural
 from hotlap.report.tune_losses import seed_name
 from hotlap.report.tune_parts import Bars, Command
@@ -52,7 +64,8 @@ def _bar_notes(tuning: Tuning, seen: Observation | None, before: float | None, a
     if before is None:
         yield "No step of the baseline was measured yet."
     elif after is not None:
-        yield "Both lengths are measured in the final trial."
+        final = verdict_of(tuning, Stage.FINAL) is not None
+        yield f"Both lengths are measured in the {'final trial' if final else 'trial that proved it'}."
     elif tuning.kept or not tuning.finished:
         yield "After is missing: the final trial has not measured any step."
     else:

@@ -29,7 +29,7 @@ from hotlap.source.hotness import Hotness
 from hotlap.source.project import Project
 
 _ALONE = 300_000  # bytes; below it starting processes costs more than they save
-_KEPT = 4_000_000  # bytes of source kept as trees, some 500 MB; what is beyond is parsed again
+_KEPT = 6_000_000  # bytes of source kept as trees, some 750 MB; what is beyond is parsed again
 _Work = tuple[tuple[Source, ...], frozenset[str], Wanted]
 
 

@@ -22,6 +22,11 @@ from hotlap.source.terms import (
     Term,
 )
 
+_SHAPED = frozenset(  # of jaxtyping: Float[torch.Tensor, "batch features"]
+    "Float Float16 Float32 Float64 BFloat16 Int Int8 Int16 Int32 Int64 UInt UInt8 Integer Bool Shaped Num Inexact "
+    "Complex Real".split()
+)
+
 
 def annotated(node: ast.expr | None, plain: Callable[[ast.expr], Term]) -> Term:
     """What an annotation says: a kind where it is torch's, else the class it names."""
@@ -41,7 +46,7 @@ def annotated(node: ast.expr | None, plain: Callable[[ast.expr], Term]) -> Term:
 
 def _generic(node: ast.Subscript, plain: Callable[[ast.expr], Term]) -> Term:
     outer = last_name(node.value)
-    if outer in ("Optional", "Annotated", "Union", "Final"):
+    if outer in ("Optional", "Annotated", "Union", "Final") or outer in _SHAPED:
         inner = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
         return annotated(inner, plain)
     if outer in ("list", "List", "Sequence", "Iterable", "Iterator", "tuple", "Tuple", "dict", "Dict", "Mapping"):
@@ -60,7 +65,7 @@ def _of_name(term: Term) -> Term:
     name = term[1]
     if name in ("typing.Any", "object", "dict", "list", "tuple", "set"):  # of what, the callers tell
         return UNKNOWN
-    if name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor", "torch.BoolTensor"):
+    if name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor", "torch.BoolTensor", "torchtyping.TensorType"):
         return TENSOR
     if name in ("int", "float", "bool", "complex"):
         return NUMBER

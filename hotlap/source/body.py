@@ -6,13 +6,14 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hotlap.source import guards, statements
+from hotlap.source import guards, leaving, statements
 from hotlap.source.annotations import annotated
 from hotlap.source.calls import handed_by, last_name
 from hotlap.source.expressions import Expressions
 from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Loop
 from hotlap.source.reader import FileState
 from hotlap.source.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
+from hotlap.source.walking import walk
 
 _WEIGHTS = frozenset(
     "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights "
@@ -123,7 +124,10 @@ class Body(Expressions):
 
     def _note_flag(self, name: str, value: ast.expr, rare: bool) -> None:
         """Names that hold every n-th time, and names made of counters: `step = i + epoch * length`."""
-        if rare:
+        self.few.discard(name)
+        if guards.is_small(value):
+            self.few.add(name)
+        elif rare:
             self.rare_names.add(name)
         elif isinstance(value, ast.BinOp) and statements.counts_on(value, self.counters):
             self.counters.add(name)
@@ -148,7 +152,7 @@ class Body(Expressions):
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         over = self.term(node.iter)
         before = self.stack
-        if guards.ends(node.body):
+        if leaving.ends(node.body) or leaving.ends_soon(node, self.few):
             self._once(node, over)
             return
         number = self.enter_loop(node.iter, over)
@@ -156,7 +160,7 @@ class Body(Expressions):
         self._note_counter(node, self.function.loops[number])
         self.function.loops[number].strided = statements.strided(node.iter)
         self.function.loops[number].weights = any(
-            isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in ast.walk(node.iter)
+            isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in walk(node.iter)
         )
         self._note_counted(node.body)
         self.block(node.body)
@@ -180,6 +184,7 @@ class Body(Expressions):
         while isinstance(iterable, ast.Call) and last_name(iterable.func) in ("tqdm", "track") and iterable.args:
             iterable = iterable.args[0]
         name = last_name(iterable.func) if isinstance(iterable, ast.Call) else ""
+        loop.batches = name in ("range", "trange") and statements.mentions_batches(*_given(iterable))
         target = node.target
         if isinstance(target, ast.Tuple) and target.elts and statements.counts(node.iter):
             target = target.elts[0]
@@ -193,7 +198,7 @@ class Body(Expressions):
 
     def _while(self, node: ast.While) -> None:
         before = self.stack
-        if guards.ends(node.body):  # tries again until it works
+        if leaving.ends(node.body):  # tries again until it works
             self.term(node.test)
             self.block(node.body)
             return
@@ -238,17 +243,29 @@ class Body(Expressions):
 
     def _by_flag(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
         """Branches that an argument decides about: whoever calls the function every batch may never take them."""
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):  # `if testing and path`
+            known = [statements.asked_flag(one) for one in test.values]
+            name, wanted = next((one for one in known if self._is_argument(one[0])), ("", True))
+            return (self._flagged(body, name, wanted) if name else body), other
         name, wanted = statements.asked_flag(test)
-        term = self.names.get(name, UNKNOWN) if name else UNKNOWN
-        if not isinstance(term, tuple) or term[0] != "param" or term[1] != self.function.name:
+        if not self._is_argument(name):
             return body, other
-        found = []
-        for guard, value in ((body, wanted), (other, not wanted)):
-            if guard != DEAD and guard > ASKED:
-                self.function.asked.append((("flag", name, value), guard))
-                guard = ASKED - len(self.function.asked) + 1
-            found.append(guard)
-        return found[0], found[1]
+        return self._flagged(body, name, wanted), self._flagged(other, name, not wanted)
+
+    def _is_argument(self, name: str) -> bool:
+        """Of this function, and not set to something else since."""
+        if not name or name not in self.function.parameters:
+            return False
+        term, annotated = self.names.get(name), self.function.annotations[self.function.parameters.index(name)]
+        return term == ("param", self.function.name, self.function.parameters.index(name)) or (
+            annotated != UNKNOWN and term == annotated
+        )
+
+    def _flagged(self, guard: int, name: str, wanted: bool) -> int:
+        if guard == DEAD or guard <= ASKED:
+            return guard
+        self.function.asked.append((("flag", name, wanted), guard))
+        return ASKED - len(self.function.asked) + 1
 
     def _narrow(self, test: ast.expr) -> str:
         """`if isinstance(x, Metric)`: there it is an object of that class of the project, or of one that inherits. The

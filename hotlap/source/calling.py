@@ -24,6 +24,8 @@ from hotlap.source.calls import (
     prepared,
     result_of,
     runs_module,
+    said,
+    steps_given,
     to_host,
     updates,
 )
@@ -36,6 +38,7 @@ _MAP = ("name", "map")
 _NEXT = ("name", "next")
 _GETATTR = ("name", "getattr")
 _DEVICE = ("name", "torch.device")
+_TYPES = ("dtype", "memory_format", "copy")
 
 
 class Calling:
@@ -78,16 +81,23 @@ class Calling:
             found = self._method_result(node, function, base, arguments)
             if found is not None:
                 return found
-        if callee == _SUPER and self.function.owner:
-            return ("super", self.function.owner)
-        if callee == _GETATTR and len(arguments) > 1 and isinstance(arguments[0], tuple) and arguments[0][0] == "self":
-            return ("prefixed", arguments[0], beginning(node.args[1]))
-        if callee == _DEVICE and names_host(node):
-            return HOST_DEVICE
-        result = self._result(callee, arguments, keywords)
+        result = self._of_python(node, callee, arguments) or self._result(callee, arguments, keywords)
         if result == OPTIMIZER:
             self.function.builds = True
         return result
+
+    def _of_python(self, node: ast.Call, callee: Term, arguments: list[Term]) -> Term:
+        """What super, getattr and torch.device give by what is written into them."""
+        if callee == _SUPER and self.function.owner:
+            return ("super", self.function.owner)
+        if callee == _GETATTR and len(node.args) > 1:
+            self.function.sends |= getattr(node.args[1], "id", "") in self.function.parameters
+            name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
+            if isinstance(name, str) and arguments[0][:1] == ("item",):  # getattr(hook, "on_step")()
+                return self.attribute_of(arguments[0], name)
+            if arguments[0][:1] == ("self",):
+                return ("prefixed", arguments[0], beginning(node.args[1]))
+        return HOST_DEVICE if callee == _DEVICE and names_host(node) else UNKNOWN
 
     def _notice(self, node: ast.Call, callee: Term, arguments: list[Term], keywords: dict[str, Term]) -> None:
         """Keep what the project must know of the call; mark the loop that trains."""
@@ -96,7 +106,9 @@ class Calling:
             self._notice_put(node.func, arguments)
         if not is_library(callee) or any(may_be_function(one) for one in (*arguments, *keywords.values())):
             given = tuple(keywords.items())
-            known = Call(callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad, given_flags(node))
+            known = Call(
+                callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad, given_flags(node), said(node)
+            )
             self.function.calls.append(known)
             if callee == _MAP:
                 self._notice_map(node, arguments)
@@ -132,11 +144,12 @@ class Calling:
                 self.names[differentiated.id] = TENSOR
         elif name in ("register_buffer", "register_parameter"):
             self.reader.register(self, node)
-        elif name in ("to", "cuda") and self.loop_names:
+        elif name in ("to", "cuda"):
+            self.function.moves |= getattr(function.value, "id", "") in self.function.parameters
             mark_moving(function.value, self.loop_names, self.function.loops)
         elif mode_set(node, name):
             self._mark_module(function.value, mode_set(node, name))
-        elif name == "step" and updates(function.value, self.lookup):
+        elif name == "step" and (updates(function.value, self.lookup) or steps_given(node)):
             self.function.updates = True
             loop = self._innermost()
             if loop is not None:
@@ -188,6 +201,8 @@ class Calling:
             found = prepared(base, arguments)
             if found is not None:
                 return found
+        if name == "to" and node.keywords and not node.args and all(one.arg in _TYPES for one in node.keywords):
+            return base  # of another type, where it is
         if isinstance(base, str):
             return torch_names.method(base, name, arguments, to_host(node) or HOST_DEVICE in arguments)
         if base[0] in ("list", "dict"):

@@ -52,6 +52,7 @@ _KEEPING = frozenset(  # methods that give the same sort of thing: a question st
     "permute transpose argmax sigmoid softmax log_softmax clamp exp sqrt abs long int bool any all flatten "
     "repeat expand argmin norm pow relu tanh eq ne lt gt le ge mul div masked_fill".split()
 )
+_OF_MODULE = frozenset("train eval float half double requires_grad_".split())
 _ALONG = 5  # how deep a question may be to go along with a call
 BACKWARDS = frozenset(("backward", "manual_backward"))
 
@@ -75,6 +76,8 @@ def method_of_unknown(base: Term, name: str, on_host: bool) -> Term | None:
         return hosted(base) if on_host else moved(base)
     if name == "cpu":
         return hosted(base)
+    if base[0] in ("self", "super") and name not in _OF_MODULE:
+        return None  # a method of the project's own
     if name in _KEEPING:
         return base
     if name == "gather" and base[0] == "attr":
@@ -178,6 +181,11 @@ def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
     return any(word in name.lower() for word in ("opt", "scaler")) and "sched" not in name.lower()
 
 
+def steps_given(node: ast.Call) -> bool:
+    """`precision.step(model, optimizer)`."""
+    return any(isinstance(one, ast.Name | ast.Attribute) and "optim" in last_name(one).lower() for one in node.args)
+
+
 def runs_module(function: ast.expr) -> bool:
     """`model(x)` or `model.encoder(x)`, not `model.to(x)`."""
     if not isinstance(function, ast.Attribute):
@@ -209,20 +217,31 @@ def all_on_host(arguments: list[Term]) -> bool:
     return any(one in (HOST, BATCH) for one in arguments) and all(one in plain for one in arguments)
 
 
+_FLAGS = (True, False, None)
+
+
 def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
-    """`validate(loader, quiet=True)`: the arguments that are True or False, written out; "*" where some are hidden."""
+    """`validate(loader, quiet=True)`: arguments that are True, False or None, written out; "*" where some hide."""
     found: list[tuple[int | str, bool]] = []
     for number, value in enumerate(node.args):
         if value.__class__ is ast.Starred:
             found.append(("*", True))
-        elif isinstance(value, ast.Constant) and (value.value is True or value.value is False):
-            found.append((number, value.value))
+        elif isinstance(value, ast.Constant) and value.value in _FLAGS:
+            found.append((number, bool(value.value)))
     for word in node.keywords:
         if word.arg is None:
             found.append(("*", True))
-        elif isinstance(word.value, ast.Constant) and (word.value.value is True or word.value.value is False):
-            found.append((word.arg, word.value.value))
+        elif isinstance(word.value, ast.Constant) and word.value.value in _FLAGS:
+            found.append((word.arg, bool(word.value.value)))
     return tuple(found)
+
+
+def said(node: ast.Call) -> str:
+    """`before_step` of `call_hook("before_step")`, `notify(hooks, "before_step")` and `send(event="before_step")`."""
+    for one in (*node.args, *(word.value for word in node.keywords)):
+        if one.__class__ is ast.Constant and isinstance(one.value, str) and one.value.isidentifier():
+            return one.value
+    return ""
 
 
 def is_library(callee: Term) -> bool:

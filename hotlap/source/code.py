@@ -13,9 +13,11 @@ from hotlap.source.facts import Function
 from hotlap.source.flow import FileReader, read_closely
 from hotlap.source.heat import COLD, Heat, Side
 from hotlap.source.hotness import Hotness, LoopKind
+from hotlap.source.once import is_forgotten, is_tested
 from hotlap.source.project import Project
 from hotlap.source.terms import FRAME, LOADER, LOADERS, MODULE, TENSOR, UNKNOWN, Term
 from hotlap.source.torch_names import method
+from hotlap.source.walking import fields, walk
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Repeated = ast.For | ast.AsyncFor | ast.While
@@ -39,20 +41,25 @@ class Code:
         self._by_name: dict[str, list[ast.Call]] = defaultdict(list)
         self._index()
         self._heats: dict[ast.AST, Heat] = {}
+        self._tested = is_tested(summary)
+        self._forgotten: dict[str, bool] = {}
         self._stored: dict[ast.AST, frozenset[str]] = {}
 
     def _index(self) -> None:
         """Parents, and nodes by type and name, in the order of the source. Every node of the file passes here once."""
         parents, by_type, by_name = self.parents, self._by_type, self._by_name
         waiting: list[ast.AST] = [self.tree]
+        known: dict[type, tuple[str, ...]] = {}
         while waiting:
             node = waiting.pop()
             kind = node.__class__
             by_type[kind].append(node)
             if isinstance(node, ast.Call):
                 by_name[last_name(node.func)].append(node)
-            fields = _FIELDS.get(kind)
-            for field in _fields(kind) if fields is None else fields:
+            backward = known.get(kind)
+            if backward is None:
+                backward = known[kind] = fields(kind)[::-1]
+            for field in backward:
                 value = getattr(node, field, None)
                 if value.__class__ is list:
                     for one in reversed(value):
@@ -174,7 +181,7 @@ class Code:
         """The names that are set somewhere in a function or loop."""
         known = self._stored.get(scope)
         if known is None:
-            every = (one for one in ast.walk(scope) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+            every = (one for one in walk(scope) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
             known = self._stored[scope] = frozenset(one.id for one in every)
         return known
 
@@ -221,7 +228,7 @@ class Code:
         first = loop.test if isinstance(loop, ast.While) else loop.iter
         if any(one.line == first.lineno and one.no_grad for one in function.loops):
             return True
-        inside = any(isinstance(node, ast.With) and self._records_nothing(node) for node in ast.walk(loop))
+        inside = any(isinstance(node, ast.With) and self._records_nothing(node) for node in walk(loop))
         around = any(isinstance(node, ast.With) and self._records_nothing(node) for node in self.ancestors(loop))
         return (
             inside
@@ -251,7 +258,7 @@ class Code:
 
     def mentions_grad(self, scope: ast.AST) -> bool:
         """Somewhere in it a graph is switched off or on."""
-        return any(isinstance(one, ast.Name | ast.Attribute) and last_name(one) in _SWITCHES for one in ast.walk(scope))
+        return any(isinstance(one, ast.Name | ast.Attribute) and last_name(one) in _SWITCHES for one in walk(scope))
 
     def reference(self, node: ast.AST) -> Reference | None:
         """The function of the project that a node is in."""
@@ -286,8 +293,15 @@ class Code:
         if function is None or self._is_redefined(function):
             return COLD
         found = self.hotness.at(Reference(self.path, function.name), self._places[place]) or COLD
+        if self._tested or (found.hot and self._is_forgotten(function)):  # nobody waits for what tests do
+            found = found._replace(confidence=Confidence.LOW)
         self._heats[place] = found
         return found
+
+    def _is_forgotten(self, function: Function) -> bool:
+        if function.name not in self._forgotten:
+            self._forgotten[function.name] = is_forgotten(self.hotness, Reference(self.path, function.name))
+        return self._forgotten[function.name]
 
     def _is_redefined(self, function: Function) -> bool:
         """Another function took its name, as a property's setter does: the project knows the last one only."""
@@ -304,20 +318,6 @@ class Code:
         """Runs every batch or more often, and not in what loads data."""
         heat = self.heat(node)
         return heat.hot and heat.side is not Side.LOAD
-
-
-_PLAIN = frozenset(
-    "id ctx attr arg name asname module level op ops kind type_comment conversion simple is_async lineno".split()
-)
-
-
-_FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
-
-
-def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a node that hold nodes, the last first."""
-    found = _FIELDS[kind] = tuple(field for field in reversed(kind._fields) if field not in _PLAIN)
-    return found
 
 
 def last_name(node: ast.expr) -> str:

@@ -27,6 +27,17 @@ def moved_batches(project: Project, functions: Mapping[Reference, Heat]) -> Iter
                 yield method, Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (*heat.why, step))
 
 
+def deep_movers(project: Project, functions: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
+    """Moves a tensor, and calls itself for the parts of a list or mapping: batches are what a training moves so, by
+    whatever way they come to it."""
+    for reference, function in project.functions():
+        if not function.moves or reference in functions:
+            continue
+        if any(reference in project.targets(call.callee, reference.path) for call in function.calls):
+            step = Step(reference.path, function.line, MOVING)
+            yield reference, Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (step,))
+
+
 def feeders(project: Project, over: Term, path: str) -> Iterator[Reference]:
     """The generators that a loop goes through: called right there, or the `__iter__` of an object."""
     if not isinstance(over, tuple):

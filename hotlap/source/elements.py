@@ -9,11 +9,12 @@ from functools import lru_cache
 from hotlap.source.code import Code, last_name
 from hotlap.source.samples import mentions
 from hotlap.source.terms import EXTENT, MODULE, NUMPY, TENSORS
+from hotlap.source.walking import walk
 
 _ARRAYS = TENSORS | {NUMPY}
 _SCALAR = frozenset(
     "item int float bool abs max min round len append add update extend sqrt exp log tolist numpy cpu detach get str "
-    "sum isnan setdefault index count format print range enumerate zip".split()
+    "sum isnan setdefault index count format print range enumerate zip size long".split()
 )
 _READS = frozenset(("item", "tolist", "numpy", "cpu"))
 _TO_NUMBER = frozenset(("int", "float", "bool", "max", "min", "abs"))
@@ -25,6 +26,7 @@ _SEVERAL = frozenset(  # functions that give several tensors, or numbers to coun
     "torch.split torch.chunk torch.unbind torch.tensor_split torch.meshgrid torch.where torch.arange torch.randperm "
     "numpy.ndindex numpy.arange numpy.ndenumerate numpy.split numpy.array_split numpy.where numpy.meshgrid".split()
 )
+_OF_TENSORS = frozenset("is_cuda size dim numel ndim shape requires_grad".split())
 _LARGE = frozenset("matmul mm bmm index_add_ index_copy_ scatter_ masked_fill masked_fill_ copy_ view reshape".split())
 
 
@@ -69,7 +71,7 @@ def _direct(code: Code, node: ast.For) -> ElementLoop | None:
     whole = len(iterable.args) if zipped else 1  # type: ignore[attr-defined]
     if not arrays or len(arrays) * 2 < whole:
         return None
-    names = frozenset(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
+    names = frozenset(one.id for one in walk(target) if isinstance(one, ast.Name))
     return ElementLoop(node, tuple(arrays), names, "")
 
 
@@ -83,7 +85,7 @@ def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
     found = [
         one.value
         for statement in node.body
-        for one in ast.walk(statement)
+        for one in walk(statement)
         if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load) and _starts_with(one.slice, index)
         if _is_array(code, one.value) or _has_size(node.iter, one.value)
     ]
@@ -96,8 +98,8 @@ def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
 
 def _filled(code: Code, node: ast.For) -> ElementLoop | None:
     """`for i, k in enumerate(codes): table[i][k] = 1`: a tensor written number by number."""
-    names = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
-    for statement in (one for part in node.body for one in ast.walk(part)):
+    names = {one.id for one in walk(node.target) if isinstance(one, ast.Name)}
+    for statement in (one for part in node.body for one in walk(part)):
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
             continue
         base, places = _places(statement.targets[0])
@@ -117,7 +119,7 @@ def _enumerates(code: Code, node: ast.For, cut: ast.expr) -> bool:
     named = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "enumerate" and len(node.iter.args) == 1
     if not named or not isinstance(node.target, ast.Tuple) or not isinstance(cut, ast.Slice):
         return False
-    given = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
+    given = {one.id for one in walk(node.target) if isinstance(one, ast.Name)}
     ends = [one for one in (cut.lower, cut.upper) if isinstance(one, ast.Name) and one.id in given]
     return bool(ends) and code.hot(node.body[0])
 
@@ -133,7 +135,7 @@ def _counts_rows(code: Code, node: ast.For) -> bool:
 
 def _runs_model(code: Code, node: ast.For) -> bool:
     return any(
-        isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in node.body for one in ast.walk(part)
+        isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in node.body for one in walk(part)
     )
 
 
@@ -152,7 +154,7 @@ def _has_size(iterable: ast.expr, node: ast.expr) -> bool:
     return any(
         isinstance(one, ast.Call) and one.args and isinstance(one.func, ast.Attribute) and one.func.attr == "size"
         and ast.unparse(one.func.value) == name
-        for one in ast.walk(iterable)
+        for one in walk(iterable)
     )  # fmt: skip
 
 
@@ -211,12 +213,17 @@ def _may_be_list(code: Code, node: ast.expr) -> bool:
 
 
 def _is_said(code: Code, node: ast.expr) -> bool:
-    """An argument that is annotated as a tensor, or as a mapping of tensors."""
+    """An argument that is annotated as a tensor, or as a mapping of tensors; or asked for what only arrays have."""
     function = code.function(node)
     if function is None or not isinstance(node, ast.Name):
         return False
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     said = next((one.annotation for one in every if one.arg == node.id), None)
+    if said is None and any(one.arg == node.id for one in every):
+        return any(
+            isinstance(one, ast.Attribute) and one.attr in _OF_TENSORS and getattr(one.value, "id", "") == node.id
+            for one in walk(function)
+        )
     return said is not None and "Tensor" in ast.unparse(said) and "List" not in ast.unparse(said).title()
 
 
@@ -230,7 +237,7 @@ def _last_value(code: Code, node: ast.Name) -> ast.expr | None:
     """What the name was set to last before, in the same function; None for arguments and what loops give."""
     scope = code.function(node) or code.tree
     best: ast.expr | None = None
-    for one in ast.walk(scope):
+    for one in walk(scope):
         if isinstance(one, ast.Assign) and one.lineno < node.lineno:
             for target in one.targets:
                 if isinstance(target, ast.Name) and target.id == node.id:
@@ -258,7 +265,7 @@ def _part(target: ast.Tuple, value: ast.expr, name: str) -> ast.expr | None:
 def is_scalar_work(code: Code, found: ElementLoop) -> bool:
     """The body computes with single numbers: it calls no model, and nothing that works on a whole row at once."""
     for statement in found.loop.body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Call) and not _is_scalar_call(code, node):
                 return False
             if isinstance(node, ast.Yield | ast.Await | ast.Try | ast.With | ast.Slice):
@@ -266,7 +273,7 @@ def is_scalar_work(code: Code, found: ElementLoop) -> bool:
             if isinstance(node, ast.Constant) and node.value is Ellipsis:
                 return False
     words = derived(found)
-    return any(_is_computed(code, node, words) for statement in found.loop.body for node in ast.walk(statement))
+    return any(_is_computed(code, node, words) for statement in found.loop.body for node in walk(statement))
 
 
 def _is_computed(code: Code, node: ast.AST, words: set[str]) -> bool:
@@ -297,7 +304,7 @@ def is_worked_on(code: Code, found: ElementLoop) -> bool:
             or last_name(node.func) in _LARGE
         )
         for statement in found.loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 
@@ -307,7 +314,7 @@ def reads_elements(found: ElementLoop, single: bool = False) -> bool:
     return any(
         isinstance(node, ast.Call) and last_name(node.func) in names
         for statement in found.loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 
@@ -316,14 +323,14 @@ def counts(found: ElementLoop) -> list[str]:
     return [
         ast.unparse(node.target)
         for statement in found.loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_count(node, found)
     ]
 
 
 def _is_count(node: ast.AugAssign, found: ElementLoop) -> bool:
     one = isinstance(node.value, ast.Constant) and node.value.value == 1
-    compared = any(isinstance(part, ast.Compare) for part in ast.walk(node.value))
+    compared = any(isinstance(part, ast.Compare) for part in walk(node.value))
     return (one or compared) and (compared or _decides(found))
 
 
@@ -331,18 +338,15 @@ def _decides(found: ElementLoop) -> bool:
     """Some condition, or the place that is counted in, looks at an element."""
     words = derived(found)
     tests = [
-        node.test
-        for statement in found.loop.body
-        for node in ast.walk(statement)
-        if isinstance(node, ast.If | ast.IfExp)
+        node.test for statement in found.loop.body for node in walk(statement) if isinstance(node, ast.If | ast.IfExp)
     ]
     places = [
         node.target
         for statement in found.loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript)
     ]
-    return any(isinstance(one, ast.Name) and one.id in words for part in (*tests, *places) for one in ast.walk(part))
+    return any(isinstance(one, ast.Name) and one.id in words for part in (*tests, *places) for one in walk(part))
 
 
 def derived(found: ElementLoop) -> set[str]:
@@ -350,7 +354,7 @@ def derived(found: ElementLoop) -> set[str]:
     words = {*found.names, *([found.index] if found.index else [])}
     for statement in found.loop.body:
         if isinstance(statement, ast.Assign) and mentions(statement.value, words):
-            words |= {one.id for target in statement.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+            words |= {one.id for target in statement.targets for one in walk(target) if isinstance(one, ast.Name)}
     return words
 
 
@@ -359,11 +363,13 @@ def is_sequential(found: ElementLoop) -> bool:
     set_here = {
         target.id
         for statement in found.loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    if any(_builds_on(node) for statement in found.loop.body for node in walk(statement)):
+        return True
     first_read: set[str] = set()
     written: set[str] = set()
     for statement in found.loop.body:
@@ -375,10 +381,16 @@ def is_sequential(found: ElementLoop) -> bool:
     return bool(first_read)
 
 
+def _builds_on(node: ast.AST) -> bool:
+    """`first += time[i] * ~first.bool()`: what is added depends on what is there."""
+    named = isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    return named and mentions(node.value, {node.target.id})  # type: ignore[attr-defined]
+
+
 def _in_order(statement: ast.stmt) -> list[ast.Name]:
     """Names of a statement as they are evaluated: values before targets."""
     if isinstance(statement, ast.Assign):
         parts: list[ast.AST] = [statement.value, *statement.targets]
     else:
         parts = [statement]
-    return [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)]
+    return [node for part in parts for node in walk(part) if isinstance(node, ast.Name)]

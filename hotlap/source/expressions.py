@@ -40,6 +40,7 @@ class Expressions(Calling):
         self.outer = outer
         self.counters: set[str] = set()
         self.rare_names: set[str] = set()
+        self.few: set[str] = set()  # names of small numbers
         self.set_in: dict[str, int] = {}  # names, and the loop they were set in last
 
     # Names and constants
@@ -80,6 +81,8 @@ class Expressions(Calling):
         return self.attribute_of(base, node.attr)
 
     def attribute_of(self, base: Term, name: str) -> Term:
+        if name == "saved_tensors":
+            return ("list", TENSOR)
         if isinstance(base, str):
             if not base:
                 return UNKNOWN

@@ -39,6 +39,7 @@ class Loop:
     unpacks: bool = False  # gives what it iterates over to a call
     yields: bool = False  # right in it
     strided: bool = False  # over pieces of one sequence
+    batches: bool = False  # counts batches or steps, by its own word
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class Call:
     keywords: tuple[tuple[str, Term], ...] = ()
     no_grad: bool = False
     flags: tuple[tuple[int | str, bool], ...] = ()  # True and False, written out, by place or name
+    said: str = ""  # the first argument that is a name written out: call_hook("before_step")
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class Function:
     updates: bool = False  # steps an optimizer
     evaluates: bool = False  # puts a model in evaluation mode
     models: bool = False  # calls a module, and records the graph
+    sends: bool = False  # calls what has the name that it is given: getattr(hook, name)
+    moves: bool = False  # moves one of its arguments to a device
     rare: bool = False  # answers a question that is true now and then: step % n == 0
     asked: list[tuple[Term, int]] = field(default_factory=list)  # what a branch depends on, and its guard otherwise
     no_grad: bool = False

@@ -12,6 +12,10 @@ CUDA, CPU_ONLY, CONVOLUTION, CONVOLUTION_2D, RECURRENT = "cuda_used", "cpu_only"
 PATCHES, CHANGING_SHAPES, GRAPH_NETWORK = "patches", "shapes", "graphs"
 COMMAND_LINE, LAUNCHED, WORKERS, OTHER_START = "command_line", "launched", "workers", "spawn"
 NETWORK, CONVOLUTION_1D, STEPS, SCRIPT = "network", "conv1d", "steps", "script"
+DEVICES = "devices"  # anything that may put a model or a batch elsewhere than on the host
+NO_WORKERS, SOME_WORKERS = "workers_zero", "workers_some"  # what numbers of workers are set to, or default to
+SPLITS = "splits"  # asks which worker it is in
+LEFT_WORKERS = "workers_left"  # 0 as an argument: given, or unless given
 
 _NETS = (
     "ResNet", "resnet", "ResNeXt", "resnext", "UNet", "Unet", "unet", "fficientNet", "fficientnet", "obileNet",
@@ -46,6 +50,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     GRAPH_NETWORK: ("torch_geometric", "import dgl"),
     COMMAND_LINE: ("HfArgumentParser", "TrlParser", "LightningCLI("),
     LAUNCHED: ("Accelerator(",),
+    SPLITS: ("get_worker_info",),
     OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
 }  # fmt: skip
 _MADE = re.compile(r"(?<!class )(?<!\w)$")  # made there, not defined under the same name
@@ -70,6 +75,17 @@ _PATTERNS: dict[str, tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]] = {
         ),
     ),
 }
+_NUMBER = r"(?:\s*:\s*[\w.\[\]| ]+=\s*|['\"]\s*[:,]\s*|['\"][^\n)]*default\s*=\s*)"  # of a field, entry or option
+_NUMBERS = {
+    NO_WORKERS: re.compile(rf"workers{_NUMBER}0\b"),
+    LEFT_WORKERS: re.compile(r"workers\s*=\s*0\b"),
+    SOME_WORKERS: re.compile(rf"workers(?:{_NUMBER}|\s*=\s*)(?:[1-9]|min\(|max\(|os\.|multiproc)"),
+}
+_DEVICES = re.compile(
+    r"cuda|\.to\(|\bmps\b|xla|xpu|[Gg]pu|GPU|ccelerat|ightning|Trainer|Fabric|fabric|ignite|catalyst|fastai|skorch"
+    r"|deepspeed|horovod|default_device|DataParallel|composer|transformers|device\s*=\s*(?![\w.\[\]]+\.device\b)"
+)
+_COMMON = ("cuda", "transformers", ".to(", "ightning")  # found sooner than by the pattern
 _COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
 
 
@@ -78,6 +94,10 @@ def features(text: str) -> frozenset[str]:
     plain = _COMMENT.sub("\n", text)
     found = {name for name, words in _WORDS.items() if any(word in plain for word in words)}
     found |= {name for name, pairs in _PATTERNS.items() if name not in found and _matches(plain, pairs)}
+    if any(word in plain for word in _COMMON) or _DEVICES.search(plain):
+        found.add(DEVICES)
+    if "workers" in plain:
+        found |= {name for name, pattern in _NUMBERS.items() if pattern.search(plain)}
     if "class Conv2d(" in plain:
         found -= {CONVOLUTION, CONVOLUTION_1D, CONVOLUTION_2D}  # layers for others to build networks of
     return frozenset(found)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hotlap.source.code import Code, last_name
 from hotlap.source.samples import mentions
 from hotlap.source.terms import MODULE, TENSOR, TENSORS, UNKNOWN
+from hotlap.source.walking import walk
 
 _THROUGH = frozenset("enumerate tqdm list sorted tolist cpu numpy detach".split())
 Turn = tuple[ast.AST, ast.expr, ast.expr, list[ast.AST]]  # the loop, what it goes over, its target, what it does
@@ -36,7 +37,7 @@ def _turns(code: Code) -> Iterator[Turn]:
 
 
 def _names(target: ast.expr) -> set[str]:
-    return {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return {one.id for one in walk(target) if isinstance(one, ast.Name)}
 
 
 def _is_unique(code: Code, over: ast.expr, deep: int = 0) -> bool:
@@ -45,7 +46,7 @@ def _is_unique(code: Code, over: ast.expr, deep: int = 0) -> bool:
         scope = code.function(over) or code.tree
         made = [
             one.value
-            for one in ast.walk(scope)
+            for one in walk(scope)
             if isinstance(one, ast.Assign) and one.lineno < over.lineno and over.id in _names(one.targets[0])
         ]
         return bool(made) and _is_unique(code, made[-1], deep + 1)
@@ -67,7 +68,7 @@ def _is_counted(over: ast.expr) -> bool:
 
 def _compares(code: Code, body: ast.AST, names: set[str]) -> bool:
     """`labels == label`, `labels.eq(label)`."""
-    return any(_is_mask(code, one, names) for one in ast.walk(body))
+    return any(_is_mask(code, one, names) for one in walk(body))
 
 
 def _is_mask(code: Code, node: ast.AST, names: set[str]) -> bool:
@@ -99,7 +100,7 @@ def _is_element(node: ast.expr, names: set[str]) -> bool:
 
 def _picks(code: Code, body: list[ast.AST], names: set[str]) -> bool:
     """`features[labels == i]` or `(labels == i).nonzero()`: how many there are, the host must wait for."""
-    every = [one for part in body for one in ast.walk(part)]
+    every = [one for part in body for one in walk(part)]
     masks = {
         target.id
         for one in every
@@ -124,4 +125,4 @@ def _picking(code: Code, node: ast.AST) -> ast.expr | None:
 
 def _runs_models(code: Code, body: list[ast.AST]) -> bool:
     """A part of a model for each of them: experts, heads."""
-    return any(isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in body for one in ast.walk(part))
+    return any(isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in body for one in walk(part))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterator, Sequence
+import re
+from collections.abc import Container, Sequence
 
+from hotlap.source import statements
 from hotlap.source.facts import DEAD, EPOCHLY, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD
+from hotlap.source.walking import walk
 
 NONE = 0  # no guard: loops start at 0 as well, so this never goes on a stack
 _CLOCKS = frozenset(("time", "perf_counter", "monotonic", "process_time"))
@@ -15,6 +18,7 @@ _ENDINGS = frozenset("done dones terminated truncated terminal".split())  # of a
 _SPACED = ("interval", "every")
 _MAKERS = ("init", "setup", "set_up", "build", "create", "lazy", "prepare")
 _USUAL = ("rank", "main_process", "is_main", "training", "master", "type", "loader", "save_model", "save_checkpoint")
+_LAST = re.compile(r"(is_|at_)?last_(iter|iteration|step|batch|epoch)")
 _SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly")
 
 
@@ -23,8 +27,8 @@ def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Conta
     body, other = of_test(node.test, counters, rare_names)
     if isinstance(node, ast.IfExp):
         return body, other
-    if body == RARE and has_step(node.body):
-        body = NONE  # gradient accumulation: this is the step itself
+    if (body == RARE or (body == FIRST and statements.starts_again(node))) and has_step(node.body):
+        return NONE, other  # gradient accumulation: this is the step itself
     if body == NONE:
         body = _of_body(node)
     if body == NONE and other == NONE and not _is_plain(node.test):
@@ -110,9 +114,7 @@ def _of_both(test: ast.BoolOp, counters: Container[str], rare_names: Container[s
 def _of_comparison(test: ast.Compare, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
     operator, sides = test.ops[0], [test.left, *test.comparators]
     if any(_is_modulo(side) for side in sides):
-        if isinstance(operator, ast.Eq | ast.Lt | ast.LtE):
-            return (EPOCHLY if isinstance(operator, ast.Eq) and any(map(_counts_epochs, sides)) else RARE), NONE
-        return (NONE, RARE) if isinstance(operator, ast.NotEq | ast.Gt) else (NONE, NONE)
+        return _of_remainder(operator, sides)
     if any(map(_mentions_clock, sides)):
         return RARE, NONE
     if any(map(_is_record, sides)):
@@ -126,13 +128,19 @@ def _of_comparison(test: ast.Compare, counters: Container[str], rare_names: Cont
     if _is_filled(test, rare_names):
         return RARE, NONE
     counted = any(_is_counter(side, counters) or _is_epoch(side) for side in sides)
-    if counted and isinstance(operator, ast.Eq):
-        return FIRST, NONE
+    if isinstance(operator, ast.Eq) and (counted or any(map(_counts_steps, sides))):
+        return (FIRST if counted else RARE), NONE
     if counted and isinstance(operator, ast.NotEq):
         return NONE, FIRST
-    if counted and isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and _is_small(test.comparators[0]):
+    if counted and isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and is_small(test.comparators[0]):
         return _of_beginning(test, operator, counters)
     return NONE, NONE
+
+
+def _of_remainder(operator: ast.cmpop, sides: list[ast.expr]) -> tuple[int, int]:
+    if isinstance(operator, ast.Eq | ast.Lt | ast.LtE):
+        return (EPOCHLY if isinstance(operator, ast.Eq) and any(map(_counts_epochs, sides)) else RARE), NONE
+    return (NONE, RARE) if isinstance(operator, ast.NotEq | ast.Gt) else (NONE, NONE)
 
 
 def _of_beginning(test: ast.Compare, operator: ast.cmpop, counters: Container[str]) -> tuple[int, int]:
@@ -145,7 +153,7 @@ def _of_beginning(test: ast.Compare, operator: ast.cmpop, counters: Container[st
 def _is_filled(test: ast.Compare, rare_names: Container[str]) -> bool:
     """`len(names) > 0`, of a list that is empty most of the time."""
     left = test.left
-    held = left.args[0] if isinstance(left, ast.Call) and _called(left) == "len" and left.args else None
+    held = left.args[0] if isinstance(left, ast.Call) and called(left) == "len" and left.args else None
     return isinstance(held, ast.Name) and held.id in rare_names and isinstance(test.ops[0], ast.Gt | ast.NotEq)
 
 
@@ -166,13 +174,15 @@ def _of_word(name: str) -> tuple[int, int]:
     """A word can only make a place colder: debugging switches, and flags that are raised now and then."""
     if name.lower().startswith(("should_", "time_to_", "is_time_to", "divisible")) or name in _ENDINGS:
         return RARE, NONE
-    if "first" in name.lower().split("_"):
+    if "first" in name.lower().split("_") or _LAST.fullmatch(name.lower()):
         return FIRST, NONE
     return (FLAG, NONE) if any(word in name.lower() for word in _SWITCHES) else (NONE, NONE)
 
 
 def _of_name(test: ast.expr, rare_names: Container[str]) -> tuple[int, int]:
     name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    if isinstance(test, ast.Subscript) and isinstance(test.slice, ast.Constant):
+        name = str(test.slice.value)  # options["verbose"]
     if name == "TYPE_CHECKING":
         return DEAD, NONE
     if isinstance(test, ast.Name) and name in rare_names:
@@ -187,7 +197,7 @@ def _of_body(node: ast.If) -> int:
         return ERROR
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _ends_program(last.value):
         return ERROR
-    if isinstance(node.test, ast.UnaryOp) and _called(node.test.operand) == "hasattr":
+    if isinstance(node.test, ast.UnaryOp) and called(node.test.operand) == "hasattr":
         return FIRST
     if _remembers(node) or _raises_flag(node):
         return FIRST
@@ -218,7 +228,7 @@ def _text(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, ast.Subscript) else ""
 
 
-def _called(node: ast.expr) -> str:
+def called(node: ast.expr) -> str:
     """The last name of what is called, if it is a call."""
     if not isinstance(node, ast.Call):
         return ""
@@ -288,30 +298,6 @@ def leaves_loop(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Return | ast.Break)
 
 
-def ends(body: list[ast.stmt]) -> bool:
-    """The body of a loop that is never begun again: it ends in break or return, unless something failed."""
-    last = body[-1]
-    if isinstance(last, ast.With | ast.AsyncWith):
-        return ends(last.body)
-    if isinstance(last, ast.Try) and not last.finalbody:
-        inner = ends(last.orelse or last.body)
-    else:
-        inner = isinstance(last, ast.Break | ast.Return)
-    again = any(isinstance(one, ast.Continue) for one in _own_statements(body))
-    return inner and (not again or any(isinstance(one, ast.Try) for one in body))
-
-
-def _own_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of this loop, not of one inside."""
-    for statement in body:
-        yield statement
-        if not isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.ClassDef):
-            for field in ("body", "orelse", "finalbody"):
-                yield from _own_statements(getattr(statement, field, []))
-            for handler in getattr(statement, "handlers", []):
-                yield from _own_statements(handler.body)
-
-
 def is_rare_flag(value: ast.expr, counters: Container[str] = ()) -> bool:
     """`log_now = step % 50 == 0`, `last = step == count - 1`."""
     return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, counters, ())[0] in (RARE, EPOCHLY, FIRST)
@@ -336,7 +322,7 @@ def _is_modulo(node: ast.expr) -> bool:
 
 def _counts_epochs(node: ast.expr) -> bool:
     """`step % len(loader)`."""
-    return _is_modulo(node) and _called(node.right) == "len"  # type: ignore[attr-defined]
+    return _is_modulo(node) and called(node.right) == "len"  # type: ignore[attr-defined]
 
 
 def _is_record(node: ast.expr) -> bool:
@@ -354,7 +340,7 @@ def _mentions_clock(node: ast.expr) -> bool:
     """`time.time()`, `now() - last`."""
     if isinstance(node, ast.BinOp):
         return _mentions_clock(node.left) or _mentions_clock(node.right)
-    return _called(node) in _CLOCKS
+    return called(node) in _CLOCKS
 
 
 def _is_counter(node: ast.expr, counters: Container[str]) -> bool:
@@ -363,19 +349,25 @@ def _is_counter(node: ast.expr, counters: Container[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in counters
 
 
+def _counts_steps(node: ast.expr) -> bool:
+    """`self.global_step`, `total_steps`: equal to a given number now and then."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name.lower().rsplit("_", 1)[-1] in ("step", "steps", "iteration", "iterations")
+
+
 def _is_epoch(node: ast.expr) -> bool:
     """`self.epoch`, `state.current_epoch`: equal to a given number once in a training."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name.lower().lstrip("_") in ("epoch", "current_epoch", "epoch_idx", "cur_epoch", "epoch_num", "ep")
 
 
-def _is_small(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value <= 10
+def is_small(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value <= 10
 
 
 def has_step(body: Sequence[ast.stmt]) -> bool:
     for statement in body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 if (name == "step" and not _is_scheduler(node.func)) or any(word in name for word in _UPDATES):

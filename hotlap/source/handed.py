@@ -19,7 +19,7 @@ _SETTINGS = frozenset(  # objects that hold settings; their device is one that w
 
 def arguments(function: Definition) -> set[str]:
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    rest = {function.args.vararg.arg} if function.args.vararg is not None else set()
+    rest = {one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None}
     return {one.arg for one in every} - {"self", "cls"} | rest
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hotlap.source.calls import last_name
 from hotlap.source.facts import Handing
 from hotlap.source.terms import Term
+from hotlap.source.walking import walk
 
 BASE: Term = ("base",)  # super().__init__
 ELSEWHERE = "elsewhere"  # given, nobody knows as what
@@ -21,13 +22,14 @@ def handings(node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.
     if node.args.kwarg is None:
         return ()
     name = node.args.kwarg.arg
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and _gets(one, name)]
+    nodes = list(walk(node))
+    calls = [one for one in nodes if isinstance(one, ast.Call) and _gets(one, name)]
     if not calls:
         return ()
-    given_before = dict(_partials(node))
+    given_before = dict(_partials(nodes))
     defaults = dict(_defaults(node.args))
     given = {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-    put = dict.fromkeys(_put(node, name), _SOMEHOW)
+    put = dict.fromkeys(_put(nodes, name), _SOMEHOW)
     return tuple(
         Handing(
             BASE if is_base(one.func) else plain(one.func),
@@ -38,9 +40,9 @@ def handings(node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.
     )
 
 
-def _partials(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+def _partials(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
     """`make = partial(DataLoader, pin_memory=True)`: names, and what they have got already."""
-    for one in ast.walk(node):
+    for one in nodes:
         if isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and last_name(one.value.func) == "partial":
             yield from ((target.id, one.value) for target in one.targets if isinstance(target, ast.Name))
 
@@ -98,9 +100,9 @@ def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, Any]]:
             yield one.arg, default.value
 
 
-def _put(node: ast.AST, name: str) -> Iterator[str]:
+def _put(nodes: Sequence[ast.AST], name: str) -> Iterator[str]:
     """What the function itself puts into its options."""
-    for one in ast.walk(node):
+    for one in nodes:
         if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and last_name(one.value) == name:
             if isinstance(one.slice, ast.Constant):
                 yield str(one.slice.value)

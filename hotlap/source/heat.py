@@ -23,6 +23,7 @@ class Heat(NamedTuple):
     why: tuple[Step, ...] = ()
     maybes: int = 0  # conditions on the way that say nothing about how often they hold
     rarely: bool = False  # once an epoch at most, and not in every epoch
+    alone: bool = False  # in an evaluation that a program makes once, or in a loop around such that trains nothing
 
     @property
     def hot(self) -> bool:
@@ -35,7 +36,7 @@ class Heat(NamedTuple):
 
     def _order(self) -> tuple[int, ...]:
         here = (self.hot, self.side is not Side.LOAD, self.confidence.rank, self.frequency.rank)
-        return (*here, self.hot or not self.rarely, -self.maybes)
+        return (*here, self.hot or not self.rarely, not self.alone, -self.maybes)
 
 
 COLD = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)

@@ -17,12 +17,14 @@ _TRAIN_BATCH = frozenset(
     "on_before_optimizer_step optimizer_step training_step_end on_step_begin on_step_end on_substep_end "
     "on_batch_begin on_batch_end on_batch_start before_batch after_batch after_loss after_backward after_step "
     "after_pred on_train_batch_begin on_backward on_batch post_batch pre_batch train_step train_on_batch "
-    "before_train_iter after_train_iter".split()
+    "before_train_iter after_train_iter before_train_step after_train_step on_train_step_start on_train_step_begin "
+    "on_train_step_end on_training_step_end on_step_training on_sample on_forward on_criterion".split()
 )
 _EVALUATE_BATCH = frozenset(
     "validation_step test_step predict_step prediction_step on_validation_batch_start on_validation_batch_end "
     "on_test_batch_start on_test_batch_end validation_step_end eval_step test_on_batch on_prediction_step "
-    "after_val_iter".split()
+    "after_val_iter on_eval_step_start on_eval_step_end on_val_step_end on_step_validation on_sample_validation "
+    "on_forward_validation on_criterion_validation on_val_batch_end on_eval_batch_end".split()
 )
 _EVALUATE_STEP = _EVALUATE_BATCH | frozenset("val_step valid_step evaluation_step evaluate_step eval_batch".split())
 _EPOCH = frozenset(
@@ -84,7 +86,9 @@ def _of_class(project: Project, path: str, owner: Class) -> Iterator[tuple[Refer
         if found is not None:
             frequency, side, text = found
             reference = Reference(path, f"{owner.name}.{method}")
-            yield reference, _heat(frequency, side, Step(path, functions[reference.name].line, text))
+            heat = _heat(frequency, side, Step(path, functions[reference.name].line, text))
+            once = method == "predict_step"  # after the training, where somebody asks for it
+            yield reference, heat._replace(confidence=Confidence.LOW, alone=True) if once else heat
 
 
 def _hook(project: Project, path: str, owner: Class, method: str, names: set[str]) -> tuple[Frequency, int, str] | None:
@@ -106,8 +110,8 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
         return Frequency.BATCH, 0, f"{short}.step is called every training batch"
     if method == "update" and any(name.endswith("Metric") for name in names):
         return Frequency.BATCH, 1, f"{short}.update is called every batch of an evaluation"
-    if method == "forward" and any(name.endswith("autograd.Function") or name == "Function" for name in names):
-        return Frequency.BATCH, 0, f"{short}.forward is called every batch"
+    if method in ("forward", "backward") and _is_function(names):
+        return Frequency.BATCH, 0, f"{short}.{method} is called every batch"
     if (method == "forward" or _is_forward(project, path, owner, method)) and project.is_module(path, owner):
         return Frequency.BATCH, 0, f"{short}.{method} is called every batch"
     return None
@@ -117,6 +121,10 @@ def _is_forward(project: Project, path: str, owner: Class, method: str) -> bool:
     """`__call__` of a module, where neither it nor who inherits has a forward pass beside it."""
     known = project.method(path, owner, "forward") if method == "__call__" else None
     return method == "__call__" and known is None and not project.overrides(path, owner, "forward")
+
+
+def _is_function(names: set[str]) -> bool:
+    return any(name.endswith("autograd.Function") or name == "Function" for name in names)
 
 
 def sent(project: Project) -> dict[Reference, list[tuple[Reference, Call]]]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import hooks
 from hotlap.source.classes import Reference
-from hotlap.source.containers import GIVING, feeders, moved_batches
+from hotlap.source.containers import GIVING, deep_movers, feeders, moved_batches
 from hotlap.source.facts import (
     ASKED,
     DEAD,
@@ -28,11 +28,13 @@ from hotlap.source.facts import (
     Stack,
 )
 from hotlap.source.heat import Heat, Side
+from hotlap.source.kinds import by_kind
 from hotlap.source.loops import LoopKind, Loops
 from hotlap.source.modules import argument
+from hotlap.source.once import is_made_once, is_tested
 from hotlap.source.project import Project
 from hotlap.source.statements import is_static
-from hotlap.source.steps import is_trial
+from hotlap.source.steps import grow, is_trial
 
 _LONGEST = 12  # calls in a chain
 _BETWEEN = (Frequency.EPOCH, Frequency.RARE)  # how often a training evaluates
@@ -50,6 +52,7 @@ class Hotness(Loops):
         self._evaluating: dict[tuple[Reference, int], bool] = {}
         self.fed: dict[Reference, Heat] = {}  # generators, and the loops over batches that go through them
         self._flags: dict[tuple[Reference, str], set[bool | None]] = {}  # what those who call often give for them
+        self._once: dict[Reference, bool] = {}
         self._settled = False  # how often everything runs, is known
         self._spread()
         self._settled = True
@@ -74,6 +77,8 @@ class Hotness(Loops):
             *unreached.items(),
             *self._siblings(unreached),
             *moved_batches(self.project, self.functions),
+            *(deep_movers(self.project, self.functions) if self.steppers else ()),
+            *by_kind(self.project, self.functions.keys() | self.callers.keys()),
         ):
             self.functions[reference] = heat
             waiting.append(reference)
@@ -175,10 +180,14 @@ class Hotness(Loops):
             heat = self.at(reference, call.stack)
             if heat is None or heat.frequency is Frequency.NEVER or len(heat.why) > _LONGEST:
                 continue
-            for target in self._called(call, reference.path):
+            every = list(self._called(call, reference.path))
+            either = heat.side is Side.TRAIN and len(every) > 1 and any(one in self.steppers for one in every)
+            for target in every:
                 if target != reference:
                     step = Step(reference.path, call.line, f"calls {target.name.rsplit('.', 1)[-1]}")
-                    yield target, heat._replace(why=(*heat.why, step))
+                    apart = either and target not in self.steppers and self.project.function(target).evaluates
+                    side = Side.EVALUATE if apart else heat.side  # an engine that is given one step or the other
+                    yield target, heat._replace(side=side, why=(*heat.why, step))
 
     def at(self, reference: Reference, stack: Stack) -> Heat | None:
         """How hot a place in a function is; None where nothing is known of how it is reached."""
@@ -210,6 +219,8 @@ class Hotness(Loops):
 
     def _values(self, reference: Reference, function: Function, name: str) -> set[bool | None]:
         heat = self.functions.get(reference)
+        if name not in function.parameters:  # of another function by that name, defined before or after this one
+            return {None}
         shift = 1 if function.owner and not is_static(function) else 0
         number = function.parameters.index(name) - shift
         found: set[bool | None] = set()
@@ -237,7 +248,9 @@ class Hotness(Loops):
             step = Step(reference.path, loop.line, GIVING)
             return self.fed[reference]._replace(side=Side.LOAD, why=(*self.fed[reference].why, step))
         if kind is LoopKind.EPOCH:
-            return self._in_epochs(heat, Step(reference.path, loop.line, ""), (reference, number) in self.around)
+            found = self._in_epochs(heat, Step(reference.path, loop.line, ""), (reference, number) in self.around)
+            apart = heat is None or heat.alone
+            return found._replace(alone=True) if apart and not self._learns(reference, number) else found
         if kind is LoopKind.ELEMENT and heat is not None and heat.hot:
             step = Step(reference.path, loop.line, "loop over the elements of a tensor")
             return heat._replace(frequency=Frequency.ELEMENT, why=(*heat.why, step))
@@ -260,11 +273,12 @@ class Hotness(Loops):
             plain = self.kinds[reference][number] is LoopKind.PLAIN and not (loop.comprehension or loop.weights)
             quiet = plain and loop.no_grad and self._calls_module(reference, loop, deep=1)
             steps = plain and loop.unpacks and self._evaluates_in_turns(reference, loop)
-            self._evaluating[key] = (frequency is Frequency.EPOCH and quiet) or steps
+            counted = plain and loop.no_grad and loop.batches and loop.parent < 0
+            self._evaluating[key] = (frequency is Frequency.EPOCH and (quiet or counted)) or steps
         return self._evaluating[key]
 
     def _in_batch_loop(self, heat: Heat | None, reference: Reference, loop: Loop, kind: LoopKind) -> Heat:
-        evaluates = loop.no_grad and self.project.function(reference).evaluates
+        evaluates = self.project.function(reference).evaluates and (loop.no_grad or self._only_looks(reference, loop))
         within = kind is LoopKind.BATCH_LIKELY and heat is not None and heat.hot and heat.side is Side.TRAIN
         if within and not evaluates:
             assert heat is not None
@@ -276,8 +290,49 @@ class Hotness(Loops):
         inner = heat is not None and heat.hot and heat.side is not Side.LOAD
         if loop.epoch and not inner:  # an epoch of one batch: nobody reads its loss more rarely than that
             confidence = Confidence.LOW
+        apart = heat is None or (heat.alone and not heat.hot)
+        alone = apart and side is Side.EVALUATE and self._is_made_once(reference)
+        tested = is_tested(self.project.files[reference.path])
+        confidence = Confidence.LOW if alone or tested else confidence
         before = heat.why if heat is not None and heat.frequency is Frequency.EPOCH else ()
-        return Heat(Frequency.BATCH, confidence, side, (*before, Step(reference.path, loop.line, text)))
+        return Heat(Frequency.BATCH, confidence, side, (*before, Step(reference.path, loop.line, text)), alone=alone)
+
+    def _only_looks(self, reference: Reference, loop: Loop) -> bool:
+        """Makes no backward pass, in a function that makes none either."""
+        return not loop.trains and reference not in self.learning
+
+    def _learns(self, reference: Reference, number: int) -> bool:
+        """A loop that counts epochs, or in which something trains: `for text in texts: predict(text)` is none."""
+        function = self.project.function(reference)
+        if function.loops[number].epoch:
+            return True
+        inner = {number}
+        for one, loop in enumerate(function.loops):
+            if loop.parent in inner:
+                inner.add(one)
+        if any(function.loops[one].trains for one in inner):
+            return True
+        return any(
+            not inner.isdisjoint(call.stack) and any(one in self.learning for one in self._called(call, reference.path))
+            for call in function.calls
+        )
+
+    @cached_property
+    def learning(self) -> set[Reference]:
+        """Functions that make a backward pass, themselves or through what they call."""
+        found = {
+            one
+            for one, function in self.project.functions()
+            if function.steps or function.updates or any(loop.trains for loop in function.loops)
+        }
+        grow(found, self.callers, in_loops=True)
+        return found
+
+    def _is_made_once(self, reference: Reference) -> bool:
+        """Beside a training: where there is none, the evaluation is what the program is about."""
+        if reference not in self._once:
+            self._once[reference] = self.trains and is_made_once(self, reference)
+        return self._once[reference]
 
     def _trains_within(self, reference: Reference, loop: Loop) -> bool:
         """A backward pass in a loop within, or in something that it calls."""

@@ -10,16 +10,24 @@ from pathlib import PurePath
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source import makers
 from hotlap.source.code import Code, keyword, last_name
-from hotlap.source.facts import Call, Function
+from hotlap.source.facts import Function
 from hotlap.source.handing import is_base
 from hotlap.source.heat import Heat, Side
+from hotlap.source.loops import LoopKind
 from hotlap.source.makers import POSITIONS
 from hotlap.source.mappings import assigned, mapping
-from hotlap.source.terms import FRAME, HOST, NUMBER, NUMPY, TENSOR, Term
+from hotlap.source.memory import is_in_memory, tensor_dataset
+from hotlap.source.once import in_tests, is_made_once
+from hotlap.source.samples import dotted
+from hotlap.source.terms import HOST, TENSOR, Term
 from hotlap.source.torch_names import LOADER_NAMES, TORCH_LOADERS
 from hotlap.source.transfers import is_device
+from hotlap.source.walking import walk
 
-_MAKING = frozenset(f"torch.{name}" for name in "tensor from_numpy as_tensor Tensor FloatTensor LongTensor".split())
+_TESTING = frozenset("test testing predict prediction inference infer".split())
+_TRYING = frozenset("detect demo export visualize plot embed generate".split())
+_VALIDATING = frozenset("val valid validation validate dev eval evaluation".split())
+
 __all__ = ["POSITIONS", "Loader", "assigned", "loader", "loaders", "made_at"]
 
 
@@ -129,50 +137,14 @@ def _constant(code: Code, value: ast.expr) -> ast.expr:
 
 
 def in_memory(code: Code, one: Loader) -> bool:
-    """Its dataset is a TensorDataset, or an array itself: workers would only copy what is there already."""
+    """Workers would only copy what is there already."""
     dataset = one.settings.get("dataset")
-    array = dataset is not None and code.kind(dataset) in (NUMPY, TENSOR, HOST)
-    return array or _tensor_dataset(code, one) is not None or (dataset is not None and _is_table(code, dataset))
-
-
-def _is_table(code: Code, dataset: ast.expr) -> bool:
-    """A class of the project whose samples are rows or slices of what it keeps, made tensors of at most."""
-    found = code.project.class_of(code.project.answer(code.asked(dataset), code.path), code.path)
-    method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
-    if found is None or method is None:
-        return False
-    function = code.project.function(method)
-    parts = list(_returned(function.returns))
-    held = [(where, term) for where, one in code.project.lineage(*found) for term in one.attributes.values()]
-    kept = any(_on_disk(term) or code.project.answer(term, where) == FRAME for where, term in held)
-    plain = all(_makes_tensor(call) for call in function.calls)
-    return plain and not function.loops and not kept and all(map(_is_entry, parts))
-
-
-def _makes_tensor(call: Call) -> bool:
-    """`torch.tensor(self.data[i])`."""
-    named = isinstance(call.callee, tuple) and call.callee[0] == "name"
-    return named and call.callee[1] in _MAKING and all(_is_entry(one) for one in call.arguments)
-
-
-def _on_disk(term: Term) -> bool:
-    """What reads a file each time it is indexed."""
-    if isinstance(term, tuple) and term[0] == "name":
-        return str(term[1]).startswith(("h5py", "zarr", "lmdb", "numpy.memmap", "tables.", "datasets."))
-    return isinstance(term, tuple) and any(map(_on_disk, term[1:]))
-
-
-def _is_entry(term: Term) -> bool:
-    """`self.data[i]`, or a tensor made of one; not a row of a frame, which costs much more."""
-    if isinstance(term, str):
-        return term in (HOST, NUMPY, TENSOR, NUMBER)
-    kept = term[0] == "attr" and term[1][0] == "self"  # self.data[i : i + size]
-    return kept or (_is_row(term) and term[1][2] not in ("iloc", "loc", "at", "iat"))
+    return dataset is not None and is_in_memory(code, dataset)
 
 
 def on_device(code: Code, one: Loader) -> bool:
     """What it gives was put on the device before: there is nothing to pin, and nothing to copy."""
-    made = _tensor_dataset(code, one)
+    made = tensor_dataset(code, one.settings.get("dataset"))
     if made is not None:
         return any(_is_moved(code, given) for given in made.args)
     dataset, collate = one.settings.get("dataset"), one.settings.get("collate_fn")
@@ -214,14 +186,6 @@ def _is_made_there(function: Function) -> bool:
     else:
         parts = list(_returned(given))
     return TENSOR in parts and HOST not in parts
-
-
-def _tensor_dataset(code: Code, one: Loader) -> ast.Call | None:
-    dataset = one.settings.get("dataset")
-    if isinstance(dataset, ast.Name):
-        made = assigned(code, dataset.id)
-        dataset = made[-1] if made else dataset
-    return dataset if isinstance(dataset, ast.Call) and last_name(dataset.func) == "TensorDataset" else None
 
 
 def _is_moved(code: Code, given: ast.expr) -> bool:
@@ -266,15 +230,81 @@ def _changes(node: ast.AST, places: set[str]) -> bool:
 
 def heat(code: Code, one: Loader) -> Heat:
     """Settings are made once and felt at every batch. In tests nobody waits for them."""
-    parts = PurePath(code.path).parts
-    tested = any(part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in parts)
-    confidence = Confidence.LOW if tested or code.heat(one.call).frequency is Frequency.NEVER else Confidence.HIGH
+    never = code.heat(one.call).frequency is Frequency.NEVER
+    once = _is_for_one_pass(code, one) or is_for_test(code, one)
+    confidence = Confidence.LOW if never or once or in_tests(code.path) else Confidence.HIGH
     return Heat(
         Frequency.BATCH,
         confidence,
         Side.LOAD,
         (Step(code.path, one.call.lineno, "every batch comes from this loader"),),
     )
+
+
+def _is_for_one_pass(code: Code, one: Loader) -> bool:
+    """Made and gone through in a function that predicts, or tests after the training."""
+    known = code.reference(one.call)
+    if known is None or known in code.hotness.functions or known in code.hotness.trainings:
+        return False
+    loops = code.project.function(known).loops
+    kinds = code.hotness.kinds.get(known, [])
+    batches = [loop for loop, kind in zip(loops, kinds, strict=True) if kind >= LoopKind.BATCH_LIKELY]
+    alone = bool(batches) and not any(loop.trains for loop in batches) and LoopKind.EPOCH not in kinds
+    return alone and code.trains() and is_made_once(code.hotness, known)
+
+
+def is_for_test(code: Code, one: Loader) -> bool:
+    """Called so, beside one for validation: it waits for the end of the training. Not where a loop has it again."""
+    name = _called(code, one.call)
+    if _VALIDATING & set(_words(name)):
+        return False
+    if is_of_trial(code, one.call):
+        return True
+    if not _TESTING & set(_words(name)):
+        return False
+    beside = {_called(code, call) for call in code.calls(*_names(code))} | {
+        function.name for function in code.nodes(ast.FunctionDef) if isinstance(function, ast.FunctionDef)
+    }
+    return any(_VALIDATING & set(_words(other)) for other in beside) and not _is_gone_through_again(code, name)
+
+
+def is_of_trial(code: Code, node: ast.AST) -> bool:
+    """In test.py or predict.py, of a project that trains elsewhere, and in nothing that a training calls."""
+    named = (_TESTING | _TRYING) & set(_words(PurePath(code.path).stem))
+    if not named or not code.trains() or code.heat(node).frequency.rank >= Frequency.EPOCH.rank:
+        return False
+    functions = code.project.files[code.path].functions.values()
+    return not any(function.builds or any(loop.trains for loop in function.loops) for function in functions)
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().strip("_").split("_")
+
+
+def _called(code: Code, call: ast.Call) -> str:
+    """The name that a loader gets, or that of the function which makes no other."""
+    statement = code.statement(call)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Attribute):
+        name = last_name(statement.targets[0])
+        if len(_words(name)) > 1:
+            return name
+        if isinstance(statement.targets[0], ast.Attribute) and dotted(statement.targets[0].value) not in ("", "self"):
+            return last_name(statement.targets[0].value)  # test_set.loader
+    function = code.function(call)
+    return function.name if function is not None else ""
+
+
+def _is_gone_through_again(code: Code, name: str) -> bool:
+    """Named in a loop: `for epoch in …: test(model, test_loader)`."""
+    return any(
+        name in (getattr(node, "id", ""), getattr(node, "attr", "")) and _is_read_again(code, node)
+        for node in code.nodes(ast.Name, ast.Attribute)
+    )
+
+
+def _is_read_again(code: Code, node: ast.AST) -> bool:
+    around = [loop for loop in code.loops(node) if not isinstance(loop, ast.For) or node not in walk(loop.iter)]
+    return bool(around) and isinstance(getattr(node, "ctx", None), ast.Load)
 
 
 def made_at(code: Code, iterable: ast.expr) -> ast.Call | None:

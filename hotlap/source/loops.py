@@ -44,6 +44,7 @@ class Loops:
         self._mark_gathering_loops()
         self.loopers = self._loopers()
         self._mark_epochs()
+        self.trainings: set[Reference] = set()  # functions that run a whole training, themselves or through others
         self.around = self._around_trainings()
 
     def _find_kinds(self) -> None:
@@ -76,10 +77,12 @@ class Loops:
 
     def _called(self, call: Call, origin: str) -> Iterator[Reference]:
         """The functions run by a call, and those handed to a library that runs them there."""
-        targets = self.project.targets(call.callee, origin)
+        targets = self.project.targets(call.callee, origin) or self.project.fitting(call, origin)
         yield from targets
         for target in targets:
             yield from self._handed(call, target, origin)
+            if call.said and self.project.function(target).sends:
+                yield from self.project.methods_called(call.said)
         if not targets and hooks.runs_its_arguments(call.callee):
             for term in call.arguments:
                 yield from self.project.targets(term, origin) if isinstance(term, tuple) else ()
@@ -129,8 +132,10 @@ class Loops:
             self._calls_module(reference, loop, deep=2) if loop.no_grad else self._infers(reference, loop)
         ):
             return LoopKind.BATCH_LIKELY
-        quiet = loop.no_grad and loop.unpacks and self.project.function(reference).evaluates
-        return LoopKind.BATCH_LIKELY if quiet and self._is_named_loader(loop.over, reference) else LoopKind.PLAIN
+        looks = loop.unpacks and self.project.function(reference).evaluates
+        named = looks and self._is_named_loader(loop.over, reference)
+        looks = named and (loop.no_grad or self._calls_module(reference, loop, deep=2))
+        return LoopKind.BATCH_LIKELY if looks else LoopKind.PLAIN
 
     def _is_named_loader(self, over: Term, reference: Reference) -> bool:
         """An argument or attribute by that name, which nobody of the project sets: `for batch in test_loader`."""
@@ -300,7 +305,7 @@ class Loops:
     def _around_trainings(self) -> set[tuple[Reference, int]]:
         """Loops over folds, seeds or trials: around one that counts epochs, here or in what they call."""
         found: set[tuple[Reference, int]] = set()
-        trainings = set()
+        trainings = self.trainings
         for reference, kinds in self.kinds.items():
             loops = self.project.function(reference).loops
             for loop, kind in zip(loops, kinds, strict=True):

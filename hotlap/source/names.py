@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from hotlap.source.classes import Classes
 from hotlap.source.facts import Summary
@@ -33,8 +35,23 @@ class Names(Classes):
         for cut in range(len(parts) - 1, 0, -1):
             path = self.module_file(".".join(parts[:cut]), origin)
             if path is not None:
-                return self._in_file(path, parts[cut:], deep)
-        return None
+                return self._in_file(path, parts[cut:], deep) or self._within_package(parts)
+        return self._within_package(parts)
+
+    def _within_package(self, parts: Sequence[str]) -> tuple[str, str] | None:
+        """`from package import Trainer`, of a package that hands it on where nobody sees it: its only such class."""
+        package = "." + ".".join(parts[:-1]) + "."
+        found = [path for path in self._files_of.get(parts[-1], ()) if package in f".{self.files[path].module}."]
+        return (found[0], parts[-1]) if len(found) == 1 and len(parts) > 1 else None
+
+    @cached_property
+    def _files_of(self) -> dict[str, list[str]]:
+        """The files that define a class of a name."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for path, summary in self.files.items():
+            for name in summary.classes:
+                found[name].append(path)
+        return found
 
     def _in_file(self, path: str, parts: Sequence[str], deep: int) -> tuple[str, str] | None:
         summary, qualified = self.files[path], ".".join(parts)

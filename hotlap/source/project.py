@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from hotlap.source.answers import Answers
 from hotlap.source.classes import Reference
 from hotlap.source.facts import Call, Class, Function, Summary
+from hotlap.source.features import DEVICES
 from hotlap.source.modules import EVERYDAY
 from hotlap.source.terms import RARELY, UNKNOWN, Term
+
+_MOST_NAMED = 40  # methods of one name
 
 
 class Project(Answers):
@@ -24,6 +28,21 @@ class Project(Answers):
         for path, summary in self.files.items():
             for name, function in summary.functions.items():
                 yield Reference(path, name), function
+
+    @cached_property
+    def stays_on_host(self) -> bool:
+        """Makes its optimizers itself, and nothing in it ever names another device: there, no read waits for one."""
+        if any(DEVICES in one.uses for one in self.files.values()):
+            return False
+        return any(function.builds for _, function in self.functions())
+
+    def _is_own(self, name: str) -> bool:
+        """May mean something of the project."""
+        return name[0] == "@" or name.split(".", 1)[0] in self._tops
+
+    @cached_property
+    def _tops(self) -> frozenset[str]:
+        return frozenset(name.split(".", 1)[0] for name in self.modules)
 
     def _find_callers(self) -> None:
         """Who calls whom, first by what needs no knowledge of arguments; then once more with it."""
@@ -48,13 +67,14 @@ class Project(Answers):
 
     def targets(self, callee: Term, origin: str) -> list[Reference]:
         """The functions of the project that calling it may run."""
-        if isinstance(callee, str):
-            return []
+        if isinstance(callee, str) or (callee[0] == "name" and not self._is_own(callee[1])):
+            return []  # most calls are of a library, or of Python itself
         key = (callee, origin)
         known = self._targets.get(key)
         if known is None:
             found = (*self._functions(self.answer(callee, origin)), *self._virtual(callee, origin))
             known = list(dict.fromkeys((*found, *self._listed(callee)))) or self._only_family(callee, origin)
+            known = known or self._kin_by_word(callee, origin)
             if callee[0] == "param" and len(known) > 2:
                 known = []  # what a helper is handed by many callers says little about one of them
             self._targets[key] = known
@@ -89,6 +109,66 @@ class Project(Answers):
             return []
         return self.families.get(callee[2], [])
 
+    def _kin_by_word(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
+        """`for metric in self.metrics: metric(x, y)`, of a list that a user fills: what the project's classes that
+        inherit from its `Metric` make of the call."""
+        method, held = (callee[2], callee[1]) if callee[0] == "attr" else ("__call__", callee)
+        if held[0] not in ("item", "part"):
+            return []
+        answer = self.answer(held, origin)
+        if answer and isinstance(answer, str):
+            return []
+        owner = self._bases_by_word.get(self._held_word(held, origin))
+        own = self.method(*owner, method) if owner is not None else None
+        return [*self.overrides(*owner, method), *([own] if own is not None else [])] if owner is not None else []
+
+    def _held_word(self, term: tuple[Any, ...], origin: str) -> str:
+        """`metric` of an element of `self.val_metrics`, or of the values of that."""
+        while isinstance(term, tuple) and term[0] in ("item", "part", "index", "call", "enumerated", "attr"):
+            if term[0] == "attr" and term[2] not in ("items", "values"):
+                break
+            term = term[1]
+        name = term[2] if isinstance(term, tuple) and term[0] == "attr" else ""
+        if isinstance(term, tuple) and term[0] == "param":
+            name = self.function(Reference(origin, term[1])).parameters[term[2]]
+        return name.rsplit("_", 1)[-1].lower().removesuffix("s") if name.endswith("s") else ""
+
+    @cached_property
+    def _bases_by_word(self) -> dict[str, tuple[str, Class]]:
+        """Classes that others inherit from, by what they are called, where only one is: `Metric`, `BaseMetric`."""
+        found: dict[str, list[tuple[str, Class]]] = defaultdict(list)
+        for path, name in self._heirs:
+            word = name.rsplit(".", 1)[-1].lower().removeprefix("base").removeprefix("abstract").removesuffix("base")
+            known = self.files[path].classes.get(name)
+            if known is not None:
+                found[word].append((path, known))
+        return {word: places[0] for word, places in found.items() if len(places) == 1}
+
+    def fitting(self, call: Call, origin: str) -> list[Reference]:
+        """Of the methods of one name that unrelated classes have, the only one that takes what this call gives:
+        `self.task.train_step(sample, model, loss, optimizer)`, of an object nobody knows."""
+        callee = call.callee
+        if len(call.arguments) < 2 or isinstance(callee, str) or callee[0] != "attr" or callee[2] not in self._shared:
+            return []
+        if callee[2] in EVERYDAY or callee[2] in self.families or self.answer(callee[1], origin) != UNKNOWN:
+            return []
+        found = [one for one in self._shared[callee[2]] if _takes(self.function(one), call)]
+        return found if len(found) == 1 else []
+
+    @cached_property
+    def _shared(self) -> dict[str, list[Reference]]:
+        """Methods by name, where several classes have one."""
+        found: dict[str, list[Reference]] = defaultdict(list)
+        for reference, function in self.functions():
+            if function.owner:
+                found[reference.name.rpartition(".")[2]].append(reference)
+        return {name: places for name, places in found.items() if len(places) > 1}
+
+    def methods_called(self, name: str) -> list[Reference]:
+        """The methods of a name, of whatever class: what a call by name may run."""
+        found = self.families.get(name) or self._shared.get(name, [])
+        return found if len(found) <= _MOST_NAMED else []
+
     def is_rare(self, term: Term, origin: str) -> bool:
         """A function, property or flag that is true now and then only."""
         if self.answer(term, origin) == RARELY or any(self.function(one).rare for one in self.targets(term, origin)):
@@ -120,3 +200,10 @@ class Project(Answers):
             method = self.method(answer[1], owner, name)
             if method:
                 yield method
+
+
+def _takes(function: Function, call: Call) -> bool:
+    """As many arguments as the call gives, and those that it names."""
+    most = len(function.parameters) - function.named - 1
+    named = all(word in function.parameters for word, _ in call.keywords)
+    return (len(call.arguments) <= most or bool(function.rest)) and named

@@ -8,6 +8,7 @@ from enum import Enum
 
 from hotlap.model.scanned import Frequency
 from hotlap.source.code import Code, last_name
+from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.loaders import Loader
 
@@ -38,6 +39,29 @@ def is_once(code: Code, one: Loader) -> bool:
         return False
     uses = [_use(code, node) for node in _loads(code, one.call, target.id)]
     return Use.ONCE in uses and Use.AGAIN not in uses
+
+
+def is_made_anew(code: Code, one: Loader) -> bool:
+    """Gone through once where it is made, however often that is: what it keeps for the next time is lost."""
+    around = list(code.loops(one.call))
+    outside = _outside(code, one.call)
+    if isinstance(outside, ast.For):
+        return True
+    target = outside.targets[0] if isinstance(outside, ast.Assign) and len(outside.targets) == 1 else None
+    if not isinstance(target, ast.Name) or code.function(one.call) is None:
+        return False
+    uses = [node for node in _loads(code, one.call, target.id) if _use(code, node) is not Use.NONE]
+    loops = [_outside(code, node) for node in uses]
+    return bool(loops) and all(isinstance(loop, ast.For) and list(code.loops(loop)) == around for loop in loops)
+
+
+def is_tried_once(code: Code, one: Loader) -> bool:
+    """The same, of a loader that no training goes through."""
+    loops = [_outside(code, one.call)]
+    if isinstance(loops[0], ast.Assign) and isinstance(loops[0].targets[0], ast.Name):
+        loops = [_outside(code, node) for node in _loads(code, one.call, loops[0].targets[0].id)]
+    trains = any(isinstance(loop, ast.For) and code.heat(loop.body[0]).side is Side.TRAIN for loop in loops)
+    return not trains and is_once(code, one)
 
 
 def _outside(code: Code, node: ast.AST) -> ast.AST | None:

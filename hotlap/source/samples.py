@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -14,8 +15,10 @@ from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.facts import Summary
 from hotlap.source.heat import Side
 from hotlap.source.hotness import Hotness
+from hotlap.source.walking import walk
 
 _MEMOS = frozenset("cache lru_cache cached memoize memoized cached_property".split())
+_TESTED = frozenset("Test Testing Inference Infer Predict Prediction".split())
 _IN_MEMORY = frozenset("ram memory lazy inmemory".split())  # such words can only make a place colder
 _SHOWS = frozenset(
     "print info debug warning write writelines writerow plot scatter annotate text barh bar hist imshow axvline "
@@ -43,7 +46,7 @@ def _makes_tensors(code: Code, node: ast.AST) -> bool:
     """The function it is in gives data to torch."""
     scope = code.function(node)
     return scope is not None and any(
-        isinstance(one, ast.Call) and code.full_name(one.func).startswith("torch.") for one in ast.walk(scope)
+        isinstance(one, ast.Call) and code.full_name(one.func).startswith("torch.") for one in walk(scope)
     )
 
 
@@ -87,6 +90,25 @@ def _callers(code: Code, node: ast.AST) -> Iterator[str]:
                 yield caller.path
 
 
+def is_for_test(code: Code, node: ast.AST) -> bool:
+    """In a dataset that is called so, beside others: it is gone through after the training."""
+    owner = next((one for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), None)
+    if owner is None or not _names_test(owner):
+        return False
+    return any(
+        isinstance(one, ast.ClassDef) and not _names_test(one) and _gives_samples(one)
+        for one in code.nodes(ast.ClassDef)
+    )
+
+
+def _names_test(owner: ast.ClassDef) -> bool:
+    return bool(_TESTED & set(re.findall(r"[A-Z][a-z]+", owner.name)))
+
+
+def _gives_samples(owner: ast.ClassDef) -> bool:
+    return any(isinstance(one, ast.FunctionDef) and one.name == "__getitem__" for one in owner.body)
+
+
 def loops(code: Code, node: ast.AST) -> Iterator[Repeated]:
     """The loops around a node that run it in every turn: not those it is iterated over by."""
     inner = node
@@ -113,7 +135,7 @@ def is_kept(code: Code, node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Call) and any(_asks_memory(one) for one in node.args[:1]):
         return True  # what was kept on disk
-    if function.name not in ("__init__", "setup") and any(_is_filed(one) for one in ast.walk(function)):
+    if function.name not in ("__init__", "setup") and any(_is_filed(one) for one in walk(function)):
         return True
     return any(
         isinstance(one, ast.If | ast.IfExp) and (_asks_memory(one.test) or _was_looked_up(function, one.test))
@@ -156,17 +178,17 @@ def _was_looked_up(function: Definition, test: ast.expr) -> bool:
         isinstance(part, ast.Subscript) and dotted(part.value).startswith("self.")
         for targets, value in _all_bindings(function)
         if mentions(targets, {name})
-        for part in ast.walk(value)
+        for part in walk(value)
     )
 
 
 def _all_bindings(function: Definition) -> Iterator[tuple[ast.AST, ast.AST]]:
-    for node in ast.walk(function):
+    for node in walk(function):
         yield from _bindings(node)
 
 
 def _asks_memory(test: ast.expr) -> bool:
-    names = [last_name(one) for one in ast.walk(test) if isinstance(one, ast.Name | ast.Attribute)]
+    names = [last_name(one) for one in walk(test) if isinstance(one, ast.Name | ast.Attribute)]
     words = {word for name in names for word in name.lower().split("_")}
     return bool(words & _IN_MEMORY) or any(word.startswith(("cach", "preload")) for word in words)
 
@@ -180,10 +202,10 @@ def dependents(function: Definition, roots: set[str] | None = None) -> set[str]:
     found = {one.arg for one in every} - {"self", "cls"} if roots is None else set(roots)
     for _ in range(3):
         before = len(found)
-        for node in ast.walk(function):
+        for node in walk(function):
             for targets, value in _bindings(node):
                 if mentions(value, found):
-                    found |= {one.id for one in ast.walk(targets) if isinstance(one, ast.Name)} - {"self", "cls"}
+                    found |= {one.id for one in walk(targets) if isinstance(one, ast.Name)} - {"self", "cls"}
         if len(found) == before:
             break
     return found
@@ -205,7 +227,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def mentions(node: ast.AST, names: set[str]) -> bool:
-    return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node))
+    return any(isinstance(one, ast.Name) and one.id in names for one in walk(node))
 
 
 def set_to(code: Code, node: ast.expr) -> list[ast.expr]:
@@ -213,6 +235,8 @@ def set_to(code: Code, node: ast.expr) -> list[ast.expr]:
     if not isinstance(node, ast.Attribute | ast.Name):
         return []
     name, every = dotted(node), _assignments(code)
+    if not name:  # part of something that has no name
+        return []
     own = every.get(f"{_class_of(code, node)}:{name}", []) if name.startswith("self.") else []
     return own or every.get(name, [])
 
@@ -247,13 +271,13 @@ def dotted(node: ast.expr) -> str:
 
 def only_shows(body: list[ast.stmt]) -> bool:
     """The statements only print, draw or write: nothing of it goes on."""
-    calls = [one for statement in body for one in ast.walk(statement) if isinstance(one, ast.Call)]
+    calls = [one for statement in body for one in walk(statement) if isinstance(one, ast.Call)]
     shows = any(last_name(one.func) in _SHOWS for one in calls)
     gathers = any(last_name(one.func) in ("append", "extend", "add") for one in calls)
     kept = any(
         isinstance(one, ast.AugAssign | ast.Yield)
         or (isinstance(one, ast.Subscript | ast.Attribute) and isinstance(one.ctx, ast.Store))
         for statement in body
-        for one in ast.walk(statement)
+        for one in walk(statement)
     )
     return shows and not gathers and not kept

@@ -8,6 +8,7 @@ from collections.abc import Container
 from hotlap.source.calls import last_name
 from hotlap.source.facts import Function, Summary
 from hotlap.source.terms import MODULE, TENSOR, Term
+from hotlap.source.walking import walk
 
 Decorators = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -39,16 +40,16 @@ def free_name(functions: dict[str, Function], name: str, line: int, decorators: 
 
 
 def default_flags(arguments: ast.arguments) -> tuple[tuple[str, bool], ...]:
-    """Arguments that are True or False unless given."""
+    """Arguments that are True, False or nothing unless given."""
     plain = [*arguments.posonlyargs, *arguments.args]
     last = zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)
     every = (*last, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
     found = ((one.arg, value.value) for one, value in every if isinstance(value, ast.Constant))
-    return tuple((name, value) for name, value in found if value is True or value is False)
+    return tuple((name, bool(value)) for name, value in found if value is None or value is True or value is False)
 
 
 def asked_flag(test: ast.expr) -> tuple[str, bool]:
-    """The name that a condition asks, and what it must be: `quiet`, `not quiet`, `quiet is False`."""
+    """The name that a condition asks, and what it must be: `quiet`, `not quiet`, `quiet is False`, `x is not None`."""
     if isinstance(test, ast.Name):
         return test.id, True
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -56,8 +57,11 @@ def asked_flag(test: ast.expr) -> tuple[str, bool]:
         return name, not wanted
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.Eq) and isinstance(test.left, ast.Name):
         other = test.comparators[0]
-        if isinstance(other, ast.Constant) and (other.value is True or other.value is False):
-            return test.left.id, other.value
+        if isinstance(other, ast.Constant) and (other.value is None or other.value is True or other.value is False):
+            return test.left.id, bool(other.value)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and isinstance(test.left, ast.Name):
+        other = test.comparators[0]
+        return (test.left.id, True) if isinstance(other, ast.Constant) and other.value is None else ("", True)
     return "", True
 
 
@@ -85,7 +89,7 @@ def converted(node: ast.If) -> list[str]:
         return []
     tested = {_not_none(node.test)} | {
         one.args[0].id
-        for one in ast.walk(node.test)
+        for one in walk(node.test)
         if isinstance(one, ast.Call) and one.args and isinstance(one.args[0], ast.Name)
         if last_name(one.func) in ("isinstance", "is_tensor", "hasattr")
     }
@@ -149,7 +153,7 @@ _OF_TENSORS = frozenset("shape size dim device view permute unsqueeze squeeze ma
 def used_as_tensors(node: ast.AST, parameters: tuple[str, ...]) -> set[str]:
     """Arguments of a forward pass that are asked for what only tensors have, and never taken apart."""
     found, apart = set(), set()
-    for one in ast.walk(node):
+    for one in walk(node):
         if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
             found |= {one.value.id} if one.attr in _OF_TENSORS else set()
         elif isinstance(one, ast.Subscript) and isinstance(one.value, ast.Name):
@@ -195,7 +199,7 @@ def is_grad_off(node: ast.expr) -> bool:
 
 def mentions_epochs(*nodes: ast.expr) -> bool:
     """`for epoch in range(n)`, `for e in range(args.epochs)`."""
-    names = (getattr(one, "id", getattr(one, "attr", "")) for node in nodes for one in ast.walk(node))
+    names = (getattr(one, "id", getattr(one, "attr", "")) for node in nodes for one in walk(node))
     return any("epoch" in name.lower() and "per_epoch" not in name.lower() for name in names if isinstance(name, str))
 
 
@@ -208,3 +212,22 @@ def strided(node: ast.expr) -> bool:
             return False
         node = node.args[0]
     return False
+
+
+def mentions_batches(*nodes: ast.expr) -> bool:
+    """`num_batches`, `self.val_steps`, `state[STEPS]`: how many, not how large."""
+    names = [
+        last_name(one).lower() for node in nodes for one in walk(node) if isinstance(one, ast.Name | ast.Attribute)
+    ]
+    return any(name.endswith(("batches", "steps", "iters", "iterations")) for name in names)
+
+
+def starts_again(node: ast.If) -> bool:
+    """`if gathered == n: …; gathered = 0`: every n-th time, not once."""
+    left = ast.unparse(node.test.left) if isinstance(node.test, ast.Compare) else ""
+    return any(
+        isinstance(one, ast.Assign)
+        and isinstance(one.value, ast.Constant)
+        and any(ast.unparse(target) == left for target in one.targets)
+        for one in node.body
+    )

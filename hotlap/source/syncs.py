@@ -19,7 +19,7 @@ def explicit(code: Code) -> Iterator[tuple[ast.Call, ast.expr, Confidence]]:
     for call in code.calls(*READERS):
         read = read_by(code, call)
         if read is not None:
-            yield call, *read
+            yield call, read[0], Confidence.LOW if code.project.stays_on_host else read[1]
 
 
 def read_by(code: Code, call: ast.Call) -> tuple[ast.expr, Confidence] | None:

@@ -6,10 +6,12 @@ an optimisation does to the loader, and both arms train the same steps. Nothing 
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from hotlap.observe.stop import Stopper
 from hotlap.patch.seams import Seams
 from hotlap.trial import metric
 from hotlap.trial.nudge import nudge
-from hotlap.trial.order import ENOUGH, TOLD, Mark, Order, Told, read_order
+from hotlap.trial.order import ENOUGH, LEFT, TOLD, Mark, Order, Told, read_order
 
 MARK_SECONDS = 0.025  # between events on the device: recording one costs the host some 14 µs
 MARKS, CLOSEST = 48, 4  # short steps: so many over the whole run all the same, but none closer than so many steps
@@ -179,7 +181,7 @@ class Agent:
         self.losses.on_host = not self.on_cuda
         self.rank, self.world = rank_and_world(self.torch)
         self._state = TIMING
-        self._stopper = Stopper(self.folder, self.rank, self.world, lambda: None)
+        self._stopper = Stopper(self.folder, self.rank, self.world, self._leaving)
         self._stopper.install()
         self._say()
 
@@ -202,6 +204,12 @@ class Agent:
         if self._stopper is not None:
             self._stopper.decide()
         self._say()  # only now: whoever watches may end us
+
+    def _leaving(self) -> None:
+        """Said once the program's own code is over, its `finally` blocks included: the last to register is called
+        first, before pools of compilers are waited for and the like.
+        """
+        atexit.register(_touch, self.folder / LEFT)
 
     # Telling
 
@@ -276,3 +284,8 @@ class Agent:
         while not self.events[-1][1].query():
             time.sleep(0.001)
         return tuple(Mark(steps=steps, seconds=first.elapsed_time(one) / 1000) for steps, one in self.events)
+
+
+def _touch(path: Path) -> None:
+    with suppress(OSError):  # a full disk: it is given the longer time
+        path.touch()

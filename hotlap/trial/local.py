@@ -29,7 +29,7 @@ from hotlap.trial import household
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import Process, how_it_ended
 from hotlap.trial.listening import Listener, Pattern
-from hotlap.trial.order import ENOUGH, ORDER, SCRATCH, TOLD, Order, Told
+from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, Told
 from hotlap.trial.runner import Spec
 
 AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early:enter"
@@ -38,6 +38,7 @@ WEIGH = 2.0  # seconds between looks at memory
 NO_SPACE = "No space left on device"
 LEAST_DISK = 1 << 20  # bytes
 GRACE = 10.0  # for the program to clean up once it was asked to end
+CLOSING = 2.0  # for the interpreter after that: compilers' pools would be waited for longer, a group ends at once
 
 OnSteps = Callable[[Spec, int], None]
 
@@ -226,6 +227,7 @@ class _Attendant:
         self._steps = 0
         self._since = time.monotonic()  # of the last step
         self._done_since: float | None = None
+        self._left_since: float | None = None
         self._weighed = 0.0
         assert child.stdout is not None
         assert child.stderr is not None
@@ -285,14 +287,21 @@ class _Attendant:
             self._steps, self._since = steps, now
             self._on_steps(self._spec, steps)
         if done:
-            self._done_since = self._done_since or now
-            return (Ended.MEASURED, "") if now - self._done_since > self._limits.grace else None
+            return (Ended.MEASURED, "") if self._has_had_its_time(now) else None
         spent = time.time() - self._started
         if spent > self._spec.seconds:
             return Ended.OVER_TIME, f"{self._spec.seconds:.0f} s passed, at step {steps} of {self._spec.steps}"
         if steps and now - self._since > self._limits.idle:
             return Ended.HUNG, f"no step for {self._limits.idle:g} s after step {steps}"
         return self._weigh(now)
+
+    def _has_had_its_time(self, now: float) -> bool:
+        """To end by itself after it was measured."""
+        self._done_since = self._done_since or now
+        if self._left_since is None and (self._folder / LEFT).exists():
+            self._left_since = now
+        closed = self._left_since is not None and now - self._left_since > CLOSING
+        return closed or now - self._done_since > self._limits.grace
 
     def _weigh(self, now: float) -> tuple[Ended, str] | None:
         if now - self._weighed < WEIGH:

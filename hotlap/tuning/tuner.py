@@ -21,8 +21,10 @@ from hotlap.plan.candidates import choice_of
 from hotlap.plan.search import says_thinned, search
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
 from hotlap.tuning.book import Book, Doing, empty_trial, rejected, trial_name
+from hotlap.tuning.budget import Budget
 from hotlap.tuning.length import FIRST_TRIALS, LEAST_STEPS, Length
 from hotlap.tuning.refusals import refuse_baseline, steps_of
+from hotlap.tuning.shown import is_harmless, ratio_of, speed_of
 
 Judge = Callable[[Trial, Trial, Asked, Sequence[Sample]], Verdict]
 PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3}  # before judging for the first time
@@ -30,6 +32,8 @@ MOST_PAIRS = 8
 RETRIES = 2  # of a baseline that worked before
 METRIC_SHARE = 0.25  # of the budget, to wait for the metric for the first time
 PROCESS_SHARE, SLOWER = 0.25, 3  # a process may take so much of the budget, or so many times what the baseline takes
+SHIFTED = 1.25  # times as fast, from which on something else may be what the step waits for
+MORE = "give a larger --budget"
 STALE = 0.25  # seconds that a step count beside a printed line may be old
 
 
@@ -44,10 +48,12 @@ class Tuner:
         self.book, self._length, self._runner, self._judge = book, length, runner, judge
         self._steps = length.steps
         self._played: set[tuple[str, int]] = set()  # samples, by trial and place in it
-        self._cost = length.process_seconds  # of a process of the baseline
+        self._budget = Budget(book, length.process_seconds)
         self._noise: Trial | None = None
         self._to_come = 0  # processes still planned
         self._best = 1.0
+        self._refused_alone: list[Candidate] = []
+        self._not_alone: list[Candidate] = []  # for want of budget tried on top of what is kept only
         self.doing: Doing | None = None
 
     def run(self) -> Tuning:
@@ -55,41 +61,57 @@ class Tuner:
         self._to_come = 6 + 4 * len(groups) + (6 if groups else 0)
         self._noise = self._against_itself()
         winners: list[tuple[Candidate, Verdict]] = []
-        promising = self._promising(groups)
-        for one in promising:
-            name, choice = trial_name("alone", one), choice_of(one)
-            only = len(promising) == 1 and one.value is None  # not picked as the fastest, so it needs no second proof
-            reserve = 8 if winners else 0 if only else 4
-            verdict = self._ask(name, Stage.ALONE, one, (), (choice,), reserve)
-            if verdict.decision == Decision.KEEP.value:
-                winners.append((one, verdict))
-                winners.sort(key=lambda pair: -_ratio(pair[1]))
-                self._keep((choice_of(winners[0][0]),), _ratio(winners[0][1]))
-        self._finish(self._stack(winners), winners)
+        doubtful: list[Candidate] = []
+        while groups and not winners:
+            promising, groups = self._promising(groups)
+            self._prove_alone(promising, winners, doubtful)
+        self._not_alone = [group[0] for group in groups]
+        self._finish(self._stack_doubtful(self._stack(winners), doubtful), winners)
         self.book.change(finished=True)
         return self.book.record
 
     # The stages
 
+    def _prove_alone(
+        self, promising: Sequence[Candidate], winners: list[tuple[Candidate, Verdict]], doubtful: list[Candidate]
+    ) -> None:
+        for number, one in enumerate(promising):
+            name, choice = trial_name("alone", one), choice_of(one)
+            only = len(promising) == 1 and one.value is None  # not picked as the fastest, so it needs no second proof
+            reserve = 8 if winners else 0 if only else 4
+            most = self._most_alone(len(promising) - number)
+            verdict = self._ask(name, Stage.ALONE, one, (), (choice,), reserve, most)
+            if verdict.decision == Decision.KEEP.value:
+                winners.append((one, verdict))
+                winners.sort(key=lambda pair: -ratio_of(pair[1]))
+                self._keep((choice_of(winners[0][0]),), ratio_of(winners[0][1]), trial_name("alone", winners[0][0]))
+            elif is_harmless(verdict):
+                doubtful.append(one)
+
     def _against_itself(self) -> Trial:
         """One arm as it is, one with its weights off by a little: how fast the two part is the program's own."""
         trial = empty_trial("noise", Stage.NOISE, None, (), ())
         for pair in range(PAIRS[Stage.NOISE]):
-            if pair == PAIRS[Stage.NOISE] - 1 and not self._affords(2 + 8):
+            if pair == PAIRS[Stage.NOISE] - 1 and not self._budget.affords(2 + 8):
                 break
             trial = self._pair(trial, pair)
         self.book.decide(self._judge(trial, trial, self.book.record.asked, ()))
         return trial
 
-    def _promising(self, groups: Sequence[Sequence[Candidate]]) -> list[Candidate]:
-        """After one look at each, in the order of what they are likely to gain: what is worth more, the fastest first.
+    def _promising(self, groups: list[list[Candidate]]) -> tuple[list[Candidate], list[list[Candidate]]]:
+        """After one look at each, in the order of what they are likely to gain: what is worth more, the fastest first;
+        and those that nobody looked at, because one makes the step so much shorter that it is to be proven first.
 
         Time is left to prove the best of them; the first is looked at if there is time for as little as two pairs.
         """
         speeds: list[tuple[float, Candidate]] = []
-        for group in groups:
+        rest: list[list[Candidate]] = []
+        for number, group in enumerate(groups):
             needed = 8 if speeds else 4
-            if not self._affords(needed):
+            if self._is_short_of(len(groups) - number, speeds):
+                rest = groups[number:]
+                break
+            if not self._budget.affords(needed):
                 self.book.not_tried(group[0].entry, self._no_budget(needed))
                 continue
             looked = self._look_at_values(group)
@@ -99,10 +121,21 @@ class Tuner:
                 for _, one in looked:
                     if one is not best:
                         self._slower(one, best)
-        return [one for _, one in sorted(speeds, key=lambda pair: -pair[0])]
+        return [one for _, one in sorted(speeds, key=lambda pair: -pair[0])], rest
+
+    def _most_alone(self, left: int) -> int:
+        """Pairs. Once the step is much shorter, what one does on top of that decides, and is what time is kept for."""
+        if self._best < SHIFTED:
+            return MOST_PAIRS
+        return PAIRS[Stage.ALONE] if self._budget.affords(6 * left + 6) else 1
+
+    def _is_short_of(self, groups: int, speeds: Sequence[tuple[float, Candidate]]) -> bool:
+        """One makes the step much shorter, and there is no time to look at the others alone and then on top of it."""
+        much = max((speed for speed, _ in speeds), default=1.0) >= SHIFTED
+        return much and not self._budget.affords(2 + 6 * groups + 4)
 
     def _no_budget(self, processes: int) -> str:
-        return f"no budget left: it needs about {processes * self._cost:.0f} s more; give a larger --budget"
+        return f"no budget left: it needs about {processes * self._budget.cost:.0f} s more; {MORE}"
 
     def _look_at_values(self, group: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
         """One pair of processes for each value that is worth it, with the speed they show."""
@@ -111,12 +144,14 @@ class Tuner:
             self.book.not_tried(group[0].entry, said)
         finding, found = search(list(by_value)), list[tuple[float, Candidate]]()
         for value in finding.values():
-            if found and not self._affords(8):
+            if found and not self._budget.affords(8):
                 break
             speed = self._look(by_value[value])
             finding.tell(value, speed)
             if speed > 0:
                 found.append((speed, by_value[value]))
+        for value in finding.left_out:
+            self.book.not_tried(f"{group[0].entry}={value}", "two other values were slower in a look at each")
         return found
 
     def _look(self, one: Candidate) -> float:
@@ -124,8 +159,10 @@ class Tuner:
         trial = self._pair(empty_trial(trial_name("alone", one), Stage.ALONE, one, (), (choice_of(one),)), 0)
         refused = self._refused(trial, one)
         if refused is None:
-            return _speed(trial)
+            return speed_of(trial)
         self.book.decide(rejected(trial, refused))
+        if refused.startswith(Status.REFUSED.value):
+            self._refused_alone.append(one)
         return 0.0
 
     def _slower(self, one: Candidate, best: Candidate) -> None:
@@ -143,20 +180,44 @@ class Tuner:
         for candidate, alone in winners:
             choice = choice_of(candidate)
             if not kept:
-                kept, ratio = (choice,), _ratio(alone)
+                kept, ratio = (choice,), ratio_of(alone)
                 continue
             against = next((one.name for one in kept if in_conflict(one.name, choice.name)), None)
             if against is not None:
                 self.book.not_tried(candidate.entry, f"faster alone, but it excludes {against}, which gains more")
                 continue
-            if not self._affords(4 + 4):
+            if not self._budget.affords_pair(Stage.STACKED.value, 4, pairs=2):
                 self.book.not_tried(candidate.entry, "faster alone, but no budget left to try it with the others")
                 continue
             name = trial_name(f"stacked-{len(kept) + 1}", candidate)
             verdict = self._ask(name, Stage.STACKED, candidate, kept, (*kept, choice), reserve=4)
             if verdict.decision == Decision.KEEP.value:
-                kept, ratio = (*kept, choice), ratio * _ratio(verdict)
-                self._keep(kept, ratio)
+                kept, ratio = (*kept, choice), ratio * ratio_of(verdict)
+                self._keep(kept, ratio, name)
+        return kept
+
+    def _stack_doubtful(self, kept: tuple[Choice, ...], doubtful: Sequence[Candidate]) -> tuple[Choice, ...]:
+        """What alone showed nothing or was refused, on top of what is kept: the step may now wait for something else.
+
+        In the order of what they can gain at most. Where the step is hardly shorter than before, only the refused.
+        """
+        chances = [*self._refused_alone, *self._not_alone, *(doubtful if self._best >= SHIFTED else ())]
+        for candidate in self.book.record.candidates if kept else ():
+            choice = choice_of(candidate)
+            if candidate not in chances:
+                continue
+            against = next((one.name for one in kept if in_conflict(one.name, choice.name)), None)
+            if against is not None:
+                self.book.not_tried(candidate.entry, f"it excludes {against}, which is kept")
+                continue
+            if not self._budget.affords_pair(Stage.STACKED.value, 4, pairs=2):
+                self.book.not_tried(candidate.entry, f"no budget left to try it on top of what is kept; {MORE}")
+                continue
+            name = trial_name(f"stacked-{len(kept) + 1}", candidate)
+            verdict = self._ask(name, Stage.STACKED, candidate, kept, (*kept, choice), reserve=4)
+            if verdict.decision == Decision.KEEP.value:
+                kept = (*kept, choice)
+                self._keep(kept, self._best * ratio_of(verdict), name)
         return kept
 
     def _finish(self, kept: tuple[Choice, ...], winners: Sequence[tuple[Candidate, Verdict]]) -> None:
@@ -166,7 +227,7 @@ class Tuner:
         """
         proven: Verdict | None = None
         while kept and proven is None:
-            if len(kept) == 1 and not self._affords(4):
+            if len(kept) == 1 and not self._budget.affords_pair(Stage.FINAL.value, 2):
                 proven = next(verdict for one, verdict in winners if choice_of(one) == kept[0])
                 break
             verdict = self._ask(f"final-{len(kept)}", Stage.FINAL, None, (), kept, reserve=0)
@@ -174,8 +235,11 @@ class Tuner:
                 proven = verdict
             else:
                 kept = kept[:-1]
-        self._keep(kept, _ratio(proven) if proven is not None else 1.0)
+        self._keep(kept, ratio_of(proven) if proven is not None else 1.0)
         self.book.change(speedup=proven)
+        for one in self._not_alone:
+            if choice_of(one) in kept and self._budget.affords(2):  # what it does by itself, for the report
+                self._ask(trial_name("alone", one), Stage.ALONE, one, (), (choice_of(one),), reserve=0, most=1)
 
     # One question
 
@@ -187,6 +251,7 @@ class Tuner:
         base: tuple[Choice, ...],
         new: tuple[Choice, ...],
         reserve: int,
+        most: int = MOST_PAIRS,
     ) -> Verdict:
         """More and more pairs of processes until it is decided, or they would not be enough, or time is up."""
         trial, known, pairs = empty_trial(name, stage, candidate, base, new), self.book.known(name), 0
@@ -194,12 +259,16 @@ class Tuner:
             trial = self._pair(trial, pairs)
             pairs += 1
             refused = self._refused(trial, candidate)
-            if known is not None or (refused is None and pairs < PAIRS[stage] and self._affords(2 + reserve)):
+            if known is not None or (
+                refused is None and pairs < min(most, PAIRS[stage]) and self._budget.affords_pair(stage.value, reserve)
+            ):
                 continue
             if refused is not None:
                 return self.book.decide(rejected(trial, refused))
             verdict = self._judged(trial)
-            if verdict.decision != Decision.INCONCLUSIVE.value or not self._may_yet(verdict, pairs, reserve):
+            if verdict.decision != Decision.INCONCLUSIVE.value or not self._may_yet(
+                trial, verdict, pairs, reserve, most
+            ):
                 return self.book.decide(verdict)
         return known
 
@@ -207,10 +276,10 @@ class Tuner:
         assert self._noise is not None
         return self._judge(trial, self._noise, self.book.record.asked, self.book.earlier(trial))
 
-    def _may_yet(self, verdict: Verdict, pairs: int, reserve: int) -> bool:
+    def _may_yet(self, trial: Trial, verdict: Verdict, pairs: int, reserve: int, most: int) -> bool:
         """Whether more processes could decide it, and there is time for them."""
         more = max(1, verdict.speed.more_as_measured if verdict.speed else 0, verdict.gate.more if verdict.gate else 0)
-        return pairs + more <= MOST_PAIRS and self._affords(2 + reserve)
+        return pairs + more <= most and self._budget.affords_pair(trial.stage, reserve)
 
     def _refused(self, trial: Trial, candidate: Candidate | None) -> str | None:
         """Why the new arm needs no statistics: it failed, or what was tried did not come about."""
@@ -277,12 +346,12 @@ class Tuner:
 
     def _seconds(self, trial: Trial, first: bool) -> float:
         """For one process; what compiles for long must leave time for the others."""
-        limit, budget = self._length.limit, self.book.record.asked.budget_seconds
+        limit, budget = self._length.limit, self._budget.seconds
         if first:
             return max(limit, METRIC_SHARE * budget)
         if trial.stage == Stage.NOISE.value:
             return limit
-        return min(limit, max(SLOWER * self._cost, min(PROCESS_SHARE * budget, budget - self.book.spent)))
+        return min(limit, max(SLOWER * self._budget.cost, min(PROCESS_SHARE * budget, budget - self.book.spent)))
 
     def _learn(self, noise: Trial) -> None:
         """From the baseline: what a process costs, and how far it must train to tell the metric."""
@@ -291,25 +360,26 @@ class Tuner:
         if len(samples) == 1 and asked.metric is not None and asked.steps is None:
             ahead = 2 + int(STALE / self._length.step_seconds)
             self._steps = max(self._steps, samples[0].readings[0].step + ahead)
-        self._cost = sum(one.seconds for one in samples) / len(samples)
-        needed = self.book.spent + (FIRST_TRIALS - len(samples)) * self._cost
+        self._budget.learn(samples)
+        needed = self.book.spent + (FIRST_TRIALS - len(samples)) * self._budget.cost
         if len(samples) == 1 and needed > asked.budget_seconds:
             raise BudgetTooSmall(
-                f"one process took {self._cost:.0f} s for {steps_of(samples[0])} steps, which leaves no time to "
+                f"one process took {self._budget.cost:.0f} s for {steps_of(samples[0])} steps, which leaves no time to "
                 f"compare in {asked.budget_seconds:.0f} s; give more: --budget {needed * 3 / 60 + 1:.0f}m"
             )
 
-    def _affords(self, processes: int) -> bool:
-        return self.book.spent + processes * self._cost <= self.book.record.asked.budget_seconds
-
     # Telling
 
-    def _keep(self, kept: tuple[Choice, ...], ratio: float) -> None:
+    def _keep(self, kept: tuple[Choice, ...], ratio: float, by: str | None = None) -> None:
+        """`by` is the trial that proved it."""
+        trial = self.book.found(by) if by is not None else None
+        if trial is not None:
+            self._budget.keep(trial.of(NEW))
         self._best = ratio
         self.book.keep(kept)
 
     def _tell(self, trial: Trial, arm: str, pair: int, step: int) -> None:
-        budget = self.book.record.asked.budget_seconds
+        budget, cost = self._budget.seconds, self._budget.cost
         self.doing = Doing(
             trial=trial.name,
             stage=trial.stage,
@@ -319,7 +389,7 @@ class Tuner:
             steps=self._steps,
             best=self._best,
             spent=self.book.spent,
-            left=max(self._cost, min(budget - self.book.spent, self._to_come * self._cost)),
+            left=max(cost, min(budget - self.book.spent, self._to_come * cost)),
             budget=budget,
         )
         self.book.watcher.doing(self.doing)
@@ -327,16 +397,3 @@ class Tuner:
     def stepped(self, step: int) -> None:
         if self.doing is not None:
             self.book.watcher.doing(replace(self.doing, step=step))
-
-
-def _ratio(verdict: Verdict) -> float:
-    return verdict.speed.ratio if verdict.speed is not None else 1.0
-
-
-def _speed(trial: Trial) -> float:
-    """Throughput of new over base, as it is."""
-    rates = []
-    for arm in (NEW, BASE):
-        parts = [block for sample in trial.of(arm) for block in sample.blocks]
-        rates.append(sum(one.samples for one in parts) / max(1e-9, sum(one.seconds for one in parts)))
-    return rates[0] / max(1e-9, rates[1])

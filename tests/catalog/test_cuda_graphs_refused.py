@@ -90,6 +90,41 @@ def test_a_model_that_cannot_be_replayed_is_refused_and_trains_on(model, graphs)
     assert graphs.recorder.replays["forward"] == 0
 
 
+class Rounding(torch.autograd.Function):
+    """Its gradient is nothing but rounding, another one each time: what sums in another order make of a zero."""
+
+    size, calls = 1e-10, 0
+
+    @staticmethod
+    def forward(ctx, bias):
+        return bias * 0
+
+    @staticmethod
+    def backward(ctx, upstream):
+        Rounding.calls += 1
+        return torch.full((2,), Rounding.size * Rounding.calls)
+
+
+class BiasOfKeys(Net):
+    """Moves all scores of a softmax alike, so by mathematics it has no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(2))
+
+    def forward(self, inputs):
+        return super().forward(inputs) + Rounding.apply(self.bias)
+
+
+@pytest.mark.parametrize(("size", "status"), [(1e-10, "applied"), (1e-3, "refused")])
+def test_a_gradient_that_is_nothing_but_rounding_does_not_refuse_a_replay(size, status, graphs, monkeypatch):
+    monkeypatch.setattr(Rounding, "size", size)
+    graphs.begin()
+    train(model=BiasOfKeys, steps=24)
+    assert graphs.site.outcome.status == status, graphs.site.outcome
+    assert ("other results" in graphs.site.outcome.why) == (status == "refused")
+
+
 def habit(name):
     def loop():
         net, other = Net(), Net()

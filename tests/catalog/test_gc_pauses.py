@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
+import threading
 import weakref
 from itertools import pairwise
 from types import SimpleNamespace
@@ -164,6 +166,15 @@ def test_what_it_could_gain_is_the_time_of_collecting():
 
     assert detect(observation()) is None
     assert detect(observation(shares={"garbage": 0.07})).most == pytest.approx(0.07)
+
+
+def test_a_collection_in_another_thread_is_let_end_before_the_program_does(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("hotlap.catalog.gc_pauses.apply"), "PATIENCE", 10.0)
+    pauses = Pauses(SimpleNamespace(value=None))
+    pauses._collecting("start", {"generation": 0})
+    threading.Timer(0.02, pauses._collecting, ("stop", {"generation": 0})).start()
+    pauses._leave()
+    assert not pauses._under_way
 
 
 LEFT_IN_A_CYCLE = """

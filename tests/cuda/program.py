@@ -74,8 +74,8 @@ class HostBatches:
 torch.manual_seed(0)
 model, batch, features = build()
 model = model.cuda()
-if fault == "compiled":
-    model = torch.compile(model)
+if fault in ("compiled", "reduce-overhead"):
+    model = torch.compile(model, mode=None if fault == "compiled" else fault)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fault == "launch")
 loader = batches(batch, features)
 scaler = torch.amp.GradScaler("cuda", enabled=fault == "scaler", init_scale=2.0**30)

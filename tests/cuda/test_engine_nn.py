@@ -1,6 +1,7 @@
 """Recurrent layers on a GPU: every kernel against torch.nn in float64, and all the ways a program may use them."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 import hotlap
 from hotlap.engine import nn as ours
-from hotlap.engine.nn import agreement, candidates, choosing, measuring
+from hotlap.engine.nn import agreement, candidates, choosing, measuring, probe
 from tests.engine.nn.compared import KINDS, assert_alike, doubled, outcome, pair, states
 
 pytestmark = pytest.mark.cuda
@@ -279,8 +280,18 @@ def test_all_that_is_likely_can_be_measured():
         ("lstm", 200, 20, 8, 16, 1), ("gru", 200, 20, 8, 64, 1), ("lstm", 200, 20, 8, 128, 1), *wide,
     ):  # fmt: skip
         key = choosing.Key(kind, batch, steps, features, hidden, layers, 1, True, "float32", False, True)
-        times = measuring.times(key, 0)
-        assert len(times) == 1 + candidates.MEASURED, times
+        assert_all_can_be_measured(key)
+
+
+def assert_all_can_be_measured(key):
+    properties = torch.cuda.get_device_properties(0)
+    chip = candidates.Chip(properties.multi_processor_count, (properties.major, properties.minor))
+    likely = candidates.likely(key.kind, key.hidden, key.batch, key.exact, chip)
+    layer, x, dy = probe.made(key, "cuda:0")
+    assert agreement.agreeing(key, layer, x, dy, measuring.usable(key, 0)) == likely
+    times = measuring.times(key, 0)
+    assert {"cudnn"} < set(times) <= {"cudnn", *map(str, likely)}
+    assert all(0 < took < math.inf for took in times.values())
 
 
 @kinds
@@ -288,8 +299,7 @@ def test_without_tf32_what_is_compared_is_nearer(kind, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     key = choosing.Key(kind, 200, 20, 8, 64, 2, 1, True, "float32", True, True)
     assert agreement.limit(key) < 1e-3
-    times = measuring.times(key, 0)
-    assert len(times) == 1 + candidates.MEASURED, times
+    assert_all_can_be_measured(key)
 
 
 @kinds

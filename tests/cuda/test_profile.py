@@ -46,6 +46,15 @@ def test_nothing_of_ours_synchronises_the_device(tmp_path):
     assert ran.observation["syncs"] == []
 
 
+def test_graphs_of_torch_compile_are_replayed_while_lines_are_sampled(tmp_path):
+    """A frame held for a moment would keep activations alive, and the replay of the backward then raises."""
+    ran = profile(program("--fault", "reduce-overhead"), tmp_path, *QUICK)
+
+    assert ran.code == 0, ran.stderr
+    assert ran.observation["ended"] == "window complete"
+    assert {Path(line["file"]).name for line in ran.observation["hot_lines"]} == {PROGRAM.name}
+
+
 @pytest.mark.parametrize(("fault", "kind"), [("item", "item"), ("mask", "mask")])
 def test_a_sync_waits_on_its_line(fault, kind, tmp_path):
     seen = profile(program("--fault", fault), tmp_path, *QUICK).observation

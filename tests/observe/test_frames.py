@@ -35,6 +35,7 @@ SITE = "/env/lib/python3.11/site-packages"
         (f"{sysconfig.get_path('stdlib')}/json/decoder.py", LIBRARY),
         ("<frozen importlib._bootstrap>", LIBRARY),
         ("<string>", LIBRARY),
+        ("/tmp/torchinductor_ann/l4/cl4oa4foliwvv.py", LIBRARY),
         (str(Path(frames.__file__)), LIBRARY),
     ],
 )

@@ -195,6 +195,15 @@ class TestStepBars:
         assert "profile of the baseline was not kept" in page.bars.note
         assert "not kept" in page.no_time
 
+    def test_without_budget_for_a_final_trial_it_is_what_proved_it(self):
+        made = tunings.faster()
+        alone = next(one for one in made.verdicts if one.decision == Decision.KEEP.value and one.stage == "alone")
+        trials = tuple(one for one in made.trials if one.stage != "final")
+        verdicts = tuple(one for one in made.verdicts if one.stage != "final")
+        page = page_of(replace(made, trials=trials, verdicts=verdicts, kept=made.kept[:1], speedup=alone))
+        assert page.bars.after_ms == pytest.approx(page.bars.before_ms / alone.speed.ratio, rel=0.05)
+        assert "in the trial that proved it" in page.bars.note
+
     def test_without_a_final_trial_there_is_no_after(self):
         bars = page_of(tunings.no_speedup()).bars
         assert bars.before_ms == pytest.approx(38.0, rel=0.01)

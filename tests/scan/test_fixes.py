@@ -156,7 +156,7 @@ def test_a_second_fix_changes_nothing_and_nothing_fixable_is_left(name, unsafe):
 
 
 def test_comments_and_layout_stay():
-    fixed = repair_text(HEAD + LISTED, Wanted(), unsafe=False)
+    fixed = repair_text(HEAD + LISTED, Wanted(pedantic=True), unsafe=False)
     assert "    shuffle=True,  # as always\n    pin_memory=True,\n)" in fixed
     assert "# the order is drawn anew" in repair_text(HEAD + PLAIN, Wanted(), unsafe=False)
     kept = [line for line in (HEAD + LISTED).splitlines() if line not in fixed.splitlines()]

@@ -206,3 +206,42 @@ def test_around_micro_batches_the_loop_that_steps_is_the_one_over_batches():
     """
     )
     assert heats(train=program)["step"].frequency is Frequency.BATCH
+
+
+def test_a_flag_under_another_name_says_nothing():
+    """What the name was set to is no argument by that name, and nobody gives one."""
+    found = heats(
+        train="""
+        def step(model, batch, quiet=False):
+            silent = quiet
+            if silent:
+                mark("silent")
+            model(batch).mean().backward()
+
+        for batch in loader:
+            step(model, batch)
+        """
+    )
+    assert found["silent"].frequency is Frequency.BATCH
+
+
+def test_a_branch_that_needs_what_nobody_gives():
+    """`x=None` and a flag with its kind written out, which the training leaves as they are."""
+    found = heats(
+        train="""
+        def step(model, batch, *, testing: bool = False, path: str | None = None, scale=None):
+            if testing and path:
+                mark("tested")
+            if scale is not None:
+                mark("scaled")
+            else:
+                mark("plain")
+            model(batch).mean().backward()
+
+        for batch in loader:
+            step(model, batch)
+        """
+    )
+    assert found["tested"].frequency is Frequency.RARE
+    assert found["scaled"].frequency is Frequency.RARE
+    assert found["plain"].frequency is Frequency.BATCH

@@ -105,6 +105,40 @@ def test_whatever_happens_is_told_and_nothing_is_left(text, limits, seconds, end
     assert list((folder / "kept").iterdir()) == []
 
 
+CLOSING_DOWN = """
+from hotlap.model.codec import SCHEMA, to_json
+from hotlap.trial.order import Told
+told = Told(schema=SCHEMA, pid=1, rank=0, done=True, began=0.0, ends=(0.1,) * 45, marks=(), losses=(), readings=(),
+            hardware="", torch="", host_mb=1.0, device_mb=None)
+(folder / "told-1.json").write_text(to_json(told))
+say(45, 4)
+(folder / "left").touch()
+time.sleep(20)
+(folder.parents[1] / "late.txt").touch()
+"""
+
+
+def test_an_interpreter_that_takes_long_to_close_down_is_not_waited_for(folder, monkeypatch):
+    """The user's own code is over by then; what takes long is, say, the pool of a compiler."""
+    monkeypatch.setattr(local, "CLOSING", 0.3)
+    text = f"{STEPPING}{CLOSING_DOWN}"
+    sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=Limits(grace=60.0)).run(spec())
+
+    assert sample.ended == Ended.MEASURED.value, sample.why
+    assert not (folder / "late.txt").exists()
+
+
+def test_the_end_of_the_users_own_code_is_told(folder):
+    """Called before what was registered earlier, such as what torch does at its end."""
+    asks = "print('left:', int((Path(os.environ['HOTLAP_SESSION']).parent / 'left').exists()), flush=True)"
+    early = f"import atexit, os\nfrom pathlib import Path\natexit.register(lambda: {asks})\n"
+    metric = Metric(name="left", pattern=r"left: ([0-9])", tag=None, higher_is_better=True, margin=None)
+    sample = LocalRunner(script(folder, early + PROGRAM.read_text()), folder / "kept", 4.0, metric).run(spec())
+
+    assert sample.ended == Ended.MEASURED.value, sample.why
+    assert [one.value for one in sample.readings] == [1.0]
+
+
 def test_a_process_that_cannot_be_kept_from_writing_does_not_run(folder, monkeypatch):
     monkeypatch.setattr(local, "EARLY", "hotlap.trial.no_such_module:enter")
     sample = LocalRunner(script(folder, "open('written', 'w')"), folder / "kept", 1.0).run(spec())

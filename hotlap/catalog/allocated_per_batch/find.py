@@ -11,6 +11,7 @@ from hotlap.source.invariant import is_changed, is_invariant, set_by
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
+from hotlap.source.walking import walk
 
 WORDS = ("torch.", "nn.", "Loss(")
 ONLY_HOT = True
@@ -116,7 +117,7 @@ def _settled(function: Definition, parameters: set[str]) -> set[str]:
     """Names that are set once, in no loop, to something that stays: `half = self.width // 2`, `device = x.device`."""
     once = [pair for one in function.body if isinstance(one, ast.Assign) for pair in _pairs(one)]
     stores = [
-        one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        one.id for one in walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
     ]  # fmt: skip
     found: set[str] = set()
     for name, value in once:
@@ -140,7 +141,7 @@ def _pairs(statement: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
 
 def _is_of_self(value: ast.expr) -> bool:
     """Made of attributes of the object: plain constants are mostly the start of a sum."""
-    return any(isinstance(one, ast.Name) and one.id == "self" for one in ast.walk(value))
+    return any(isinstance(one, ast.Name) and one.id == "self" for one in walk(value))
 
 
 def _moved(code: Code, call: ast.Call, changing: set[str]) -> ast.Call:
@@ -168,12 +169,12 @@ def _is_start_of_sum(code: Code, call: ast.Call) -> bool:
         statement.value, ast.Tuple
     ):  # a, b = torch.zeros(1), torch.zeros(1)
         made = zip(target.elts, statement.value.elts, strict=False)
-        target = next((one for one, value in made if any(part is call for part in ast.walk(value))), target)
+        target = next((one for one, value in made if any(part is call for part in walk(value))), target)
     if not isinstance(target, ast.Name):
         return isinstance(target, ast.Attribute)
     scope: ast.AST = code.function(call) or code.tree
     stores = [
-        node for node in ast.walk(scope)
+        node for node in walk(scope)
         if isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Store)
     ]  # fmt: skip
     loop = next(code.loops(call), None)

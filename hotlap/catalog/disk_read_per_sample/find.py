@@ -102,8 +102,20 @@ def _from_open_file(code: Code) -> Iterator[Found]:
         if not _varies(code, node) or (_is_file(code, node.value) and _is_indexed(code, node)):
             continue
         yield _found(
-            node, "reads from the open file", "read it once into memory where it fits, or in whole batches", None
+            node,
+            "reads from the open file",
+            "read it once into memory where it fits, or in whole batches",
+            Confidence.LOW if _opens_another(code, node) else None,
         )
+
+
+def _opens_another(code: Code, node: ast.AST) -> bool:
+    """The function opens a file for the sample besides: that is what it waits for."""
+    function = code.function(node)
+    return function is not None and any(
+        isinstance(one, ast.Call) and read_of(code, one) == ARCHIVE and per_sample(code, one)
+        for one in ast.walk(function)
+    )
 
 
 def _varies(code: Code, node: ast.Subscript) -> bool:

@@ -20,7 +20,7 @@ from hotlap.source.groups import group_loops
 from hotlap.source.rule import Found
 from hotlap.source.samples import only_shows, per_sample
 from hotlap.source.syncs import shown
-from hotlap.source.terms import NUMPY, TENSOR, TENSORS
+from hotlap.source.terms import BATCH, NUMPY, TENSOR, TENSORS, UNKNOWN
 
 WORDS = ("for ",)
 ONLY_HOT = True
@@ -30,9 +30,13 @@ _EACH = frozenset(
     "clamp exp log sqrt pow fmod atan2".split()
 )
 
+_MAKING = ("torch.tensor", "torch.LongTensor", "torch.FloatTensor", "torch.IntTensor", "torch.Tensor")
+
 
 def find(code: Code) -> Iterator[Found]:
     yield from _gathered(code)
+    yield from _columns(code)
+    yield from _nested(code)
     grouped = set()
     for node, over in group_loops(code):
         grouped.add(node)
@@ -50,12 +54,12 @@ def find(code: Code) -> Iterator[Found]:
             or found.fixed
             or found.loop in grouped
             or counts(found)
-            or is_sequential(found)
+            or (is_sequential(found) and not _adds_samples(code, found))
             or only_shows(found.loop.body)
             or _is_asked(code, found)
         ):
             continue
-        scalar = found.written or is_scalar_work(code, found) or _is_rowwise(code, found)
+        scalar = found.written or is_scalar_work(code, found) or _is_rowwise(code, found) or _adds_samples(code, found)
         if not scalar and (
             is_worked_on(code, found)
             or not (reads_elements(found, single=True) or _picks_by_mask(code, found))
@@ -69,6 +73,57 @@ def find(code: Code) -> Iterator[Found]:
             heat=code.heat(found.loop),
             confidence=_confidence(code, found, scalar),
         )
+
+
+def _columns(code: Code) -> Iterator[Found]:
+    """`torch.tensor([row[0] for row in batch])`: a column of a tensor, read number by number."""
+    for node in code.nodes(ast.ListComp):
+        assert isinstance(node, ast.ListComp)
+        part, picked, outer = node.generators[0], node.elt, code.parent(node)
+        if not isinstance(picked, ast.Subscript) or not isinstance(outer, ast.Call) or len(node.generators) > 1:
+            continue
+        one = isinstance(part.target, ast.Name) and ast.unparse(picked.value) == part.target.id and not part.ifs
+        fixed = isinstance(picked.slice, ast.Constant) and isinstance(picked.slice.value, int)
+        made = code.full_name(outer.func) in _MAKING and outer.args and outer.args[0] is node
+        if one and fixed and made and code.hot(node) and code.kind(part.iter) in (TENSOR, BATCH):
+            yield Found(
+                node,
+                f"`{shown(picked, 40)}` of every row of `{shown(part.iter, 40)}` is read by itself",
+                f"take the column: {shown(part.iter, 40)}[:, {ast.unparse(picked.slice)}]",
+                confidence=Confidence.MEDIUM,
+            )
+
+
+def _nested(code: Code) -> Iterator[Found]:
+    """`[[x != pad for x in row] for row in ids.tolist()]`: every element of a tensor is asked by itself."""
+    for node in code.nodes(ast.ListComp):
+        assert isinstance(node, ast.ListComp)
+        part, inner = node.generators[0], node.elt
+        read = _read(part.iter)
+        if read is None or not isinstance(inner, ast.ListComp) or not isinstance(part.target, ast.Name):
+            continue
+        rows = inner.generators[0].iter
+        asks = any(isinstance(one, ast.Compare) for one in ast.walk(inner))
+        if asks and isinstance(rows, ast.Name) and rows.id == part.target.id and _is_of_device(code, read):
+            yield Found(
+                node,
+                f"`{shown(inner, 40)}` asks every element of `{shown(read, 40)}` in Python",
+                "compare the whole tensor on the device: `!=`, torch.isin, masks",
+                confidence=Confidence.MEDIUM,
+            )
+
+
+def _read(node: ast.expr) -> ast.expr | None:
+    """`ids` of `ids.tolist()`."""
+    method = node.func if isinstance(node, ast.Call) else None
+    return method.value if isinstance(method, ast.Attribute) and method.attr == "tolist" else None
+
+
+def _is_of_device(code: Code, node: ast.expr) -> bool:
+    """A tensor there, perhaps read to the host right here."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("cpu", "numpy"):
+        node = node.func.value
+    return code.kind(node) == TENSOR and code.hot(node)
 
 
 def _gathered(code: Code) -> Iterator[Found]:
@@ -94,6 +149,46 @@ def _confidence(code: Code, found: ElementLoop, scalar: bool) -> Confidence | No
     return None if scalar else Confidence.MEDIUM
 
 
+def _adds_samples(code: Code, found: ElementLoop) -> bool:
+    """`for x, y in zip(inputs, targets): total = total + score(x, y)`, without a question on the way: the samples of a
+    batch, which an operation takes all at once."""
+    if found.index or len(found.names) < 1 or not _pairs(code, found) or not found.loop.body:
+        return False
+    parts = [one for statement in found.loop.body for one in ast.walk(statement)]
+    if any(isinstance(one, ast.If | ast.Break | ast.Continue | ast.For | ast.While | ast.Try) for one in parts):
+        return False
+    return any(isinstance(one, ast.AugAssign | ast.Assign) and _adds(one) for one in found.loop.body)
+
+
+def _pairs(code: Code, found: ElementLoop) -> bool:
+    """Several tensors of the device side by side."""
+    given = found.loop.iter
+    while isinstance(given, ast.Call) and last_name(given.func) == "enumerate" and given.args:
+        given = given.args[0]
+    zipped = isinstance(given, ast.Call) and last_name(given.func) == "zip" and len(given.args) > 1
+    kinds = {code.kind(one) for one in given.args} if zipped else set()  # type: ignore[attr-defined]
+    return TENSOR in kinds and kinds <= {TENSOR, UNKNOWN}
+
+
+def _adds(statement: ast.AugAssign | ast.Assign) -> bool:
+    """`total += …` or `total = total + …`, of something that is computed."""
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, ast.Add) and not isinstance(statement.value, ast.Constant | ast.Name)
+    target, value = statement.targets[0], statement.value
+    added = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)
+    return added and isinstance(target, ast.Name) and ast.unparse(value.left) == target.id  # type: ignore[attr-defined]
+
+
+def _cuts(code: Code, value: ast.expr, index: str) -> bool:
+    """`discounts[: counts[i]].sum()`: where to cut is read from the device in every turn."""
+    for one in ast.walk(value):
+        if isinstance(one, ast.Slice):
+            ends = [part for part in (one.lower, one.upper) if isinstance(part, ast.Subscript)]
+            if any(ast.unparse(end.slice) == index and code.kind(end.value) == TENSOR for end in ends):
+                return True
+    return False
+
+
 def _is_rowwise(code: Code, found: ElementLoop) -> bool:
     """`out[i] = torch.logical_or(x[i], x[i + 1])` and nothing else: the same on all rows at once."""
     statement = found.loop.body[0]
@@ -103,6 +198,8 @@ def _is_rowwise(code: Code, found: ElementLoop) -> bool:
     if not isinstance(target, ast.Subscript) or code.kind(target.value) not in TENSORS:
         return False
     named = isinstance(target.slice, ast.Name) and target.slice.id == found.index
+    if named and _cuts(code, value, found.index):
+        return True
     made = isinstance(value, ast.Call) and code.full_name(value.func) in _EACH
     parts = value.args if isinstance(value, ast.Call) else []
     sources = [one.value for one in parts if isinstance(one, ast.Subscript)]

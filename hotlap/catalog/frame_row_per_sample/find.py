@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, last_name
 from hotlap.source.frames import has_pandas
+from hotlap.source.memory import returned_by
 from hotlap.source.rule import Found
-from hotlap.source.samples import is_kept, mentions, per_sample, set_to
+from hotlap.source.samples import is_for_test, is_kept, mentions, per_sample, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, NUMPY, UNKNOWN
 
@@ -33,7 +34,8 @@ def find(code: Code) -> Iterator[Found]:
             continue
         seen.add(node.lineno)
         often = code.heat(node).frequency.value
-        yield Found(node, f"`{shown(node)}` {what} {often}", _REPAIR, confidence=confidence)
+        sure = Confidence.LOW if is_for_test(code, node) else confidence
+        yield Found(node, f"`{shown(node)}` {what} {often}", _REPAIR, confidence=sure)
 
 
 def _looked_up(code: Code, node: ast.Subscript) -> tuple[str, Confidence | None]:
@@ -53,9 +55,18 @@ def _looked_up(code: Code, node: ast.Subscript) -> tuple[str, Confidence | None]
         return "", None
     if isinstance(node.slice, ast.Compare | ast.BinOp) and _is_mask(node.slice):
         return "searches the whole frame", None
-    if _is_element(code, node) and per_sample(code, node):
+    if _is_element(code, node) and per_sample(code, node) and not _is_listed(code, base):
         return "looks up one element of a column", Confidence.MEDIUM
     return "", None
+
+
+def _is_listed(code: Code, node: ast.expr) -> bool:
+    """`list(frame.label)`, or what a method of the file makes so."""
+    made = set_to(code, node)
+    made = [last for one in made for last in ([*returned_by(code, one)] if isinstance(one, ast.Call) else []) or [one]]
+    return bool(made) and all(
+        isinstance(one, ast.Call) and last_name(one.func) in ("list", "tolist", "to_list") for one in made
+    )
 
 
 def _array_of(node: ast.expr) -> ast.expr | None:

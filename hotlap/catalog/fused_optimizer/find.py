@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
-from hotlap.source.code import Code
+from hotlap.source.code import Code, spread
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loaders import loader
 from hotlap.source.programs import is_test
@@ -29,7 +29,7 @@ def find(code: Code) -> Iterator[Found]:
                 call,
                 f"{short} updates the parameters by several kernels a tensor",
                 "update them together: fused=True",
-                Applicability.UNSAFE,
+                Applicability.DISPLAY_ONLY if spread(call) else Applicability.UNSAFE,
                 Heat(
                     Frequency.BATCH,
                     Confidence.MEDIUM,
@@ -45,4 +45,13 @@ def _is_plain(code: Code, call: ast.Call) -> bool:
     if not name.startswith("torch.optim.") or code.heat(call).frequency is Frequency.NEVER:
         return False
     given = loader(code, call)
-    return given.complete and not any(word in _CHOSEN for word in given.settings)
+    return (given.complete or _hands_on(code, call)) and not any(word in _CHOSEN for word in given.settings)
+
+
+def _hands_on(code: Code, call: ast.Call) -> bool:
+    """`Adam(params, lr, **options)`, of options that the function is given, in a project that never says `fused`."""
+    function = code.function(call)
+    rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
+    spreads = [word.value for word in call.keywords if word.arg is None]
+    handed = all(isinstance(one, ast.Name) and one.id == rest for one in spreads)
+    return bool(spreads) and handed and not code.project_uses("fused")

@@ -6,6 +6,7 @@ import atexit
 import gc
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from gc import collect  # the function itself: another entry may stand in for it in its module
 from typing import Any
 
@@ -16,6 +17,7 @@ LATEST = 1000  # steps without a full collection
 SHARE = 0.01  # of the time may go into full collections of ours
 PYTHONS_OWN = 5000  # frozen objects at most that no program froze: some Pythons freeze hundreds when they start
 NEVER = 1_000_000_000  # young collections before a full one
+PATIENCE = 0.1  # seconds for a collection in another thread, when the program ends
 
 
 def apply(site: Site) -> None:
@@ -30,7 +32,7 @@ class Pauses:
     def __init__(self, site: Site, clock: Callable[[], float] = time.perf_counter) -> None:
         self._site, self._clock = site, clock
         self._steps = self._since_full = 0
-        self._frozen = False
+        self._frozen = self._under_way = False
         self._began = self._ended = 0.0  # the last full collection
 
     def stepped(self, *_: Any) -> None:
@@ -65,18 +67,25 @@ class Pauses:
         self._frozen = True
 
         def undo() -> None:
-            atexit.unregister(self._thaw)
-            self._thaw()
-            gc.callbacks.remove(self._collecting)
+            atexit.unregister(self._leave)
+            self._leave()
             if gc.get_threshold() == ours:  # else the program has chosen others meanwhile
                 gc.set_threshold(*before)
 
-        atexit.register(self._thaw)  # Python's last collection must find what the program left in cycles
+        atexit.register(self._leave)  # Python's last collection must find what the program left in cycles
         self._site.ledger.later(undo)
         self._site.replace(gc, "get_objects", self._with_all)
 
-    def _thaw(self) -> None:
+    def _leave(self) -> None:
+        """A daemon thread that is stopped within our callback would leave Python collecting for ever, so that its last
+        collection is left out: such a one is let end first.
+        """
         self._frozen = False
+        deadline = time.monotonic() + PATIENCE
+        while self._under_way and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with suppress(ValueError):
+            gc.callbacks.remove(self._collecting)
         gc.unfreeze()
 
     def _with_all(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,6 +99,7 @@ class Pauses:
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
         """Called by Python around every collection."""
+        self._under_way = phase == "start"
         if info["generation"] != 2 or not self._frozen:
             return
         if phase == "start":

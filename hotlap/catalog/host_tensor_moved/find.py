@@ -8,20 +8,21 @@ from functools import lru_cache
 
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source.classes import Reference
-from hotlap.source.code import Code, Project, keyword, last_name, spread
+from hotlap.source.code import Code, Definition, Project, keyword, last_name, spread
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.statements import is_static
 from hotlap.source.syncs import shown
-from hotlap.source.terms import BATCH, EXTENT, HOST, NUMBER, TENSOR, UNKNOWN, Term
+from hotlap.source.terms import BATCH, EXTENT, HOST, NUMBER, NUMPY, TENSOR, UNKNOWN, Term
 from hotlap.source.torch_names import CONSTRUCTORS, CREATION, LIKE, RANDOM
 from hotlap.source.transfers import is_device, transfers
+from hotlap.source.walking import walk
 
 WORDS = (".to(", "cuda(", ".type_as(", "device(")
 ONLY_HOT = True
 _BETWEEN = frozenset(
     "float long half double bool int unsqueeze view reshape requires_grad_ squeeze uniform_ normal_ random_ "
-    "fill_ zero_ repeat expand contiguous transpose permute flatten expand_as type clone t masked_fill".split()
+    "fill_ zero_ repeat expand contiguous transpose permute flatten expand_as type clone t masked_fill detach".split()
 )
 _JOINS = frozenset(f"torch.{name}" for name in "cat stack concat hstack vstack".split())
 _SHAPED = frozenset(f"torch.{name}" for name in "tril triu diag flip cumsum sin cos exp".split())
@@ -52,8 +53,35 @@ def find(code: Code) -> Iterator[Found]:
             (Applicability.UNSAFE if short in RANDOM else Applicability.SAFE)
             if fixable
             else Applicability.DISPLAY_ONLY,
+            confidence=Confidence.LOW if _is_data(code, made, short) else None,
             hints={"made": position_of(made, code.lines), "device": text} if fixable else {},
         )
+
+
+def _is_data(code: Code, made: ast.Call, short: str) -> bool:
+    """`torch.as_tensor(rows)`, of an array that comes anew with every batch: it must be copied, wherever it is made."""
+    given = made.args[0] if made.args else None
+    if short not in ("as_tensor", "tensor", "Tensor", "FloatTensor", "LongTensor", "BoolTensor"):
+        return False
+    if isinstance(given, ast.Compare):
+        given = given.left
+    if isinstance(given, ast.Name) and code.kind(given) != NUMPY:
+        loop = next(code.loops(made), None)
+        own = isinstance(loop, ast.For) and given.id in code.stored(loop.target)
+        return own or (short == "as_tensor" and _is_argument(code, given))
+    return isinstance(given, ast.Name | ast.Subscript) and code.kind(given) == NUMPY
+
+
+def _is_argument(code: Code, name: ast.Name) -> bool:
+    """Of the function, or what a comprehension goes over."""
+    function = code.function(name)
+    taken = any(
+        isinstance(one, ast.Name) and one.id == name.id
+        for outer in code.ancestors(name)
+        for part in getattr(outer, "generators", ())
+        for one in walk(part.target)
+    )
+    return taken or (function is not None and any(one.arg == name.id for one in function.args.args))
 
 
 def _of_constant(code: Code, call: ast.Call, moved: ast.expr) -> Found:
@@ -69,8 +97,20 @@ def keeps_constant(code: Code, moved: ast.expr) -> bool:
     """`self.weights.to(x.device)`, of a tensor that the object made on the host and leaves there."""
     while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute) and moved.func.attr in _BETWEEN:
         moved = moved.func.value
+    if isinstance(moved, ast.Name):
+        return _is_of_file(code, moved)
     kept = isinstance(moved, ast.Attribute) and isinstance(moved.value, ast.Name) and moved.value.id == "self"
     return kept and code.kind(moved) == HOST and _is_made_once(code, ast.unparse(moved))
+
+
+def _is_of_file(code: Code, name: ast.Name) -> bool:
+    """`WEIGHTS`, that the file made on the host when it was imported, or took from another one."""
+    function = code.function(name)
+    if function is None or code.kind(name) != HOST or name.id in code.stored(function):
+        return False
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    around = any(isinstance(one, Definition | ast.Lambda) for one in code.ancestors(function))
+    return not around and all(one.arg != name.id for one in every)
 
 
 def _is_made_once(code: Code, name: str) -> bool:
@@ -166,7 +206,7 @@ def _made_before(code: Code, node: ast.expr) -> ast.Call | None:
     function = code.function(node)
     if not isinstance(node, ast.Name) or function is None:
         return None
-    before = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == node.id]
+    before = [one for one in walk(function) if isinstance(one, ast.Name) and one.id == node.id]
     before = [one for one in before if one.lineno < node.lineno]
     last = max((one.lineno for one in before if isinstance(one.ctx, ast.Store) and not _follows(code, one)), default=0)
     after = [one for one in before if one.lineno >= last]
@@ -189,7 +229,7 @@ def _is_written(code: Code, name: ast.Name) -> bool:
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     if not isinstance(target, ast.Subscript) or not isinstance(statement, ast.Assign):
         return False
-    places = [one for one in ast.walk(target.slice) if isinstance(one, ast.Name) and not _is_shape(code, one)]
+    places = [one for one in walk(target.slice) if isinstance(one, ast.Name) and not _is_shape(code, one)]
     if any(code.kind(one) in (BATCH, HOST) and one.id != name.id for one in places):
         return False  # where it is written, only the host knows
     if name is not target.value:
@@ -258,7 +298,7 @@ def _values(code: Code, name: ast.Name) -> list[ast.expr]:
     function = code.function(name)
     return [
         one.value
-        for one in (ast.walk(function) if function is not None else ())
+        for one in (walk(function) if function is not None else ())
         if isinstance(one, ast.Assign) and one.lineno < name.lineno
         if any(isinstance(target, ast.Name) and target.id == name.id for target in one.targets)
     ]
@@ -276,7 +316,7 @@ def _follows(code: Code, name: ast.Name) -> bool:
 def _operand(code: Code, value: ast.expr) -> ast.expr:
     """Of arithmetic with plain numbers, the tensor: `(up - down) * torch.rand(n) + down`."""
     while isinstance(value, ast.BinOp):
-        value = value.left if any(isinstance(one, ast.Call) for one in ast.walk(value.left)) else value.right
+        value = value.left if any(isinstance(one, ast.Call) for one in walk(value.left)) else value.right
     return value
 
 

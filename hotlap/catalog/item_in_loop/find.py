@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source import syncs
 from hotlap.source.accumulate import accumulated
+from hotlap.source.acting import is_acting
 from hotlap.source.code import Code, last_name
 from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.positions import position_of
+from hotlap.source.repeats import repeats
 from hotlap.source.rule import Found
 from hotlap.source.samples import set_to
 from hotlap.source.terms import SCHEDULER, TENSOR, UNKNOWN
@@ -19,7 +21,7 @@ from hotlap.source.terms import SCHEDULER, TENSOR, UNKNOWN
 WORDS = ("[", "sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True
 _OF_NUMBERS = ("torch.tensor", "torch.FloatTensor", "torch.LongTensor", "numpy.array", "numpy.asarray")
-_SIZED = {name: f"torch.{name}" for name in ("zeros", "ones", "empty", "eye")} | {"range": "range"}
+_SIZED = {name: f"torch.{name}" for name in ("zeros", "ones", "empty", "eye", "arange")} | {"range": "range"}
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -27,9 +29,12 @@ def find(code: Code) -> Iterator[Found]:
     yield from _sizes(code)
     yield from _indices(code)
     yield from _gathered(code)
+    again = {call for _, call in repeats(code)}  # told by another rule: it costs little once the first is gone
     for call, tensor, confidence in syncs.explicit(code):
         if not code.hot(call) or syncs.in_test(code, call):
             continue
+        if call in again or is_acting(code, call):
+            confidence = Confidence.LOW
         message = f"`{syncs.shown(call)}` waits for the device {code.heat(call).frequency.value}"
         hints = _hints(code, call, tensor)
         if hints:
@@ -59,10 +64,10 @@ def _metrics(code: Code) -> Iterator[Found]:
 def _sizes(code: Code) -> Iterator[Found]:
     """`torch.zeros(index.max() + 1, 8)`: a size must be a number, so the tensor is read."""
     for call in code.calls(*_SIZED):
-        if not call.args or code.full_name(call.func) not in _SIZED.values() or not code.hot(call):
+        given = [*call.args, *(word.value for word in call.keywords if word.arg in ("size", "start", "end"))]
+        if not given or code.full_name(call.func) not in _SIZED.values() or not code.hot(call):
             continue
-        first = call.args[0]
-        sizes = first.elts if isinstance(first, ast.Tuple | ast.List) else call.args
+        sizes = given[0].elts if isinstance(given[0], ast.Tuple | ast.List) else given
         read = next((one for one in sizes if code.kind(one) == TENSOR), None)
         if read is not None:
             yield Found(

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
+from hotlap.source.defaults import default, is_given
+from hotlap.source.features import LEFT_WORKERS, NO_WORKERS, SOME_WORKERS
 from hotlap.source.rule import Found
+from hotlap.source.samples import set_to
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 
@@ -20,7 +23,7 @@ def find(code: Code) -> Iterator[Found]:
             continue
         if "persistent_workers" in one.settings and one.workers() == "unknown":
             continue  # somebody chose it
-        if loaders.is_changed_between(code, one) or rounds.is_once(code, one):
+        if loaders.is_changed_between(code, one) or rounds.is_once(code, one) or rounds.is_made_anew(code, one):
             continue
         value = "True" if one.workers() == "some" else f"{ast.unparse(workers)} > 0"
         yield Found(
@@ -29,9 +32,39 @@ def find(code: Code) -> Iterator[Found]:
             f"keep them: persistent_workers={value}",
             Applicability.UNSAFE if _is_simple(workers) else Applicability.DISPLAY_ONLY,
             loaders.heat(code, one),
-            Confidence.MEDIUM if one.workers() == "unknown" else None,
+            _confidence(code, one),
             {"value": value},
         )
+
+
+def _confidence(code: Code, one: loaders.Loader) -> Confidence | None:
+    """A number that is asked for elsewhere, and is 0 wherever the project says one, starts no workers."""
+    if one.workers() != "unknown":
+        return None
+    workers = one.settings["num_workers"]
+    if not code.project_uses(SOME_WORKERS):
+        unset = isinstance(workers, ast.Attribute) and code.project_uses(NO_WORKERS)
+        if unset or _is_zero(code, workers) or _is_left(code, workers):
+            return Confidence.LOW
+    return Confidence.MEDIUM
+
+
+def _is_left(code: Code, value: ast.expr) -> bool:
+    """An argument that must be given, by callers whose own is 0 unless given."""
+    function = code.function(value)
+    if function is None or not isinstance(value, ast.Name) or default(code, value) is not None:
+        return False
+    named = value.id in {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}
+    return named and is_given(code, value) is True and code.project_uses(LEFT_WORKERS)
+
+
+def _is_zero(code: Code, value: ast.expr) -> bool:
+    """An argument that is 0 unless given, or an attribute that is set to one, while nobody here gives another."""
+    if isinstance(value, ast.Attribute):
+        made = set_to(code, value)
+        return bool(made) and all(isinstance(one, ast.Name) and _is_zero(code, one) for one in made)
+    known = default(code, value) if isinstance(value, ast.Name) else None
+    return isinstance(known, ast.Constant) and known.value == 0
 
 
 def _is_simple(workers: ast.expr) -> bool:

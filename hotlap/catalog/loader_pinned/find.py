@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
+from hotlap.source.defaults import default, is_given
+from hotlap.source.memory import makes_samples
 from hotlap.source.rule import Found
 
 WORDS = ("oader(", "DataLoader", "num_workers")
@@ -19,14 +22,56 @@ def find(code: Code) -> Iterator[Found]:
     if not here and not code.project_uses("cuda"):
         return
     for one in loaders.loaders(code):
-        if not one.lacks("pin_memory") or loaders.on_device(code, one) or rounds.is_glimpsed(code, one):
+        left = _is_left_off(code, one)
+        if not (one.lacks("pin_memory") or left) or loaders.on_device(code, one) or rounds.is_glimpsed(code, one):
             continue
         chosen = "pin_memory" in one.settings
         yield Found(
             one.call,
             "its batches are copied to the GPU from pageable memory, which the copy must wait for",
-            "pin them: pin_memory=True",
-            Applicability.UNSAFE if chosen else Applicability.SAFE,
+            f"say so where it is asked for: {ast.unparse(one.settings['pin_memory'])}=True" if left
+            else "pin them: pin_memory=True",
+            Applicability.DISPLAY_ONLY if left else Applicability.UNSAFE if chosen else Applicability.SAFE,
             loaders.heat(code, one),
-            Confidence.LOW if chosen else None if here else Confidence.MEDIUM,
-        )
+            _confidence(code, one, here and not chosen),
+        )  # fmt: skip
+
+
+def _confidence(code: Code, one: loaders.Loader, sure: bool) -> Confidence | None:
+    if _is_explained(code, one) or _is_light(code, one):
+        return Confidence.LOW
+    return None if sure else Confidence.MEDIUM
+
+
+def _is_left_off(code: Code, one: loaders.Loader) -> bool:
+    """An argument of the function, False unless given, that nobody in the project gives."""
+    value = one.settings.get("pin_memory")
+    known = default(code, value) if isinstance(value, ast.Name) else None
+    off = isinstance(known, ast.Constant) and known.value is False
+    return off and isinstance(value, ast.Name) and is_given(code, value) is False
+
+
+def _is_explained(code: Code, one: loaders.Loader) -> bool:
+    """`pin_memory=False,  # runs out of memory otherwise`, beside one that is pinned, or a choice made elsewhere."""
+    value = one.settings.get("pin_memory")
+    if value is None or not isinstance(value, ast.Constant):
+        return False
+    written = any(word.value is value for word in one.call.keywords)
+    return (
+        not written
+        or "pin_memory=True" in code.text
+        or value.value is None
+        or "#" in code.lines[value.lineno - 1][value.col_offset :]
+    )
+
+
+def _is_light(code: Code, one: loaders.Loader) -> bool:
+    """Rows of what is in memory, that no worker fetches, or gone through once: pinning may cost what it saves."""
+    dataset = one.settings.get("dataset")
+    if rounds.is_tried_once(code, one):
+        return True
+    if one.workers() != "none" or not loaders.in_memory(code, one):
+        return False
+    given = isinstance(dataset, ast.Name) and dataset.id != "self"
+    put_together = given and not one.lacks("collate_fn") and makes_samples(code, dataset)
+    return not put_together and not makes_samples(code, dataset, "torch.tensor", "torch.FloatTensor")

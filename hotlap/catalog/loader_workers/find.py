@@ -2,44 +2,72 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
+from hotlap.source.defaults import default, is_given
+from hotlap.source.features import SPLITS
 from hotlap.source.rule import Found
 
 WORDS = ("oader(", "DataLoader", "num_workers")
+_USUAL = 4  # a bound that leaves cores to the training on most machines
 
 
 def find(code: Code) -> Iterator[Found]:
     for one in loaders.loaders(code):
         heat = loaders.heat(code, one)
         workers = one.constant("num_workers")
-        if one.workers() == "none":
-            quick = loaders.in_memory(code, one) or loaders.on_device(code, one)
+        left = _is_left_at_none(code, one)
+        if one.workers() == "unknown" and not left:
+            continue
+        quick = loaders.in_memory(code, one) or loaders.on_device(code, one)
+        if one.workers() == "none" or left:
             if not quick and not rounds.is_glimpsed(code, one):
                 yield Found(
                     one.call,
                     "the training process loads every batch itself (num_workers is 0)",
-                    "let workers load ahead: num_workers=min(4, os.cpu_count() or 1)",
+                    f"let workers load ahead: num_workers=min({_USUAL}, os.cpu_count() or 1)",
                     Applicability.UNSAFE
-                    if "num_workers" not in one.settings or _written(one)
+                    if "num_workers" not in one.settings or (_written(one) and not left)
                     else Applicability.DISPLAY_ONLY,
                     heat,
+                    Confidence.LOW if rounds.is_tried_once(code, one) or _is_whole_stream(code, one) else None,
                 )
         elif isinstance(workers, int) and not isinstance(workers, bool):
+            most = max(workers, _USUAL)
             yield Found(
                 one.call,
-                f"{workers} workers whatever the machine",
-                f"choose from the cores there are: num_workers=min({workers}, os.cpu_count() or 1)",
+                f"{workers} worker{'s' if workers > 1 else ''} whatever the machine",
+                f"choose from the cores there are: num_workers=min({most}, os.cpu_count() or 1)",
                 Applicability.UNSAFE if _written(one) else Applicability.DISPLAY_ONLY,
                 heat,
-                Confidence.MEDIUM,
-                {"workers": str(workers)},
+                Confidence.LOW if quick or rounds.is_tried_once(code, one) else Confidence.MEDIUM,
+                {"workers": str(most)},
             )
 
 
 def _written(one: loaders.Loader) -> bool:
     """The number stands in the call itself."""
     return any(word.arg == "num_workers" and word.value is one.settings["num_workers"] for word in one.call.keywords)
+
+
+def _is_left_at_none(code: Code, one: loaders.Loader) -> bool:
+    """An argument of the function, 0 unless given, that nobody in the project gives."""
+    value = one.settings.get("num_workers")
+    known = default(code, value) if isinstance(value, ast.Name) else None
+    none = isinstance(known, ast.Constant) and known.value == 0
+    return none and isinstance(value, ast.Name) and is_given(code, value) is False
+
+
+def _is_whole_stream(code: Code, one: loaders.Loader) -> bool:
+    """An IterableDataset of the project that does not ask which worker it is in: each would give all of it again."""
+    dataset = one.settings.get("dataset")
+    term = code.project.answer(code.asked(dataset), code.path) if dataset is not None else ""
+    found = code.project.class_of(term, code.path)
+    if found is None:
+        return False
+    streams = any("IterableDataset" in owner.base_names for _, owner in code.project.lineage(*found))
+    return streams and not any(SPLITS in code.project.files[path].uses for path, _ in code.project.lineage(*found))

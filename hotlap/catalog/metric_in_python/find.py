@@ -13,10 +13,12 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import only_shows
 from hotlap.source.syncs import shown
 from hotlap.source.terms import MODULE, TEXT
+from hotlap.source.walking import walk
 
-WORDS = ("for ", "sklearn")
+WORDS = ("for ", "sklearn", "bleu")
 ONLY_HOT = True
 _LIBRARIES = ("sklearn.metrics.", "seqeval.metrics.", "skimage.metrics.")
+_TRANSLATION = ("nltk.translate.bleu_score.corpus_bleu", "sacrebleu.corpus_bleu")
 _OTHER = ("check_", "make_", "get_")  # these compute nothing
 
 
@@ -31,7 +33,7 @@ def find(code: Code) -> Iterator[Found]:
 def _by_library(code: Code) -> Iterator[Found]:
     for call in code.all_calls():
         name = code.full_name(call.func)
-        if not name.startswith(_LIBRARIES) or last_name(call.func).startswith(_OTHER):
+        if not name.startswith(_LIBRARIES + _TRANSLATION) or last_name(call.func).startswith(_OTHER):
             continue
         if _is_hot(code, call) and not _is_nested(code, call):
             yield Found(
@@ -89,13 +91,13 @@ def _by_comparing(code: Code) -> Iterator[Found]:
 
 def _hits(code: Code, loop: ast.For) -> Iterator[str]:
     sources = _sources(loop)
-    for node in (one for statement in loop.body for one in ast.walk(statement)):
+    for node in (one for statement in loop.body for one in walk(statement)):
         if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
             continue
         if not isinstance(node.test.ops[0], ast.Eq | ast.NotEq):
             continue
         sides = [_source(one, sources) for one in (node.test.left, node.test.comparators[0])]
-        if "" in sides or sides[0] == sides[1] or any(code.kind(one) == TEXT for one in ast.walk(node.test)):
+        if "" in sides or sides[0] == sides[1] or any(code.kind(one) == TEXT for one in walk(node.test)):
             continue
         for one in node.body:
             if isinstance(one, ast.AugAssign) and isinstance(one.value, ast.Constant) and one.value.value == 1:
@@ -121,7 +123,7 @@ def _sources(loop: ast.For) -> dict[str, str]:
 
 def _source(node: ast.expr, sources: dict[str, str]) -> str:
     """The sequence that an expression is an element of."""
-    for one in ast.walk(node):
+    for one in walk(node):
         if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Name) and one.slice.id in sources:
             return ast.unparse(one.value)
         if isinstance(one, ast.Name) and sources.get(one.id):
@@ -133,7 +135,7 @@ def _scores_rows(code: Code, found: ElementLoop) -> bool:
     """Rows are turned into Python numbers, given to a function of the program, and what it says is gathered."""
     if code.heat(found.loop.body[0]).side is not Side.EVALUATE or not reads_elements(found):
         return False
-    nodes = [one for statement in found.loop.body for one in ast.walk(statement)]
+    nodes = [one for statement in found.loop.body for one in walk(statement)]
     calls = [one for one in nodes if isinstance(one, ast.Call)]
     if any(code.callee_kind(one) == MODULE for one in calls):
         return False

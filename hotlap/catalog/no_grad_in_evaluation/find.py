@@ -85,6 +85,8 @@ def _is_step(code: Code, node: ast.With | Definition) -> bool:
         return False
     if any("Lightning" in name for name in _bases(code, node)) or code.project.function(known).steps:
         return False  # Lightning evaluates without a graph by itself
+    if code.project.function(known).evaluates:
+        return True  # whatever loop calls it, it is of an evaluation
     sides = [code.hotness.at(one, call.stack) for one, call in code.hotness.callers.get(known, ())]
     return all(one is None or one.side is Side.EVALUATE for one in sides)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source.code import Code, Definition, Repeated, is_constant, last_name
 from hotlap.source.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
+from hotlap.source.heat import Heat
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.statements import strided
@@ -39,18 +40,24 @@ def find(code: Code) -> Iterator[Found]:
             _MESSAGE,
             _REPAIR,
             Applicability.SAFE if safe else Applicability.DISPLAY_ONLY,
-            code.heat(loop.body[0]),
+            _heat(code, loop.body[0]),
             sure,
             {"function": position_of(function, code.lines)} if function else {},
         )
     for node in comprehended(code):
         if not code.is_quiet(node) and code.hot(node.elt):
-            yield Found(node, _MESSAGE, _REPAIR, heat=code.heat(node.elt), confidence=Confidence.MEDIUM)
+            yield Found(node, _MESSAGE, _REPAIR, heat=_heat(code, node.elt), confidence=Confidence.MEDIUM)
     for call in at_once(code):
         if not code.is_quiet(call):
             yield Found(call, _MESSAGE, _REPAIR, confidence=Confidence.MEDIUM)
     for loop in _chosen(code):
-        yield Found(loop, _MESSAGE, _REPAIR, heat=code.heat(loop.body[0]), confidence=Confidence.MEDIUM)
+        yield Found(loop, _MESSAGE, _REPAIR, heat=_heat(code, loop.body[0]), confidence=Confidence.MEDIUM)
+
+
+def _heat(code: Code, node: ast.AST) -> Heat:
+    """Of an evaluation that is made once, too: its graph takes memory that it may not have."""
+    heat = code.heat(node)
+    return heat._replace(confidence=Confidence.MEDIUM) if heat.alone else heat
 
 
 def _gives_up(code: Code, loop: Repeated, function: Definition | None) -> bool:

@@ -20,6 +20,7 @@ from hotlap.source.syncs import shown
 from hotlap.source.terms import BATCH, HOST, MODULE, TENSOR, UNKNOWN
 from hotlap.source.torch_names import LIKE
 from hotlap.source.transfers import transfers
+from hotlap.source.walking import walk
 
 WORDS = (".to(", "cuda(", "to_device(", "move_to(")
 ONLY_HOT = True
@@ -32,7 +33,7 @@ _CONVERTING = frozenset(f"torch.{name}" for name in "from_numpy Tensor FloatTens
 def find(code: Code) -> Iterator[Found]:
     yield from _through_helpers(code)
     for call, moved, _ in transfers(code):
-        if keyword(call, "non_blocking") is not None or len(call.args) > 1 or spread(call) or not code.heat(call).hot:
+        if _is_told(call) or spread(call) or not code.heat(call).hot:
             continue
         if _moves_itself(code, call, moved):
             yield _of_container(code, call)
@@ -43,6 +44,8 @@ def find(code: Code) -> Iterator[Found]:
         if confidence is None or _is_there(code, call) or _is_kept(code, call, moved):
             yield from _from_numpy(code, call, moved)
             continue
+        if _follows(code, call):
+            confidence = Confidence.LOW
         hints = _pinning(code, call)
         yield Found(
             call,
@@ -52,6 +55,12 @@ def find(code: Code) -> Iterator[Found]:
             confidence=confidence,
             hints=hints,
         )
+
+
+def _is_told(call: ast.Call) -> bool:
+    """Whether to wait: by name, or as the second argument of `cuda` or the third of `to`, after the type."""
+    whole = 1 if last_name(call.func) == "cuda" or any(isinstance(one, ast.Constant) for one in call.args[1:]) else 2
+    return keyword(call, "non_blocking") is not None or len(call.args) > whole
 
 
 @lru_cache(maxsize=2)
@@ -93,7 +102,7 @@ def _moves_itself(code: Code, call: ast.Call, moved: ast.expr) -> bool:
 def _gives_itself(code: Code, call: ast.Call) -> bool:
     """`def to(self, device)` of a batch returns nothing else; a model or trainer keeps the tensor once it is there."""
     function = code.function(call)
-    returned = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)] if function is not None else []
+    returned = [one.value for one in walk(function) if isinstance(one, ast.Return)] if function is not None else []
     return all(one is None or (isinstance(one, ast.Name) and one.id == "self") for one in returned)
 
 
@@ -168,7 +177,7 @@ def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:
 
 
 def _names(target: ast.expr) -> set[str]:
-    return {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return {one.id for one in walk(target) if isinstance(one, ast.Name)}
 
 
 def _is_like(code: Code, moved: ast.expr) -> bool:
@@ -211,7 +220,7 @@ def _is_mover(code: Code, call: ast.Call, root: ast.Name) -> bool:
         return False
     return any(
         isinstance(node, ast.Call) and node.args and mentions(node.args[0], names) and _asks_for_tensor(node)
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 
@@ -245,10 +254,11 @@ def _is_helper(code: Code, call: ast.Call, root: ast.Name) -> bool:
 
 
 def _gone_over(code: Code, name: ast.Name) -> str:
-    """Of a loop around it that gives the name, what it goes over."""
+    """Of a loop around it that gives the name, or what a comprehension takes it from, what it goes over."""
+    found = _outer_name(code, name)
     for loop in code.loops(name):
-        if isinstance(loop, ast.For) and mentions(loop.target, {name.id}):
-            names = [one.id for one in ast.walk(loop.iter) if isinstance(one, ast.Name)]
+        if isinstance(loop, ast.For) and mentions(loop.target, {found}):
+            names = [one.id for one in walk(loop.iter) if isinstance(one, ast.Name)]
             return names[-1] if names else ""
     return ""
 
@@ -256,13 +266,13 @@ def _gone_over(code: Code, name: ast.Name) -> str:
 def _given_to_step(code: Code, name: ast.Name) -> set[str]:
     """The arguments of a function that makes one training step, and what it takes out of them."""
     function = code.function(name)
-    calls = (one for one in ast.walk(function) if isinstance(one, ast.Call)) if function is not None else ()
+    calls = (one for one in walk(function) if isinstance(one, ast.Call)) if function is not None else ()
     if function is None or not (any(last_name(one.func) == "backward" for one in calls) or _is_run(code, function)):
         return set()
     given = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
     for node in function.body:
         if isinstance(node, ast.Assign) and turns.is_taken_from(code, node.value, given):
-            given |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+            given |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
     return given
 
 
@@ -293,8 +303,8 @@ def _outer_name(code: Code, name: ast.Name) -> str:
         if isinstance(outer, ast.stmt):
             break
         for part in getattr(outer, "generators", ()):
-            if any(isinstance(one, ast.Name) and one.id == found for one in ast.walk(part.target)):
-                names = [one.id for one in ast.walk(part.iter) if isinstance(one, ast.Name)]
+            if any(isinstance(one, ast.Name) and one.id == found for one in walk(part.target)):
+                names = [one.id for one in walk(part.iter) if isinstance(one, ast.Name)]
                 found = names[0] if names else found
     return found
 
@@ -312,7 +322,7 @@ def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
                 call,
                 f"`{shown(call)}` copies from pageable memory and waits for the copy {code.heat(call).frequency.value}",
                 "pin it first: .pin_memory().to(device, non_blocking=True); or keep the data on the device",
-                confidence=Confidence.MEDIUM,
+                confidence=Confidence.LOW if _is_by_hand(code, moved) else Confidence.MEDIUM,
             )
             return
         if not isinstance(moved.func, ast.Attribute):
@@ -320,15 +330,27 @@ def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
         moved = moved.func.value
 
 
+def _follows(code: Code, call: ast.Call) -> bool:
+    """`lengths.to(x.device)` in a forward pass: to be sure, of what most callers have moved with the rest."""
+    function, place = code.function(call), call.args[0] if call.args else keyword(call, "device")
+    beside = isinstance(place, ast.Attribute) and place.attr == "device" and isinstance(place.value, ast.Name)
+    return beside and function is not None and function.name == "forward" and place.value.id != "self"  # type: ignore[union-attr]
+
+
+def _is_by_hand(code: Code, made: ast.Call) -> bool:
+    """An array that a helper has just put together, in no loop over batches: pinning it is one more copy."""
+    function = code.function(made)
+    yields = function is not None and any(isinstance(one, ast.Yield) for one in walk(function))
+    return not yields and code.batch_loop(made) is None
+
+
 def _is_of_batch(code: Code, made: ast.Call) -> bool:
     """from_numpy, or a tensor made of what the loop over batches gives."""
     if code.full_name(made.func) == "torch.from_numpy":
         return True
     loop = code.batch_loop(made)
-    given = (
-        {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)} if isinstance(loop, ast.For) else set()
-    )
-    names = [one for one in ast.walk(made) if isinstance(one, ast.Name)]
+    given = {one.id for one in walk(loop.target) if isinstance(one, ast.Name)} if isinstance(loop, ast.For) else set()
+    names = [one for one in walk(made) if isinstance(one, ast.Name)]
     return bool(given) and len(made.args) == 1 and any(_outer_name(code, one) in given for one in names)
 
 
@@ -337,7 +359,7 @@ def _last_value(code: Code, name: ast.Name) -> ast.expr | None:
     scope = code.function(name) or code.tree
     before = [
         one.value
-        for one in ast.walk(scope)
+        for one in walk(scope)
         if isinstance(one, ast.Assign) and one.lineno < name.lineno
         if any(isinstance(target, ast.Name) and target.id == name.id for target in one.targets)
     ]
@@ -356,7 +378,7 @@ def _is_mapping(code: Code, moved: ast.expr) -> bool:
     if not isinstance(moved, ast.Name):
         return False
     scope = code.function(moved) or code.tree
-    return any(_names_part(node, moved.id) for node in ast.walk(scope))
+    return any(_names_part(node, moved.id) for node in walk(scope))
 
 
 def _names_part(node: ast.AST, name: str) -> bool:

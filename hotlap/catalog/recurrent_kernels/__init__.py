@@ -12,5 +12,4 @@ ENTRY = Entry(
     device="cuda",
     order=36,
     reach=0.6,
-    automatic=False,  # until the whole grid has been measured on a GPU: asked for, or proven by a tune
 )

@@ -13,6 +13,7 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import is_kept, per_sample, prepares
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, TEXT, UNKNOWN
+from hotlap.source.walking import walk
 
 WORDS = ("torch.", "np.", "numpy")
 _MAKERS = frozenset(
@@ -67,12 +68,12 @@ def _is_one_hot(code: Code, node: ast.Name) -> bool:
         and isinstance(one.targets[0], ast.Subscript)
         and last_name(one.targets[0].value) == node.id
         and isinstance(one.value, ast.Constant)
-        for one in ast.walk(function)
+        for one in walk(function)
     )
 
 
 def _values(function: ast.AST, name: str) -> Iterator[ast.expr]:
-    for one in ast.walk(function):
+    for one in walk(function):
         if isinstance(one, ast.Assign) and any(isinstance(part, ast.Name) and part.id == name for part in one.targets):
             yield one.value
 

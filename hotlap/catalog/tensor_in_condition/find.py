@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, is_constant, last_name
 from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.heat import Heat, Side
@@ -41,6 +42,7 @@ def find(code: Code) -> Iterator[Found]:
                 f"{what} `{shown(node)}` waits for the device {heat.frequency.value}",
                 "decide on the device (torch.where, clamp, nan_to_num), or look every hundredth batch only",
                 heat=heat,
+                confidence=Confidence.LOW if code.project.stays_on_host else None,
             )
 
 

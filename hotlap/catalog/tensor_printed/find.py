@@ -24,8 +24,12 @@ def find(code: Code) -> Iterator[Found]:
                 node,
                 f"`{shown(node)}` is turned into text, which waits for the device {code.heat(node).frequency.value}",
                 "log every hundredth batch, or what was collected once an epoch",
-                confidence=Confidence.LOW if code.heat(node).maybes > 1 or logs.on_event(code, node) else None,
+                confidence=Confidence.LOW if _is_doubtful(code, node) else None,
             )
+
+
+def _is_doubtful(code: Code, node: ast.expr) -> bool:
+    return code.heat(node).maybes > 1 or logs.on_event(code, node) or code.project.stays_on_host
 
 
 def _printed(code: Code) -> Iterator[ast.expr]:

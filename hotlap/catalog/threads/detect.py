@@ -21,6 +21,6 @@ def detect(seen: Observation) -> Expectation | None:
 
 
 def tries(seen: Observation) -> tuple[str, ...]:
-    """Powers of two below what it uses."""
+    """Powers of two below what it uses, the nearest first."""
     uses = seen.settings.threads if seen.settings is not None else 1
-    return tuple(str(1 << power) for power in range(11) if 1 << power < uses)
+    return tuple(str(1 << power) for power in reversed(range(11)) if 1 << power < uses)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.catalog.transform_per_sample import given
 from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, Definition, last_name
 from hotlap.source.modules import argument
 from hotlap.source.rule import Found
-from hotlap.source.samples import dependents, is_kept, mentions, per_sample, set_to
+from hotlap.source.samples import dependents, dotted, is_for_test, is_kept, mentions, per_sample, set_to
 from hotlap.source.statements import is_static
 from hotlap.source.syncs import shown
 from hotlap.source.terms import Term
 
 WORDS = (
     "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",
-    "padding=", "spacy", "smiles", "literal_eval", "pywt", "MelSpectrogram", "medfilt", "Resize",
+    "padding=", "spacy", "smiles", "literal_eval", "pywt", "pectrogram", "medfilt", "Resize",
 )  # fmt: skip
-ONLY_HOT = True
 _COSTLY_PREFIXES = (
     "librosa.feature.", "librosa.effects.", "torchaudio.functional.", "torchaudio.compliance.", "numpy.fft.",
     "python_speech_features.", "scipy.fft.", "scipy.fftpack.", "pywt.", "rdkit.Chem.AllChem.", "nltk.tokenize.",
@@ -37,20 +37,13 @@ _COSTLY = frozenset(
     "torchvision.transforms.functional.rotate dgl.from_networkx torch_geometric.utils.from_smiles".split()
 )
 _NOT = ("fftfreq", "rfftfreq", "fftshift", "ifftshift")
-_MADE = (
-    "torchaudio.transforms.",
-    "torchvision.transforms.Resize",
-    "torchvision.transforms.v2.Resize",
-    "albumentations.Resize",
-    "albumentations.LongestMaxSize",
-    "albumentations.SmallestMaxSize",
-)
-_RANDOM_MADE = ("Mask", "Stretch", "AddNoise", "Vol", "Fade", "Random", "Jitter", "Augment", "Erasing")
-_SURE = ("Resize", "Size", "Normalize", "ToTensorV2", "PadIfNeeded", "CenterCrop", "ToFloat", "ToGray")
 _TOKENIZING = frozenset("padding truncation return_tensors add_special_tokens return_attention_mask max_length".split())
 
 
 def find(code: Code) -> Iterator[Found]:
+    yield from given.to_datasets(code)
+    if not code.hotness.is_hot(code.path):
+        return
     yield from _in_steps(code)
     for call in code.all_calls():
         what = _costly(code, call) if per_sample(code, call) else ""
@@ -63,13 +56,24 @@ def find(code: Code) -> Iterator[Found]:
             call,
             f"`{shown(call)}` {what} of every sample again in every epoch",
             "compute it once before training and keep the result in memory or on disk",
-            confidence=Confidence.MEDIUM,
+            confidence=Confidence.LOW if is_for_test(code, call) else Confidence.MEDIUM,
         )
 
 
 def _is_known(code: Code, call: ast.Call) -> bool:
     """The result is kept; a table of modules keeps those, not their results."""
-    return is_kept(code, call) and not _put(code, call.func)
+    return is_kept(code, call) and not _put(code, call.func) and not _keeps_modules(code, call)
+
+
+def _keeps_modules(code: Code, call: ast.Call) -> bool:
+    """All that the function files is what computes: `self.resamplers[rate] = Resample(rate)`."""
+    filed = [
+        one.value
+        for one in ast.walk(code.function(call) or call)
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
+        if dotted(one.targets[0].value).startswith("self.")
+    ]
+    return bool(filed) and all(given.repeated(code, one) is not None for one in filed)
 
 
 def _in_steps(code: Code) -> Iterator[Found]:
@@ -120,13 +124,24 @@ def _costly(code: Code, call: ast.Call) -> str:
     name = code.full_name(call.func)
     if name in _COSTLY or (name.startswith(_COSTLY_PREFIXES) and not name.endswith(_NOT)):
         return "computes the same"
-    if _tokenizes(code, call):
+    if _tokenizes(code, call) or _is_asked_of_sample(code, call):
         return "tokenizes the text"
     if _made(code, call.func) or _is_partial(code, call.func):
         return "computes the same"
     if last_name(call.func) == "resize" and not name and _is_picture(code, call):
         return "resizes the picture"
+    if _is_spectrogram(code, call):
+        return "computes the same"
     return ""
+
+
+def _is_spectrogram(code: Code, call: ast.Call) -> bool:
+    """`self.mel_spectrogram(wave)`, of what the object was given or makes of a sample itself; not read from a file."""
+    function, name = code.function(call), last_name(call.func).lower()
+    if function is None or "spectrogram" not in name or not dotted(call.func).startswith("self.") or not call.args:
+        return False
+    computes = not name.startswith(("load", "read", "save", "plot", "get"))
+    return computes and mentions(call.args[0], dependents(function))
 
 
 def _is_partial(code: Code, node: ast.expr) -> bool:
@@ -140,12 +155,25 @@ def _is_partial(code: Code, node: ast.expr) -> bool:
 
 def _tokenizes(code: Code, call: ast.Call) -> bool:
     """A call with the arguments of a tokenizer, or of one that was loaded as such."""
-    given = {word.arg for word in call.keywords}
+    words = {word.arg for word in call.keywords}
     name = last_name(call.func)
-    if len(given & _TOKENIZING) >= 2 and name not in ("generate", "decode", "batch_decode") and "pad" not in name:
+    if len(words & _TOKENIZING) >= 2 and name not in ("generate", "decode", "batch_decode") and "pad" not in name:
         return True
     term = code.full_name(call.func) or _source(code, call.func)
     return "Tokenizer" in term and name not in ("decode", "batch_decode", "pad", "from_pretrained")
+
+
+def _is_asked_of_sample(code: Code, call: ast.Call) -> bool:
+    """`self.tokenizer.encode(text)`, `self.tokenize([text])` in `__getitem__`, of a text that the index leads to."""
+    function, callee = code.function(call), call.func
+    if function is None or function.name != "__getitem__" or not isinstance(callee, ast.Attribute) or not call.args:
+        return False
+    if not dotted(callee).startswith("self.") or not mentions(call.args[0], dependents(function)):
+        return False
+    if callee.attr not in ("encode", "encode_plus"):
+        return "tokeniz" in callee.attr.lower()
+    words = {word.arg for word in call.keywords}
+    return "tokeniz" in dotted(callee.value).lower() or bool(words & _TOKENIZING)
 
 
 def _source(code: Code, node: ast.expr) -> str:
@@ -163,13 +191,7 @@ def _source(code: Code, node: ast.expr) -> str:
 def _made(code: Code, node: ast.expr) -> bool:
     """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
     made = [node] if isinstance(node, ast.Call) else _put(code, node) or set_to(code, node)
-    for one in made:
-        for name in _parts(code, one):
-            if any(word in name for word in _RANDOM_MADE) or _may_be_random(name):
-                break  # what follows differs from epoch to epoch
-            if name.startswith(_MADE):
-                return True
-    return False
+    return any(given.repeated(code, one) is not None for one in made)
 
 
 def _put(code: Code, node: ast.expr) -> list[ast.expr]:
@@ -183,20 +205,6 @@ def _put(code: Code, node: ast.expr) -> list[ast.expr]:
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
         if ast.unparse(one.targets[0].value) == name
     ]
-
-
-def _may_be_random(name: str) -> bool:
-    """Albumentations draws before it does anything but these."""
-    return name.startswith("albumentations.") and not name.endswith(_SURE)
-
-
-def _parts(code: Code, node: ast.expr) -> list[str]:
-    """The modules of a Sequential or a Compose by name, or the module itself."""
-    if not isinstance(node, ast.Call):
-        return []
-    if last_name(node.func) in ("Sequential", "Compose"):
-        return [code.full_name(one.func) for one in ast.walk(node) if isinstance(one, ast.Call) and one is not node]
-    return [code.full_name(node.func)]
 
 
 def _is_picture(code: Code, call: ast.Call) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source.code import Code, Definition, last_name
 from hotlap.source.heat import Heat, Side
-from hotlap.source.loaders import Loader, loaders
+from hotlap.source.loaders import Loader, is_for_test, loaders
+from hotlap.source.memory import returned_by
 from hotlap.source.rule import Found
 from hotlap.source.samples import in_tests, mentions, per_sample, set_to
 from hotlap.source.syncs import shown
@@ -49,6 +50,7 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
                     "takes tensors apart into items and stacks them again",
                     code.heat(one.call).frequency,
                     code,
+                    Confidence.LOW if _is_aside(code, one) else None,
                 )
     for call in code.calls("TensorDataset"):
         handed = code.full_name(call.func).startswith("torch.utils.data.") and call not in linked
@@ -60,6 +62,11 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
                 code,
                 Confidence.MEDIUM,
             )
+
+
+def _is_aside(code: Code, one: Loader) -> bool:
+    """Workers put the batches together beside the training, or it is gone through after it."""
+    return one.workers() == "some" or is_for_test(code, one)
 
 
 def _found(node: ast.expr, does: str, often: Frequency, code: Code, confidence: Confidence | None = None) -> Found:
@@ -89,7 +96,10 @@ def _tensor_dataset(code: Code, node: ast.expr | None, deep: int = 0) -> ast.Cal
         if code.full_name(node.func) in ("torch.utils.data.TensorDataset", "torch.utils.data.dataset.TensorDataset"):
             return node
         through = code.full_name(node.func) in ("torch.utils.data.Subset", "torch.utils.data.random_split")
-        return _tensor_dataset(code, node.args[0], deep + 1) if through and node.args else None
+        if through and node.args:
+            return _tensor_dataset(code, node.args[0], deep + 1)
+        made = [_tensor_dataset(code, one, deep + 1) for one in returned_by(code, node)]
+        return made[0] if made and all(one is not None for one in made) else None
     for value in (*set_to(code, node), *_unpacked(code, node)):
         found = _tensor_dataset(code, value, deep + 1)
         if found is not None:

@@ -13,6 +13,7 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import mentions, prepares, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, NUMPY, TENSORS, TEXT
+from hotlap.source.walking import walk
 
 WORDS = (".append(", " for ")
 _STACKS = frozenset(
@@ -89,7 +90,7 @@ def _gathered(statement: ast.stmt, index: str) -> Iterator[tuple[ast.expr, ast.e
         first = row.slice.elts[0] if isinstance(row.slice, ast.Tuple) and row.slice.elts else row.slice
         if isinstance(first, ast.Name) and first.id == index:
             yield statement.value, row
-    for call in ast.walk(statement):
+    for call in walk(statement):
         named = isinstance(call, ast.Call) and len(call.args) == 1 and isinstance(call.func, ast.Attribute)
         if named and call.func.attr == "append":  # type: ignore[attr-defined]
             yield call.args[0], call.func.value  # type: ignore[attr-defined]
@@ -123,7 +124,7 @@ def _makes_tensors(code: Code, loop: ast.For) -> bool:
     function = code.function(loop)
     return function is not None and any(
         isinstance(one, ast.Call) and code.full_name(one.func).endswith((".zeros", ".empty", ".full", ".ones"))
-        for one in ast.walk(function)
+        for one in walk(function)
     )
 
 
@@ -206,21 +207,21 @@ def _overlaps(cut: ast.Slice, iterable: ast.expr) -> bool:
     """The step of the range is not the length of the window."""
     assert cut.lower is not None
     assert cut.upper is not None
-    if any(isinstance(one, ast.Mult) for one in ast.walk(cut.lower)):  # series[i * n : (i + 1) * n]
+    if any(isinstance(one, ast.Mult) for one in walk(cut.lower)):  # series[i * n : (i + 1) * n]
         return False
     while isinstance(iterable, ast.Call) and last_name(iterable.func) == "tqdm":
         iterable = iterable.args[0]
     if not isinstance(iterable, ast.Call) or len(iterable.args) < 3:
         return True
     step = ast.unparse(iterable.args[2])
-    return step == "1" or step not in {ast.unparse(one) for one in ast.walk(cut) if isinstance(one, ast.expr)}
+    return step == "1" or step not in {ast.unparse(one) for one in walk(cut) if isinstance(one, ast.expr)}
 
 
 def _is_stacked(code: Code, loop: ast.For, gathered: ast.expr) -> bool:
     """The list is later made one array, or handed out of the function."""
     name = ast.unparse(gathered)
     scope = code.function(loop) or code.tree
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if getattr(node, "lineno", 0) < (loop.end_lineno or loop.lineno):
             continue
         stacks = isinstance(node, ast.Call) and last_name(node.func) in _STACKS
@@ -234,8 +235,7 @@ def _is_returned_for_stacking(code: Code, scope: ast.AST, name: str) -> bool:
     if not isinstance(scope, ast.FunctionDef):
         return False
     returned = any(
-        isinstance(node, ast.Return) and node.value is not None and mentions(node.value, {name})
-        for node in ast.walk(scope)
+        isinstance(node, ast.Return) and node.value is not None and mentions(node.value, {name}) for node in walk(scope)
     )
     if not returned:
         return False
@@ -243,7 +243,7 @@ def _is_returned_for_stacking(code: Code, scope: ast.AST, name: str) -> bool:
         parent = code.parent(call)
         if not isinstance(parent, ast.Assign):
             continue
-        names = {one.id for target in parent.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        names = {one.id for target in parent.targets for one in walk(target) if isinstance(one, ast.Name)}
         stacked = [
             one
             for one in code.calls(*_STACKS)
@@ -265,6 +265,6 @@ def _is_stacked_itself(code: Code, node: ast.ListComp) -> bool:
             isinstance(one, ast.Call)
             and last_name(one.func) in _STACKS
             and any(getattr(part, "id", "") == name for part in one.args)
-            for one in ast.walk(scope)
+            for one in walk(scope)
         )
     return False

@@ -1,0 +1,37 @@
+"""What a tune can still afford: seconds spent, against what processes of the baseline and of what is kept take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotlap.model.trial import Sample, Stage
+from hotlap.tuning.book import Book
+
+
+class Budget:
+    def __init__(self, book: Book, process_seconds: float) -> None:
+        self._book = book
+        self.cost = process_seconds  # of a process of the baseline
+        self._kept_cost: float | None = None  # of a process with all that is kept; None: nothing is
+
+    @property
+    def seconds(self) -> float:
+        return self._book.record.asked.budget_seconds
+
+    def learn(self, baseline: Sequence[Sample]) -> None:
+        self.cost = sum(one.seconds for one in baseline) / len(baseline)
+
+    def keep(self, kept: Sequence[Sample]) -> None:
+        """Processes of what is kept now: the faster it is, the more can be tried on top of it."""
+        if kept:
+            self._kept_cost = sum(one.seconds for one in kept) / len(kept)
+
+    def affords(self, processes: int) -> bool:
+        """So many of the baseline."""
+        return self._book.spent + processes * self.cost <= self.seconds
+
+    def affords_pair(self, stage: str, reserve: int, pairs: int = 1) -> bool:
+        """Pairs of that stage, and after them so many processes to compare what is kept with the baseline."""
+        kept = self.cost if self._kept_cost is None else self._kept_cost
+        own = 2 * pairs * (kept if stage == Stage.STACKED.value else self.cost)
+        return self._book.spent + own + reserve * (self.cost + kept) / 2 <= self.seconds
