@@ -34,7 +34,7 @@ def outcome(enabled, name="sample-cache"):
 class Ragged(Dataset):
     """Samples of different length that take a while."""
 
-    def __init__(self, length=12, seconds=1e-4, form=None):
+    def __init__(self, length=12, seconds=1e-3, form=None):
         self.length, self.seconds, self.form, self.fetched = length, seconds, form, []
         self.shift = 0
 
