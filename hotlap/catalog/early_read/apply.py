@@ -1,0 +1,132 @@
+"""Answers `loss.item()` from a copy that was asked for before the backward pass began.
+
+A read waits for all that is queued on the device, the backward pass and the optimizer's step among it, though the value
+was there before. Where a program reads its loss, the copy is queued in front of the backward, and the read waits for
+that copy alone. Parts of the loss are read on another stream, past the queue.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hotlap.catalog.early_read.backward import Backward
+from hotlap.catalog.early_read.reader import CudaReader, Reader
+from hotlap.catalog.site import Site
+from hotlap.patch.dynamo import keep_out
+
+REMEMBERED = 4  # losses: a program with two optimizers reads both at the end of the step
+CHECKED = 8  # reads, compared with what the device says
+SELDOM = 2  # losses in a row that nobody read: no copy is made ahead of the next …
+UNREAD = 64  # … and after so many no place in the queue is marked, until one is read again
+PARTS_UNREAD = 16  # losses in a row of which no part was read: none is looked for any longer
+
+Give = Callable[[Any], Any]
+
+
+def apply(site: Site) -> None:
+    Reads(site, CudaReader(site.torch)).begin()
+
+
+class Reads:
+    def __init__(self, site: Site, reader: Reader) -> None:
+        self._site, self._torch, self._reader = site, site.torch, reader
+        self._backwards: deque[Backward] = deque(maxlen=REMEMBERED)
+        self._unread, self._parts_unread = SELDOM, 0  # losses in a row
+        self._checked = 0
+
+    def begin(self) -> None:
+        site, tensor, base = self._site, self._torch.Tensor, self._torch._C.TensorBase
+        site.no_effect("no loss was read after its backward")
+        site.before(site.seams.backward, self._backward)
+        for name, give in (("item", base.item), ("__float__", base.__float__), ("cpu", base.clone)):
+            site.ledger.wrap(tensor, name, functools.partial(self._layer, give))
+        keep_out(site.ledger)
+        site.ledger.later(self._backwards.clear)
+
+    # Ahead of each backward
+
+    def _backward(self, loss: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._unread >= UNREAD or type(loss) is not self._torch.Tensor or loss.dim() or loss.grad_fn is None:
+            return
+        if not self._reader.may_mark(loss) or self._is_one_of_many():
+            return
+        if self._backwards:
+            self._backwards[-1].nodes = []  # an older graph is kept by nobody but the user
+        with_parts = self._parts_unread < PARTS_UNREAD
+        self._parts_unread += with_parts
+        self._backwards.append(Backward(self._reader, loss, self._unread < SELDOM, with_parts))
+        self._unread += 1
+        if self._unread == UNREAD:
+            self._backwards.clear()
+
+    def _is_one_of_many(self) -> bool:
+        """Other processes may write into a loss, and torch does not count that as a change."""
+        distributed = self._torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return False
+        self._site.withdraw("several processes train: a loss may be reduced in place after its backward")
+        return True
+
+    # Reads
+
+    def _layer(self, give: Give, original: Callable[..., Any]) -> Callable[..., Any]:
+        is_here = self._reader.is_here
+
+        @functools.wraps(original)
+        def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if args or kwargs or not is_here(tensor):
+                return original(tensor, *args, **kwargs)
+            ours = self._tried(tensor, give)
+            if ours is None or self._checked >= CHECKED:
+                return original(tensor) if ours is None else ours
+            return self._compared(original(tensor), ours)
+
+        return read
+
+    def _tried(self, tensor: Any, give: Give) -> Any:
+        try:
+            host = self._found(tensor, give)
+            return None if host is None else give(host)
+        except Exception as error:
+            if self._site.seams.guard.strict:
+                raise
+            self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+            return None
+
+    def _found(self, tensor: Any, give: Give) -> Any:
+        """Its value on the host, or None where it has to be asked for as usual."""
+        if type(tensor) is not self._torch.Tensor or tensor.dim() or self._site.closed:
+            return None
+        if give is self._torch._C.TensorBase.clone and tensor.requires_grad and self._torch.is_grad_enabled():
+            return None  # it is to be differentiated through
+        for one in reversed(self._backwards):
+            if one.is_of(tensor) and one.is_here(self._reader):
+                self._unread = 0
+                return self._of_loss(one, tensor)
+            if one.has_part(tensor) and one.is_here(self._reader):
+                self._unread, self._parts_unread = min(self._unread, SELDOM), 0
+                return self._told(self._reader.aside(tensor, one.mark))
+        if tensor.grad_fn is not None:
+            self._unread = min(self._unread, SELDOM)  # perhaps a loss, of which none was marked
+        return None
+
+    def _of_loss(self, one: Backward, tensor: Any) -> Any:
+        if one.slot is None:
+            return self._told(self._reader.aside(tensor, one.mark))
+        self._reader.wait(one.mark)  # host sync up to the copy
+        return self._told(one.slot)
+
+    def _told(self, host: Any) -> Any:
+        self._site.applied("losses are read while their backward runs")
+        return host
+
+    def _compared(self, usual: Any, ours: Any) -> Any:
+        """The first times both ways: whoever writes into a loss unseen by torch does so from the start."""
+        self._checked += 1
+        same = self._torch.equal(usual, ours) if isinstance(usual, self._torch.Tensor) else usual == ours
+        if not same and not (usual != usual and ours != ours):  # not a number
+            self._site.withdraw("a loss is changed after its backward in a way that torch does not count")
+        return usual
