@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from hotlap.source import torch_names
@@ -35,6 +35,7 @@ from hotlap.source.terms import (
 
 _LARGEST_FAMILY = 40  # classes
 _GROUPS = ("tuple", "list", "dict")
+_TENSOR = ("name", "torch.Tensor")
 
 
 def _each(term: Term, change: Callable[[Term], Term]) -> Term:
@@ -44,6 +45,15 @@ def _each(term: Term, change: Callable[[Term], Term]) -> Term:
     if isinstance(term, tuple) and term[0] in _GROUPS:
         return (term[0], *(_each(part, change) if part else part for part in term[1:]))
     return change(term)
+
+
+def _is_of(returned: Term, known: Mapping[Term, object]) -> bool:
+    """Nothing but those arguments: one of them, either of them, or what calling one gives."""
+    if isinstance(returned, str):
+        return False
+    if returned[0] == "join":
+        return all(_is_of(part, known) for part in returned[1:])
+    return returned in known or (returned[0] == "call" and len(returned) == 2 and returned[1] in known)
 
 
 class Answers(Questions):
@@ -75,8 +85,8 @@ class Answers(Questions):
         if kind == "attr":
             return self._attribute(base, str(term[2]), origin, term[1])  # type: ignore[arg-type]
         if kind == "call":
-            own = self._given_back(base) if len(term) > 2 else False
-            return self.answer(term[2], origin) if own else self._called(base, term[1], origin)  # type: ignore[arg-type]
+            own = self._given_back(base, term[2:], origin) if len(term) > 2 else None
+            return own if own is not None else self._called(base, term[1], origin)  # type: ignore[arg-type]
         if kind == "item" or (kind == "index" and is_thing(base)):
             return self._element(base)
         if kind == "index":
@@ -101,7 +111,8 @@ class Answers(Questions):
             return ("partial", known, term[2])
         if isinstance(known, tuple) and known[0] == "class":
             return ("instance", known[1], known[2])
-        return self.answer(term[2], origin)  # type: ignore[arg-type]
+        held = self.answer(term[2], origin)  # type: ignore[arg-type]
+        return TENSOR if known == _TENSOR and held == UNKNOWN else held
 
     def _placed(self, away: bool, base: Term, asked: Term) -> Term:
         """After .to(device), .cuda() or .cpu()."""
@@ -133,9 +144,15 @@ class Answers(Questions):
     def _aside(self, base: Term, call: Term, origin: str) -> Term:
         """A model's output is on its own device, whatever went in; a function's where its arguments are."""
         callee = self.answer(call[1], origin) if isinstance(call, tuple) else UNKNOWN
-        if callee == MODULE or (isinstance(callee, tuple) and callee[0] == "instance"):
-            return base
-        return HOST if base == TENSOR else base
+        return HOST if base == TENSOR and not self._places(callee) else base
+
+    def _places(self, callee: Term) -> bool:
+        """A model, or a function that moves things to the device or calls a model."""
+        if isinstance(callee, str):
+            return callee == MODULE
+        if callee[0] == "join":
+            return self._places(callee[1]) or self._places(callee[2])
+        return callee[0] == "instance" or (callee[0] == "function" and self.function(Reference(*callee[1:])).places)
 
     def _defined(self, term: tuple[object, ...], origin: str) -> Term:
         place = self._place(term, origin)
@@ -293,13 +310,24 @@ class Answers(Questions):
         result = self.answer(function.returns, reference.path)
         return ("list", result) if function.generates else result
 
-    def _given_back(self, base: Term) -> bool:
-        """A function that gives its first argument back, changed in type or shape at most."""
+    def _given_back(self, base: Term, given: tuple[object, ...], origin: str) -> Term | None:
+        """A function that gives its only argument back, changed in type or shape at most; or one of two, as
+        `default(value, other)` does. None for any other."""
         if not isinstance(base, tuple) or base[0] != "function":
-            return False
+            return None
         function = self.function(Reference(base[1], base[2]))
         first = 1 if function.owner and not is_static(function) else 0
-        return function.returns == ("param", function.name, first) and not function.generates
+        known: dict[Term, object] = {("param", function.name, first + place): one for place, one in enumerate(given)}
+        if function.generates or not _is_of(function.returns, known):
+            return None
+        return self._put_in(function.returns, known, origin)
+
+    def _put_in(self, returned: Term, known: Mapping[Term, object], origin: str) -> Term:
+        if isinstance(returned, tuple) and returned in known:
+            return self.answer(known[returned], origin)  # type: ignore[arg-type]
+        if isinstance(returned, tuple) and returned[0] == "join":
+            return join(self._put_in(returned[1], known, origin), self._put_in(returned[2], known, origin))
+        return self._called(self._put_in(returned[1], known, origin), UNKNOWN, origin)  # `value() if callable(value)`
 
     def _element(self, base: Term) -> Term:
         if isinstance(base, tuple) and base[0] == "instance":
@@ -318,6 +346,8 @@ class Answers(Questions):
     def _part(self, base: Term, number: int) -> Term:
         if isinstance(base, tuple) and base[0] in ("name", "function", "class", "instance"):
             return UNKNOWN
+        if isinstance(base, tuple) and base[0] == "join":
+            return join(self._part(base[1], number), self._part(base[2], number))
         total = len(base) - 1 if isinstance(base, tuple) and base[0] == "tuple" else 0
         if isinstance(base, tuple) and base[0] == "tuple" and number >= total:
             return UNKNOWN

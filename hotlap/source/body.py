@@ -52,7 +52,8 @@ class Body(Expressions):
         return self.reader
 
     def guarded(self, statements: list[ast.stmt], guard: int) -> None:
-        if guard == DEAD:
+        if guard == DEAD:  # `if TYPE_CHECKING`: annotations name what it imports
+            self.block([one for one in statements if isinstance(one, ast.Import | ast.ImportFrom)])
             return
         before = self.stack
         if guard:
@@ -125,6 +126,7 @@ class Body(Expressions):
     def _note_flag(self, name: str, value: ast.expr, rare: bool) -> None:
         """Names that hold every n-th time, and names made of counters: `step = i + epoch * length`."""
         self.few.discard(name)
+        self.ranges[name] = statements.counted(value)
         if guards.is_small(value):
             self.few.add(name)
         elif rare:
@@ -180,9 +182,9 @@ class Body(Expressions):
         self.block(node.orelse)
 
     def _note_counter(self, node: ast.For | ast.AsyncFor, loop: Loop) -> None:
-        iterable = node.iter
-        while isinstance(iterable, ast.Call) and last_name(iterable.func) in ("tqdm", "track") and iterable.args:
-            iterable = iterable.args[0]
+        iterable = statements.counted(node.iter)
+        if isinstance(iterable, ast.Name):
+            iterable = self.ranges.get(iterable.id, iterable)
         name = last_name(iterable.func) if isinstance(iterable, ast.Call) else ""
         loop.batches = name in ("range", "trange") and statements.mentions_batches(*_given(iterable))
         target = node.target

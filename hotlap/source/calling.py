@@ -120,6 +120,7 @@ class Calling:
             self._mark_feeding(callee, arguments)
         if callee == MODULE and runs_module(node.func):
             self.function.models |= not self.no_grad
+            self.function.places = True
             for frame in self.stack:
                 if frame >= 0:
                     self.function.loops[frame].models = True
@@ -146,6 +147,7 @@ class Calling:
             self.reader.register(self, node)
         elif name in ("to", "cuda"):
             self.function.moves |= getattr(function.value, "id", "") in self.function.parameters
+            self.function.places |= not to_host(node)
             mark_moving(function.value, self.loop_names, self.function.loops)
         elif mode_set(node, name):
             self._mark_module(function.value, mode_set(node, name))

@@ -165,11 +165,12 @@ def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) ->
 
 
 def result_of(callee: Term, arguments: list[Term]) -> Term:
-    """The question what a call gives. A single argument goes along: some functions give back what they get."""
+    """The question what a call gives. One or two arguments go along: some functions give back what they get."""
     if depth(callee) >= DEEPEST:
         return UNKNOWN
-    lone = arguments[0] if len(arguments) == 1 else UNKNOWN
-    result: Term = ("call", callee, lone) if lone and depth(lone) < _ALONG else ("call", callee)
+    along = len(arguments) == 1 or (len(arguments) == 2 and callee[0] in ("def", "name", "star"))
+    given = arguments if along and any(arguments) and all(depth(one) < _ALONG for one in arguments) else ()
+    result: Term = ("call", callee, *given)
     return ("aside", result) if all_on_host(arguments) else result
 
 

@@ -41,6 +41,7 @@ class Expressions(Calling):
         self.counters: set[str] = set()
         self.rare_names: set[str] = set()
         self.few: set[str] = set()  # names of small numbers
+        self.ranges: dict[str, ast.expr] = {}  # what names were set to last: a bar over a range
         self.set_in: dict[str, int] = {}  # names, and the loop they were set in last
 
     # Names and constants

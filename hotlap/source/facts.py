@@ -87,6 +87,7 @@ class Function:
     models: bool = False  # calls a module, and records the graph
     sends: bool = False  # calls what has the name that it is given: getattr(hook, name)
     moves: bool = False  # moves one of its arguments to a device
+    places: bool = False  # moves something to a device, or calls a module, which is on one
     rare: bool = False  # answers a question that is true now and then: step % n == 0
     asked: list[tuple[Term, int]] = field(default_factory=list)  # what a branch depends on, and its guard otherwise
     no_grad: bool = False

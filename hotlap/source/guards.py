@@ -19,6 +19,7 @@ _SPACED = ("interval", "every")
 _MAKERS = ("init", "setup", "set_up", "build", "create", "lazy", "prepare")
 _USUAL = ("rank", "main_process", "is_main", "training", "master", "type", "loader", "save_model", "save_checkpoint")
 _LAST = re.compile(r"(is_|at_)?last_(iter|iteration|step|batch|epoch)")
+_MESSAGES = frozenset("print warn warning error exception info debug critical".split())
 _SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly")
 
 
@@ -201,10 +202,22 @@ def _of_body(node: ast.If) -> int:
         return FIRST
     if _remembers(node) or _raises_flag(node):
         return FIRST
+    if _gives_up(node):
+        return ERROR
     empty = _tested_for_none(node.test)
     if empty and any(_fills(one, empty) for one in node.body):
         return FIRST
     return NONE
+
+
+def _gives_up(node: ast.If) -> bool:
+    """`if image is None: print("not found"); continue`: a turn that goes wrong is passed over with a message."""
+    messages = node.body[:-1]
+    return isinstance(node.body[-1], ast.Continue) and bool(messages) and all(map(_is_message, messages))
+
+
+def _is_message(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and called(statement.value) in _MESSAGES
 
 
 def _tested_for_none(test: ast.expr) -> str:

@@ -109,6 +109,8 @@ class Hotness(Loops):
             known = self.functions.get(reference)
             if not function.parameters or (known is not None and known.hot) or reference not in self.steppers:
                 continue
+            if reference.name.endswith(".__init__"):
+                continue  # tries its model out, or trains as a whole
             if known is not None and known.frequency is Frequency.EPOCH and self.callers.get(reference):
                 continue  # a step of its own kind at the end of every epoch
             if ((function.steps and function.updates) or self._is_begun(reference)) and not is_trial(reference):

@@ -136,6 +136,13 @@ def counts(node: ast.expr) -> bool:
     return False
 
 
+def counted(node: ast.expr) -> ast.expr:
+    """`range(n)` of `tqdm(range(n))`."""
+    while isinstance(node, ast.Call) and last_name(node.func) in ("tqdm", "track") and node.args:
+        node = node.args[0]
+    return node
+
+
 def dotted(node: ast.expr) -> str:
     return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else last_name(node)
 

@@ -10,7 +10,7 @@ A term is a kind (a string) where reading one function is enough, or a question 
 ("super", name)          the same, looked up from its bases on
 ("attr", term, name)     an attribute
 ("call", term)           what calling it gives
-("call", term, argument)  the same, with its only argument
+("call", term, argument)  the same, with its only argument, or two of them
 ("item", term)           one element of it
 ("part", term, number)   what unpacking it gives at that place
 ("list", term)           a list or set of such elements

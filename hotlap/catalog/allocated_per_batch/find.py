@@ -21,6 +21,8 @@ _STATELESS = frozenset(
     "MaxPool2d AvgPool2d AdaptiveAvgPool2d Upsample Softplus".split()
 )
 
+_CONTAINERS = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
+
 
 def find(code: Code) -> Iterator[Found]:
     for call in code.all_calls():
@@ -89,6 +91,8 @@ def _module(code: Code, call: ast.Call) -> Iterator[Found]:
     parent = code.parent(call)
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Attribute):
         return  # kept: made when it is needed, not every batch
+    if _is_layer(code, call):
+        return
     hints = _hoisting(code, call, loop) if loop is not None and _is_stateless(call) else {}
     yield Found(
         call,
@@ -97,6 +101,15 @@ def _module(code: Code, call: ast.Call) -> Iterator[Found]:
         Applicability.SAFE if hints else Applicability.DISPLAY_ONLY,
         confidence=None if loop is not None else Confidence.MEDIUM,
         hints=hints,
+    )
+
+
+def _is_layer(code: Code, call: ast.Call) -> bool:
+    """Put into a container of layers: a net is built here, which nobody does for every batch."""
+    return any(
+        isinstance(outer, ast.Call) and code.full_name(outer.func) in _CONTAINERS
+        for outer in code.ancestors(call)
+        if not isinstance(outer, ast.stmt)
     )
 
 

@@ -12,6 +12,7 @@ from hotlap.source.heat import Heat, Side
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
 from hotlap.source.terms import TENSOR
+from hotlap.source.walking import walk
 
 WORDS = (
     "if ",
@@ -30,6 +31,7 @@ WORDS = (
 )
 ONLY_HOT = True
 _SIZES = frozenset(("set", "len", "list", "keys", "sorted", "type"))  # of what holds tensors: no value is read
+_OF_MAPPINGS = frozenset(("items", "keys", "values", "update", "pop", "get"))
 _LIBRARY = ("math.", "numpy.isnan", "numpy.isfinite", "numpy.isinf")
 
 
@@ -56,7 +58,8 @@ def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
     known = differentiated(code)
     for test, what in _tests(code):
         for part in _parts(test):
-            if (code.kind(part) == TENSOR or _compares(code, part, known)) and not _reads(part) and not _counts(part):
+            asked = code.kind(part) == TENSOR or _compares(code, part, known)
+            if asked and not _reads(part) and not _counts(part) and not _is_mapping(code, part):
                 yield part, what
     for call in code.calls("bool", "isnan", "isfinite", "isinf", "equal", "allclose", "is_nonzero"):
         name = code.full_name(call.func)
@@ -85,6 +88,23 @@ def _counts(node: ast.expr) -> bool:
     left = node.left if isinstance(node, ast.Compare) else None
     counted = left.left if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) else None
     return isinstance(counted, ast.Subscript) and isinstance(counted.slice, ast.Constant)
+
+
+def _is_mapping(code: Code, node: ast.expr) -> bool:
+    """`if losses:`, of what the function looks up by names: it asks whether there are any."""
+    function = code.function(node)
+    if not isinstance(node, ast.Name) or function is None:
+        return False
+    return any(
+        isinstance(getattr(one, "value", None), ast.Name) and one.value.id == node.id  # type: ignore[attr-defined]
+        for one in walk(function)
+        if (isinstance(one, ast.Subscript) and _is_text(one.slice))
+        or (isinstance(one, ast.Attribute) and one.attr in _OF_MAPPINGS)
+    )
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _compares(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None, str]]) -> bool:
