@@ -112,6 +112,8 @@ class Loops:
         over = self._iterated(self.project.answer(loop.over, reference.path))
         if over in LOADERS:
             return LoopKind.BATCH
+        if loop.strided and not loop.comprehension and self._calls_module(reference, loop, deep=1):
+            return LoopKind.BATCH_LIKELY  # data[i : i + size] through a model
         if over in (TENSOR, BATCH, HOST, EXTENT, NUMPY):
             return LoopKind.ELEMENT
         if loop.comprehension or loop.weights:
@@ -126,8 +128,6 @@ class Loops:
             return LoopKind.BATCH_LIKELY
         if loop.moves and (loop.feeds or self._calls_module(reference, loop, deep=1)):
             return LoopKind.BATCH_LIKELY
-        if loop.strided and self._calls_module(reference, loop, deep=1):
-            return LoopKind.BATCH_LIKELY  # data[i : i + size] through a model
         if loop.unpacks and (
             self._calls_module(reference, loop, deep=2) if loop.no_grad else self._infers(reference, loop)
         ):

@@ -37,8 +37,21 @@ def _looping(project: Project, callers: Callers, found: set[Reference]) -> set[R
         if any(loop.trains for loop in function.loops) and not _adds_up(function)
     }
     for stepper in found:
-        looping |= {reference for reference, call in callers.get(stepper, ()) if any(one >= 0 for one in call.stack)}
+        looping |= {
+            reference
+            for reference, call in callers.get(stepper, ())
+            if any(one >= 0 for one in call.stack) and not _adds_up_by(project.function(reference), call)
+        }
     return looping
+
+
+def _adds_up_by(function: Function, call: Call) -> bool:
+    """The same, where a helper makes the backward pass: `for _ in range(accumulate): backwards(loss)`."""
+    around = [function.loops[one] for one in call.stack if one >= 0]
+    return function.updates and all(
+        loop.over == NUMBER and loop.parent < 0 and not (loop.updates or loop.epoch or loop.batches or loop.strided)
+        for loop in around
+    )
 
 
 def _adds_up(function: Function) -> bool:

@@ -27,6 +27,18 @@ def of_turn(code: Code, loop: Repeated) -> set[str]:
     return given
 
 
+def drawn(code: Code, loop: Repeated) -> set[str]:
+    """What a function of the project puts together on the host for the turn: `x, y = sample(paths)`."""
+    return {
+        name
+        for node in (one for statement in loop.body for one in ast.walk(statement))
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if any(not one.name.endswith("__") for one in code.project.targets(code.asked(node.value.func), code.path))
+        for target in node.targets
+        for name in names_of(target)
+    }
+
+
 def names_of(node: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
@@ -99,3 +111,20 @@ def is_fetched(code: Code, root: ast.Name) -> bool:
         for node in ast.walk(function)
         if getattr(node, "lineno", root.lineno) < root.lineno
     )
+
+
+def is_mapping(code: Code, moved: ast.expr) -> bool:
+    """A whole batch that is indexed by names: an object of some library, whose `.to` may take no such argument."""
+    if not isinstance(moved, ast.Name):
+        return False
+    scope = code.function(moved) or code.tree
+    return any(_names_part(node, moved.id) for node in ast.walk(scope))
+
+
+def _names_part(node: ast.AST, name: str) -> bool:
+    """`batch["x"]` or `**batch`."""
+    if isinstance(node, ast.Subscript):
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        return isinstance(key, str) and isinstance(node.value, ast.Name) and node.value.id == name
+    spread_out = isinstance(node, ast.keyword) and node.arg is None
+    return spread_out and isinstance(node.value, ast.Name) and node.value.id == name  # type: ignore[attr-defined]

@@ -132,7 +132,7 @@ def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | Non
     if _is_stacked(code, moved):
         assert isinstance(moved, ast.Call)
         moved, kind = moved.args[0], UNKNOWN
-    if kind in (UNKNOWN, HOST) and _is_piece(code, moved):
+    if kind in (UNKNOWN, HOST) and _is_piece(code, _as_set(code, moved)):
         return Confidence.MEDIUM
     root: ast.expr = moved
     while isinstance(root, ast.Subscript | ast.Attribute):
@@ -167,7 +167,7 @@ def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:
     """By the turn of a loop over batches, or to a function that is called for one."""
     loop = code.batch_loop(root)
     if kind == HOST:
-        return isinstance(loop, ast.For) and root.id in _names(loop.target)
+        return isinstance(loop, ast.For) and root.id in _names(loop.target) | turns.drawn(code, loop)
     if kind != UNKNOWN:
         return False
     if loop is None:
@@ -198,6 +198,13 @@ def _unchanged(moved: ast.expr) -> ast.expr:
     while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute) and moved.func.attr in _SHAPES:
         moved = moved.func.value
     return moved
+
+
+def _as_set(code: Code, moved: ast.expr) -> ast.expr:
+    """`x[i : i + size]` of `batch = x[i : i + size].float()` in the same turn."""
+    made = _last_value(code, moved) if isinstance(moved, ast.Name) else None
+    here = made is not None and next(code.loops(made), None) is next(code.loops(moved), None)
+    return _unchanged(made) if made is not None and here else moved
 
 
 def _is_piece(code: Code, moved: ast.expr) -> bool:
@@ -368,26 +375,9 @@ def _last_value(code: Code, name: ast.Name) -> ast.expr | None:
 
 def _is_plain(code: Code, moved: ast.expr) -> bool:
     """A tensor for certain; what a helper gets may be an object whose `.to` takes no such argument."""
-    if _is_mapping(code, moved):
+    if turns.is_mapping(code, moved):
         return False
     return code.kind(moved) == BATCH or code.batch_loop(moved) is not None
-
-
-def _is_mapping(code: Code, moved: ast.expr) -> bool:
-    """A whole batch that is indexed by names: an object of some library, whose `.to` may take no such argument."""
-    if not isinstance(moved, ast.Name):
-        return False
-    scope = code.function(moved) or code.tree
-    return any(_names_part(node, moved.id) for node in walk(scope))
-
-
-def _names_part(node: ast.AST, name: str) -> bool:
-    """`batch["x"]` or `**batch`."""
-    if isinstance(node, ast.Subscript):
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return isinstance(key, str) and isinstance(node.value, ast.Name) and node.value.id == name
-    spread_out = isinstance(node, ast.keyword) and node.arg is None
-    return spread_out and isinstance(node.value, ast.Name) and node.value.id == name  # type: ignore[attr-defined]
 
 
 def _pinning(code: Code, call: ast.Call) -> dict[str, str]:

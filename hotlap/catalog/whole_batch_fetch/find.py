@@ -17,7 +17,7 @@ from hotlap.source.samples import in_tests, mentions, per_sample, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import HOST, NUMPY, TENSOR, TENSORS, Term
 
-WORDS = ("TensorDataset", "__getitem__")
+WORDS = ("TensorDataset", "__getitem__", "DataLoader(")
 _REPAIR = (
     "fetch whole batches: index the tensors with all row numbers of a batch (BatchSampler as sampler, batch_size=None)"
 )
@@ -44,14 +44,14 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
         made = _tensor_dataset(code, one.settings.get("dataset"))
         if made is not None:
             linked.add(made)
-            if _collates_items(one):
-                yield _found(
-                    one.call,
-                    "takes tensors apart into items and stacks them again",
-                    code.heat(one.call).frequency,
-                    code,
-                    Confidence.LOW if _is_aside(code, one) else None,
-                )
+        if (made is not None or _is_tensor(code, one)) and _collates_items(one):
+            yield _found(
+                one.call,
+                "takes tensors apart into items and stacks them again",
+                code.heat(one.call).frequency,
+                code,
+                Confidence.LOW if _is_aside(code, one) else None,
+            )
     for call in code.calls("TensorDataset"):
         handed = code.full_name(call.func).startswith("torch.utils.data.") and call not in linked
         if handed and _is_handed_on(code, call) and _project_loads(code):
@@ -62,6 +62,16 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
                 code,
                 Confidence.MEDIUM,
             )
+
+
+def _is_tensor(code: Code, one: Loader) -> bool:
+    """`DataLoader(torch.from_numpy(table).to(device))`: the rows of a tensor, without a dataset around it."""
+    data = one.settings.get("dataset")
+    values = set_to(code, data) if isinstance(data, ast.Name | ast.Attribute) else [data] if data is not None else []
+    here = code.function(one.call)
+    before = [value for value in values if code.function(value) is here and value.lineno <= one.call.lineno]
+    last = max(before, key=lambda value: value.lineno, default=None)
+    return last is not None and isinstance(last, ast.Call) and code.kind(last) in (TENSOR, HOST)
 
 
 def _is_aside(code: Code, one: Loader) -> bool:
