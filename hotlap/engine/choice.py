@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.errors import CaptureFailed, EngineError
+from hotlap.engine.forks import NothingToFork
 from hotlap.engine.kept import HostTraces, Kept, disagreement, moved
 from hotlap.engine.processor import USUAL, Way, use
 from hotlap.engine.recipe import Recipe
@@ -28,11 +29,12 @@ COMPILE_PAYS_FROM = 300.0  # seconds of training ahead: compiling takes up to a 
 
 @dataclass(frozen=True)
 class Mode:
-    """`eager` is neither."""
+    """`eager` is neither captured nor compiled. Forked: in a graph, with weight gradients beside the backward."""
 
     graph: bool = False
     compiled: bool = False
     way: Way = USUAL
+    forked: bool = False
 
     def __str__(self) -> str:
         words = {
@@ -41,14 +43,14 @@ class Mode:
             (False, True): "compiled",
             (False, False): "eager",
         }
-        return words[self.graph, self.compiled] + self.way.words
+        return words[self.graph, self.compiled] + (", forked" if self.forked else "") + self.way.words
 
 
 @dataclass(frozen=True)
 class Trial:
     """Work that does one full window from the present state on, and how to return to that state."""
 
-    work: Callable[[bool], Work]  # compiled or not
+    work: Callable[[Mode], Work]
     kept: Kept
     traces: Callable[[], HostTraces]
     parameters: Sequence[Tensor]
@@ -56,6 +58,7 @@ class Trial:
     windows: int  # that can follow each other from the present state on
     steps_ahead: int  # in the whole training
     ways: tuple[Way, ...]  # to be tried, the present one first
+    may_fork: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Attempts:
             try:
                 run = _made(self.trial, mode)
                 self.runs[mode] = (_seconds(self.trial, run) if at_once else 0.0, run)
+            except NothingToFork:
+                continue
             except Exception as error:
                 if isinstance(error, EngineError) or not (mode.graph or mode.compiled):
                     raise
@@ -111,7 +116,7 @@ class Attempts:
 
     def best(self) -> Chosen:
         if not self.runs:
-            self.runs[Mode(way=self.trial.ways[0])] = (0.0, self.trial.work(False))
+            self.runs[Mode(way=self.trial.ways[0])] = (0.0, self.trial.work(Mode()))
         mode = min(self.runs, key=lambda one: self.runs[one][0] / (1.0 if one.way == self.trial.ways[0] else CLEARLY))
         use(mode.way)
         return Chosen(mode, self.runs[mode][1], _line(mode, self.runs, self.failed))
@@ -125,9 +130,11 @@ def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Chosen:
         return attempts.best()
     graphs = {"auto": [False, True], "on": [True], "off": [False]}[recipe.graph] if trial.recorder else [False]
     plain = [Mode(graph, recipe.compile == "on", way) for graph in graphs for way in trial.ways]
-    attempts.add(plain, timed=len(plain) > 1 or recipe.compile == "auto")
+    attempts.add(plain, timed=len(plain) > 1 or recipe.compile == "auto" or trial.may_fork)
     if not attempts.runs:  # the compiler failed
         attempts.add([Mode(graph, False, way) for graph in graphs for way in trial.ways], timed=len(plain) > 1)
+    if trial.may_fork and recipe.compile != "on" and any(mode.graph for mode in attempts.runs):
+        attempts.add([Mode(True, False, trial.ways[0], forked=True)], timed=True)
     if recipe.compile == "auto" and attempts.seconds * trial.steps_ahead >= COMPILE_PAYS_FROM:
         attempts.add([Mode(graph, True, trial.ways[0]) for graph in graphs], timed=True)
     if recipe.graph == "on" and not any(mode.graph for mode in attempts.runs):
@@ -148,13 +155,15 @@ class Refused(Exception):
 
 
 def _made(trial: Trial, mode: Mode) -> Work:
-    work = trial.work(mode.compiled)
+    work = trial.work(mode)
     if not mode.graph:
         if mode.compiled:
             _warm_up(trial, work)
         return work
     assert trial.recorder is not None
     expected = _rehearsed(trial, work)
+    if mode.forked:
+        expected = _rehearsed(trial, trial.work(Mode()))  # so that it is compared with a step without forks
     replay = trial.recorder.capture(work)
     trial.kept.put_back()
     before = [one.detach().clone() for one in trial.parameters]

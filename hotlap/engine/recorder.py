@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from hotlap.engine.forks import CudaLanes, Lanes
+
 Work = Callable[[], None]
 
 
@@ -17,6 +19,9 @@ class Recorder(Protocol):
 
     def finish(self) -> None:
         """Wait for the device."""
+
+    def lanes(self) -> Lanes | None:
+        """For work that runs beside other work, within a capture."""
 
 
 class CudaRecorder:
@@ -29,6 +34,7 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pool = torch.cuda.graph_pool_handle()
+        self._lanes: CudaLanes | None = None
 
     def capture(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
@@ -57,6 +63,10 @@ class CudaRecorder:
 
     def finish(self) -> None:
         torch.cuda.synchronize(self.device)
+
+    def lanes(self) -> Lanes | None:
+        self._lanes = self._lanes or CudaLanes(self.device)
+        return self._lanes
 
 
 def recorder_for(device: torch.device) -> Recorder | None:

@@ -134,7 +134,7 @@ class Run:
         if mode is None:
             return None
         graph = mode.graph and self.parts.recorder is not None
-        return Mode(graph, mode.compiled and self.recipe.compile != "off", mode.way)
+        return Mode(graph, mode.compiled and self.recipe.compile != "off", mode.way, mode.forked and graph)
 
     def leave(self) -> None:
         if hasattr(self, "steps"):

@@ -40,7 +40,7 @@ class Place:
 def state_of(run: Run) -> State:
     parts, tally, steps = run.parts, run.tally, run.steps
     place = {**asdict(run.place), "primed": steps.primed, "schedule": run.rates.state()}
-    place["mode"] = None if steps.mode is None else [steps.mode.graph, steps.mode.compiled, list(steps.mode.way)]
+    place["mode"] = None if steps.mode is None else as_list(steps.mode)
     optimizer = parts.optimizer.state_dict()
     for group, rate in zip(optimizer["param_groups"], parts.base_rates, strict=True):
         group["lr"] = rate  # where the schedule is follows from the place
@@ -57,6 +57,10 @@ def state_of(run: Run) -> State:
         "train_metrics": {name: metric.totals for name, metric in parts.train_metrics.items()},
         "random": random_states(),
     }
+
+
+def as_list(mode: Mode) -> list[Any]:
+    return [mode.graph, mode.compiled, list(mode.way), mode.forked]
 
 
 def passing_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -111,8 +115,8 @@ def _place(saved: dict[str, Any]) -> Place:
     epochs = [EpochRecord(**record) for record in saved["epochs"]]
     mode = saved["mode"]
     if mode is not None:
-        graph, compiled, way = mode
-        mode = Mode(graph, compiled, Way(*way))
+        graph, compiled, way, *forked = mode  # a checkpoint from before there were forks has none
+        mode = Mode(graph, compiled, Way(*way), *forked)
     return Place(**{**saved, "epochs": epochs, "mode": mode})
 
 

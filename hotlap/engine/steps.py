@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
+from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry
 from hotlap.engine.kept import Attributes, HostTraces, Kept
 from hotlap.engine.order import epoch_order
@@ -62,24 +63,30 @@ class Common:
         tensors += update.average.tensors if update.average is not None else []
         return Kept(tensors, update.optimizer, update.scaler, [(update.learning, "next_step")])
 
-    def trial(self, work: Callable[[bool], Work], windows: int) -> Trial:
+    def trial(self, work: Callable[[Mode], Work], windows: int) -> Trial:
         def traces() -> HostTraces:
             return HostTraces(self.model, self.device)
 
+        parameters, ways = self.update.parameters, self._ways()
         return Trial(
-            work, self.kept(), traces, self.update.parameters, self.recorder, windows, self.steps_ahead, self._ways()
+            work, self.kept(), traces, parameters, self.recorder, windows, self.steps_ahead, ways, self._may_fork()
         )
+
+    def _may_fork(self) -> bool:
+        """Not where numbers are cast on the way, or a forward is done again in the backward."""
+        casts, again = self.recipe.precision not in ("fp32", "tf32"), self.recipe.activation_checkpointing
+        return self.recorder is not None and self.recorder.lanes() is not None and not casts and not again
 
     def _ways(self) -> tuple[Way, ...]:
         if self.recorder is not None:
             return (present(),)
         return ways_to_try(self.recipe, self.model, self.device, self.steps_ahead)
 
-    def choose(self, work: Callable[[bool], Work], windows: int, seconds: float) -> Chosen:
+    def choose(self, work: Callable[[Mode], Work], windows: int, seconds: float) -> Chosen:
         """Seconds: what a step has taken so far."""
         alone = needs_no_trial(self.recipe, self.recorder is not None, seconds * self.steps_ahead)
         if self.wanted is None and alone and len(self._ways()) == 1:
-            chosen = Chosen(Mode(), work(False), "step: eager")
+            chosen = Chosen(Mode(), work(Mode()), "step: eager")
         else:
             chosen = choose(self.trial(work, windows), self.recipe, self.wanted)
         self.mode = chosen.mode
@@ -117,8 +124,12 @@ class Common:
         """Of one batch of a window."""
         raise NotImplementedError
 
-    def loss_of(self, compiled: bool) -> LossOf:
-        if not compiled:
+    def loss_of(self, mode: Mode) -> LossOf:
+        if mode.forked:
+            lanes = self.recorder.lanes() if self.recorder is not None else None
+            assert lanes is not None
+            return Forks(lanes, self.update.parameters, self.update.unit, self.plain_loss)
+        if not mode.compiled:
             return self.plain_loss
         if self._compiled is None:
             self._compiled = compiled_loss(self.plain_loss)
@@ -173,8 +184,8 @@ class ResidentSteps(Common):
                 self._choose(window + 1, seconds)
 
     def _choose(self, window: int, seconds: float) -> None:
-        def work(compiled: bool) -> Work:
-            loss_of = self.loss_of(compiled)
+        def work(mode: Mode) -> Work:
+            loss_of = self.loss_of(mode)
             return lambda: self._full(loss_of)
 
         chosen = self.choose(work, self.geometry.full - window, seconds)
@@ -183,7 +194,7 @@ class ResidentSteps(Common):
             self.run_tail = self._captured_tail()
 
     def _captured_tail(self) -> Work:
-        trial = self.trial(lambda compiled: self._tail, 1)
+        trial = self.trial(lambda mode: self._tail, 1)
         try:
             return choose(trial, self.recipe, Mode(graph=True, way=present())).run
         finally:
@@ -258,15 +269,15 @@ class StreamedSteps(Common):
         else:
             self.static = batches
 
-        def work(compiled: bool) -> Work:
-            loss_of = self.loss_of(compiled)
+        def work(mode: Mode) -> Work:
+            loss_of = self.loss_of(mode)
             return lambda: self.update(self.static, self.geometry.window, loss_of)
 
         chosen = self.choose(work, self.geometry.full - window, self.first_seconds)
         if chosen.mode.graph:
             self.replay, self.run = chosen.run, self._replayed
         else:
-            loss_of = self.loss_of(chosen.mode.compiled)
+            loss_of = self.loss_of(chosen.mode)
             self.static = []
             self.run = lambda given: self.update(given, self.geometry.window, loss_of)
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hotlap.engine.errors import BadRecipe
+from hotlap.engine.forks import Forks
 from hotlap.engine.metrics import Metric
-from hotlap.engine.optimizers import Learning
+from hotlap.engine.optimizers import Clipping, Learning, can_be_fused
 from hotlap.engine.seam import Batch
 
 Losses = dict[str, Tensor]
@@ -156,6 +157,11 @@ class Update:
         self.clip, self.scaler, self.average, self.metrics = clip, scaler, average, metrics
         owned = [one for group in optimizer.param_groups for one in group["params"]]
         self.parameters = [one for one in owned if one.requires_grad]
+        self.unit = torch.ones((), device=tally.device)
+        fused = scaler is None and all(can_be_fused(optimizer, group) for group in optimizer.param_groups)
+        self.clipping = (
+            Clipping(clip, tally.device) if clip is not None and fused and tally.device.type == "cuda" else None
+        )
 
     def __call__(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> None:
         losses = self.gradients(items, sizes, loss_of)
@@ -185,16 +191,30 @@ class Update:
         elif tuple(losses) != self.tally.names:
             before, now = ", ".join(self.tally.names), ", ".join(losses)
             raise BadRecipe(f"the loss returned {now}, and {before} before; it must return the same names each time")
-        loss = losses["loss"] if share == 1.0 else losses["loss"] * share
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        self._differentiate(losses["loss"], share)
+        if isinstance(loss_of, Forks):
+            loss_of.join()
         with torch.no_grad():
             for metric in self.metrics.values():
                 metric.update(outputs, *targets)
-            if len(losses) == 1:
-                return loss.detach().reshape(1, 1).float()
-            return torch.stack([one.detach().float() * share for one in losses.values()]).reshape(1, -1)
+            values = [one.detach().float() * share if share != 1.0 else one.detach().float() for one in losses.values()]
+            return values[0].reshape(1, 1) if len(values) == 1 else torch.stack(values).reshape(1, -1)
+
+    def _differentiate(self, loss: Tensor, share: float) -> None:
+        """The backward begins with the share: the loss is not touched, its value may still be on the way."""
+        if self.scaler is not None:
+            self.scaler.scale(loss * share if share != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
+        elif loss.numel() != 1:
+            loss.backward()  # type: ignore[no-untyped-call] # torch says what is wrong
+        else:
+            is_one = share == 1.0 and not loss.dim() and loss.dtype is self.unit.dtype
+            begin = self.unit if is_one else torch.full(loss.shape, share, dtype=loss.dtype, device=loss.device)
+            loss.backward(begin)  # type: ignore[no-untyped-call]
 
     def _step(self) -> None:
+        if self.clipping is not None:
+            self.clipping.step(self.optimizer, self.parameters)
+            return
         if self.clip is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase
+from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, choice
 from hotlap.engine import checkpoints as kept
 from hotlap.engine.errors import CaptureFailed, NonFiniteLoss
 from hotlap.engine.order import epoch_order
@@ -93,6 +94,40 @@ def test_a_replayed_step_trains_to_the_bit_as_the_step_itself(options):
     """Dropout, running statistics, the short last batch and the gradients of several batches included."""
     graphed, plain = both(**options)
     same(outcome(*graphed), outcome(*plain))
+
+
+class Deep(nn.Module):
+    """Small layers in a row: whatever runs beside the backward meets what comes after it."""
+
+    def __init__(self):
+        super().__init__()
+        widths = [6, *[64] * 6]
+        layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+        self.layers = nn.Sequential(*layers, nn.Linear(64, 1))
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip": 0.5, "ema": 0.9},
+        {"accumulate": 3},
+        {"model": Deep},
+        {"model": Deep, "clip": 0.1, "optimizer": torch.optim.AdamW},
+        {"model": Deep, "loss": lambda o, t: nn.functional.binary_cross_entropy_with_logits(o, (t > 0).float())},
+        {"train": Stream(*numbers())},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch):
+    taken = itertools.count()
+    monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / (1 + next(taken)))
+    forked = fitted(graph="on", epochs=30, **options)
+    assert forked[1].mode == "one CUDA graph, forked"
+    same(outcome(*forked), outcome(*fitted(graph="off", epochs=30, **options)))
 
 
 @pytest.mark.parametrize("optimizer", [momentum, torch.optim.RMSprop])

@@ -7,36 +7,97 @@ read on the host or a learning rate that is no tensor shows as a wrong training.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+VIEWS = {
+    torch.ops.aten.detach.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.alias.default, torch.ops.aten.t.default, torch.ops.aten.reshape.default,
+}  # fmt: skip
 HOST_READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default}
 
 
-class Tape(TorchDispatchMode):
+class EmulatedLanes:
+    """Two lanes, done one after the other: it is known which one an operation belongs to, and what it may not do."""
+
     def __init__(self):
+        self.is_beside = False
+        self.forks = self.joins = 0
+        self.written = {}  # beside, since the last join: by address, the memory that must not go away
+        self.read = []  # beside, since the last join: memory that must not be used again until then
+
+    @contextmanager
+    def beside(self):
+        self.forks += 1
+        self.is_beside = True
+        try:
+            yield
+        finally:
+            self.is_beside = False
+
+    def join(self):
+        assert not any(one.expired() for one in self.read), "memory read beside was freed before the join"
+        self.joins += 1
+        self.written, self.read = {}, []
+
+    def check(self, func, args, kwargs, found):
+        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
+        made = [one for one in tree_flatten(found)[0] if isinstance(one, torch.Tensor)]
+        if func in VIEWS:
+            return
+        if self.is_beside:
+            self.read += [StorageWeakRef(one.untyped_storage()) for one in given]
+            self.written |= {one.untyped_storage().data_ptr(): one for one in made}
+        for one in given if not self.is_beside else ():
+            assert one.untyped_storage().data_ptr() not in self.written, f"{func} reads what is made beside"
+
+
+class Watched(TorchDispatchMode):
+    """The lanes are checked, and nothing is kept alive as a recording would."""
+
+    def __init__(self, lanes):
         super().__init__()
-        self.operations = []
+        self.lanes = lanes
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        self.lanes.check(func, args, kwargs, found)
+        return found
+
+
+class Tape(TorchDispatchMode):
+    def __init__(self, lanes=None):
+        super().__init__()
+        self.operations, self.lanes = [], lanes
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in HOST_READS:
             raise RuntimeError("operation not permitted when stream is capturing: a value is read on the host")
         found = func(*args, **kwargs)
+        if self.lanes is not None:
+            self.lanes.check(func, args, kwargs, found)
         if func.namespace != "profiler":
             self.operations.append((func, args, kwargs, found))
         return found
 
 
 class EmulatedRecorder:
-    def __init__(self):
+    def __init__(self, lanes=None):
         self.captures = self.replays = 0
+        self._lanes = lanes
+
+    def lanes(self):
+        return self._lanes
 
     def capture(self, work):
         """Recording does the work here, which a capture does not; the caller puts the state back in any case."""
         self.captures += 1
-        with Tape() as tape:
+        with Tape(self._lanes) as tape:
             work()
         operations = tape.operations
 

@@ -1,0 +1,205 @@
+"""Work that nothing in the backward pass waits for, beside it: weight gradients, and the value of the loss.
+
+The step of a small model is a chain of small kernels, and its length is what the step takes. The gradient of a layer's
+input leads on to the layer below; that of its weights is wanted by the optimizer alone. In a captured step both run at
+once, by the same operations as otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+MEAN = 1  # how torch's own derivatives name that reduction
+
+
+class Lanes(Protocol):
+    def beside(self) -> contextlib.AbstractContextManager[None]:
+        """What is done within begins after all that was done so far, and runs beside what is done from now on."""
+
+    def join(self) -> None:
+        """From here on everything comes after what was done beside."""
+
+
+class CudaLanes:
+    def __init__(self, device: torch.device) -> None:
+        self.side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        self.side.wait_stream(torch.cuda.current_stream(self.side.device))
+        with torch.cuda.stream(self.side):
+            yield
+
+    def join(self) -> None:
+        torch.cuda.current_stream(self.side.device).wait_stream(self.side)
+
+
+class NothingToFork(Exception):
+    """The step has neither a linear layer nor a loss that could be computed beside."""
+
+
+class Forks:
+    """A loss function that forks; `join` has to follow its backward.
+
+    What is read beside is held until then: memory freed here would be used again here, and still be read there.
+    """
+
+    def __init__(self, lanes: Lanes, parameters: Iterable[Tensor], unit: Tensor, loss_of: Callable[[Any], Any]) -> None:
+        self.lanes, self.unit, self.loss_of = lanes, unit, loss_of
+        self.trained = {id(one) for one in parameters}
+        self.single: set[int] | None = None  # parameters that one layer alone uses; None: not known yet
+        self.final = False  # what torch's loss function gives is the loss, and nothing else is made of it
+        self.held: list[Tensor] = []
+
+    def __call__(self, item: Any) -> Any:
+        if self.single is not None and not self.single and not self.final:
+            raise NothingToFork
+        with _Forking(self) as mode:
+            found = self.loss_of(item)
+        if self.single is None:
+            self._learn(found[0], mode)
+        return found
+
+    def _learn(self, losses: dict[str, Tensor], mode: _Forking) -> None:
+        """From the first time, which is done without forks. The step is captured because each time is like it."""
+        paths = _paths_to_leaves(losses["loss"])
+        self.single = {one for one, uses in mode.uses.items() if uses == paths.get(one) == 1 and one in self.trained}
+        self.final = len(losses) == 1 and losses["loss"] is mode.loss and not mode.is_read
+
+    def join(self) -> None:
+        self.lanes.join()
+        self.held.clear()
+
+
+def _paths_to_leaves(loss: Tensor) -> dict[int, int]:
+    """How many edges of the graph lead to each parameter."""
+    counts: dict[int, int] = {}
+    seen, left = set(), [loss.grad_fn]
+    while left:
+        node: Any = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for below, _ in node.next_functions:
+            if hasattr(below, "variable"):
+                counts[id(below.variable)] = counts.get(id(below.variable), 0) + 1
+            left.append(below)
+    return counts
+
+
+class _Forking(TorchFunctionMode):
+    def __init__(self, forks: Forks) -> None:
+        super().__init__()
+        self.forks = forks
+        self.uses: dict[int, int] = {}  # of a parameter, by linear layers
+        self.loss: Tensor | None = None
+        self.is_read = False  # by another function
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.loss is not None and any(one is self.loss for one in (*args, *kwargs.values())):
+            self.is_read = True
+        if function is functional.linear and len(args) == 3 and not kwargs:
+            return self._linear(*args)
+        if function in DERIVATIVES and self.loss is None and _is_plain_mean(args, kwargs):
+            self.loss = self._loss(function, *args)
+            return self.loss
+        return function(*args, **kwargs)
+
+    def _linear(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        parameters = [weight] if bias is None else [weight, bias]
+        for one in parameters:
+            self.uses[id(one)] = self.uses.get(id(one), 0) + 1
+        if all(self._is_forked(one) for one in parameters):
+            return _Linear.apply(inputs, weight, bias, self.forks)  # type: ignore[no-any-return,no-untyped-call]
+        return functional.linear(inputs, weight, bias)
+
+    def _is_forked(self, parameter: Any) -> bool:
+        hooked = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        return id(parameter) in (self.forks.single or ()) and not hooked
+
+    def _loss(self, function: Any, outputs: Tensor, targets: Tensor) -> Tensor:
+        if not self.forks.final:
+            return function(outputs, targets)  # type: ignore[no-any-return]
+        return _Loss.apply(outputs, targets, function, self.forks)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _is_plain_mean(args: Any, kwargs: Any) -> bool:
+    if len(args) != 2 or {name: one for name, one in kwargs.items() if one is not None} not in (
+        {},
+        {"reduction": "mean"},
+    ):
+        return False
+    outputs, targets = args
+    if outputs.shape != targets.shape or not outputs.dtype == targets.dtype == torch.float32:
+        return False
+    return outputs.requires_grad and not targets.requires_grad
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, forks: Forks) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        ctx.parameters, ctx.forks = (weight, bias), forks
+        return functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None, None]:
+        inputs, values = ctx.saved_tensors
+        (weight, bias), forks = ctx.parameters, ctx.forks
+        rows, given = upstream.reshape(-1, upstream.shape[-1]), inputs.reshape(-1, inputs.shape[-1])
+        forks.held += [rows, given]
+        leads_on = ctx.needs_input_grad[0]
+        with forks.lanes.beside():
+            if leads_on:
+                _add(weight, rows.t().mm(given))
+            if bias is not None:
+                _add(bias, rows.sum(0))
+        if leads_on:
+            return rows.mm(values).view_as(inputs), None, None, None
+        _add(weight, rows.t().mm(given))  # the last of all: nothing is left for it to run beside
+        return None, None, None, None
+
+
+def _add(parameter: Tensor, gradient: Tensor) -> None:
+    """Autograd would do it here, not beside."""
+    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, targets: Tensor, function: Any, forks: Forks) -> Tensor:
+        forks.held += [outputs, targets]
+        with forks.lanes.beside():
+            value: Tensor = function(outputs, targets)
+        ctx.unit, ctx.derivative = forks.unit, DERIVATIVES[function](outputs, targets, forks.unit)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        is_one = upstream.data_ptr() == ctx.unit.data_ptr()
+        return ctx.derivative if is_one else ctx.derivative * upstream, None, None, None
+
+
+def _of_squares(outputs: Tensor, targets: Tensor, unit: Tensor) -> Tensor:
+    return torch.ops.aten.mse_loss_backward(unit, outputs, targets, MEAN)  # type: ignore[no-any-return]
+
+
+def _of_logits(outputs: Tensor, targets: Tensor, unit: Tensor) -> Tensor:
+    return outputs.sigmoid().sub_(targets).div_(outputs.numel())
+
+
+DERIVATIVES: dict[Any, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    functional.mse_loss: _of_squares,
+    functional.binary_cross_entropy_with_logits: _of_logits,
+}

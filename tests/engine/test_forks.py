@@ -1,0 +1,260 @@
+"""Weight gradients and losses beside the backward: the same training, and no lane reads what the other still writes.
+
+The lanes are emulated (tape.py). The GPU's part is in tests/cuda/test_engine.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.engine import Mean, Phase, choice
+from hotlap.engine.forks import Forks, NothingToFork
+from hotlap.engine.optimizers import Clipping
+from hotlap.engine.saving import as_list
+from tests.engine.tape import EmulatedLanes, EmulatedRecorder, Watched
+from tests.engine.training import Net, Stream, fitted, numbers, outcome, same
+
+
+def forked(monkeypatch, **options):
+    """A training whose step is a forked graph, found to be the fastest."""
+    lanes = EmulatedLanes()
+    recorder = EmulatedRecorder(lanes)
+    monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / recorder.captures)
+    found = fitted(recorder=recorder, monkeypatch=monkeypatch, graph="on", **options)
+    return found, lanes
+
+
+def shared():
+    """One layer used twice: its gradients are added up by autograd."""
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 1))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 1)
+
+    def forward(self, inputs):
+        return self.head(self.layer(inputs)) + self.layer.weight.square().mean()
+
+
+class Sequences(nn.Module):
+    """Layers over the last of three dimensions, one without a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 5, bias=False), nn.Linear(5, 1)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs.view(-1, 3, 2)).relu()).mean(1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip": 0.5, "ema": 0.9},
+        {"accumulate": 3},
+        {"drop_last": True, "optimizer": torch.optim.AdamW},
+        {"precision": "fp32"},
+        {"model": shared},
+        {"model": Tied},
+        {"model": Sequences},
+        {"loss": lambda o, t: nn.functional.binary_cross_entropy_with_logits(o, (t > 0).float())},
+        {"loss": lambda o, t: 2 * nn.functional.mse_loss(o, t)},
+        {"loss": lambda o, t: {"a": nn.functional.mse_loss(o, t), "b": (o - t).abs().mean()}},
+        {"loss": lambda o, t: nn.functional.mse_loss(o, t, reduction="sum")},
+        {"train_metrics": {"error": Mean(lambda o, t: (o - t).square().mean())}},
+        {"phases": (Phase(2, frozen=("body",)), Phase(1))},
+        {"train": Stream(*numbers())},
+        {"train": Stream(*numbers()), "accumulate": 2},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch):
+    (made, history), lanes = forked(monkeypatch, **options)
+    monkeypatch.undo()
+    assert history.mode == "one CUDA graph, forked"
+    assert lanes.forks > 0
+    same(outcome(made, history), outcome(*fitted(**options)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "bf16"}, {"precision": "fp16"}, {"activation_checkpointing": ("head",)}],
+    ids=lambda options: next(iter(options)),
+)
+def test_where_numbers_are_cast_or_computed_again_nothing_is_forked(options, monkeypatch):
+    (_, history), lanes = forked(monkeypatch, **options)
+    assert history.mode == "one CUDA graph"
+    assert lanes.forks == 0
+
+
+def test_a_model_without_layers_to_fork_is_captured_as_it_is(monkeypatch):
+    said = []
+    scale = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6))
+    options = {"model": scale, "loss": lambda o, t: (o.mean(1, keepdim=True) - t).square().mean(), "say": said.append}
+    (_, history), lanes = forked(monkeypatch, **options)
+    assert history.mode == "one CUDA graph"
+    assert lanes.forks == 0
+    assert "forked" not in said[0]
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 1)
+        self.alone = nn.Parameter(torch.ones(6))
+
+    def forward(self, inputs):
+        return self.second(self.first(inputs) * self.alone)
+
+
+def losses_of(model, loss=nn.functional.mse_loss):
+    inputs, targets = numbers()
+    return lambda item: ({"loss": loss(model(inputs), targets)}, None, ())
+
+
+def differentiate(forks):
+    (losses, _, _) = forks(None)
+    losses["loss"].backward(forks.unit)
+    forks.join()
+    return losses["loss"]
+
+
+def test_what_is_forked_is_learnt_from_the_first_time():
+    model, lanes = Wide(), EmulatedLanes()
+    forks = Forks(lanes, model.parameters(), torch.ones(()), losses_of(model))
+    differentiate(forks)
+    assert lanes.forks == 0
+    names = {name for name, one in model.named_parameters() if id(one) in forks.single}
+    assert names == {"first.weight", "first.bias", "second.weight", "second.bias"}
+    assert forks.final
+    model.zero_grad()
+    differentiate(forks)
+    assert lanes.forks == 3  # two layers and the loss
+    assert not forks.held
+
+
+def test_a_parameter_with_a_hook_is_left_to_autograd():
+    model, seen = Wide(), []
+    forks = Forks(EmulatedLanes(), model.parameters(), torch.ones(()), losses_of(model))
+    model.first.weight.register_hook(seen.append)
+    for _ in range(3):
+        differentiate(forks)
+    assert len(seen) == 3
+
+
+def test_frozen_parameters_get_no_gradient():
+    model = Wide()
+    model.first.requires_grad_(False)
+    trained = [one for one in model.parameters() if one.requires_grad]
+    forks = Forks(EmulatedLanes(), trained, torch.ones(()), losses_of(model))
+    for _ in range(2):
+        differentiate(forks)
+    assert model.first.weight.grad is None
+    assert model.second.weight.grad is not None
+
+
+def test_a_loss_that_is_looked_at_is_not_computed_beside():
+    model, logged = Wide(), []
+
+    def loss(outputs, targets):
+        found = nn.functional.mse_loss(outputs, targets)
+        logged.append(found.detach())
+        return found
+
+    forks = Forks(EmulatedLanes(), model.parameters(), torch.ones(()), losses_of(model, loss))
+    differentiate(forks)
+    assert not forks.final
+
+
+def test_a_loss_times_a_number_is_differentiated_so():
+    model = Wide()
+    forks = Forks(EmulatedLanes(), model.parameters(), torch.ones(()), losses_of(model))
+    differentiate(forks)
+    model.zero_grad()
+    losses, _, _ = forks(None)
+    losses["loss"].backward(torch.full((), 0.5))
+    forks.join()
+    half = model.second.weight.grad.clone()
+    model.zero_grad()
+    differentiate(forks)
+    assert torch.allclose(half * 2, model.second.weight.grad)
+
+
+def test_with_nothing_to_fork_the_second_time_says_so():
+    model = nn.BatchNorm1d(6)
+    loss_of = losses_of(model, lambda o, t: (o.mean(1, keepdim=True) - t).square().mean())
+    forks = Forks(EmulatedLanes(), model.parameters(), torch.ones(()), loss_of)
+    forks(None)
+    with pytest.raises(NothingToFork):
+        forks(None)
+
+
+def test_the_emulated_lanes_notice_a_race():
+    lanes, values = EmulatedLanes(), torch.ones(3)
+
+    def work():
+        with lanes.beside():
+            doubled = values * 2
+        doubled + 1
+
+    with pytest.raises(AssertionError, match="made beside"), Watched(lanes):
+        work()
+
+
+def test_the_emulated_lanes_notice_memory_freed_too_early():
+    lanes, values = EmulatedLanes(), torch.ones(3)
+
+    def work():
+        passing = values + 1
+        with lanes.beside():
+            kept = passing * 2
+        del passing
+        lanes.join()
+        return kept
+
+    with pytest.raises(AssertionError, match="freed"), Watched(lanes):
+        work()
+
+
+@pytest.mark.parametrize("make", [Wide, Tied, Sequences, shared, Net])
+def test_what_is_read_beside_is_there_until_the_join(make):
+    model, lanes = make(), EmulatedLanes()
+    forks = Forks(lanes, model.parameters(), torch.ones(()), losses_of(model))
+    for _ in range(3):
+        with Watched(lanes):
+            differentiate(forks)
+    assert lanes.joins == 3
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("flat", [1 << 20, 1])
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_clipping_by_the_optimizers_kernel_is_torchs_clipping(optimizer, flat, scale, monkeypatch):
+    monkeypatch.setattr(Clipping, "FLAT", flat)
+    found = []
+    for by_kernel in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+        made = optimizer(model.parameters(), lr=0.1, fused=True)
+        for _ in range(3):
+            made.zero_grad()
+            (model(numbers()[0]).square().mean() * scale).backward()
+            if by_kernel:
+                Clipping(0.5, torch.device("cpu")).step(made, list(model.parameters()))
+            else:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                made.step()
+        found.append([one.detach() for one in model.parameters()])
+    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(*found, strict=True))
+
+
+def test_a_mode_is_kept_in_a_checkpoint():
+    mode = choice.Mode(True, False, forked=True)
+    graph, compiled, way, is_forked = as_list(mode)
+    assert choice.Mode(graph, compiled, choice.Way(*way), is_forked) == mode
