@@ -41,7 +41,7 @@ def annotated(node: ast.expr | None, plain: Callable[[ast.expr], Term]) -> Term:
         return _generic(node, plain)
     if not isinstance(node, ast.Name | ast.Attribute):
         return UNKNOWN
-    return _of_name(plain(node))
+    return of_name(plain(node))
 
 
 def _generic(node: ast.Subscript, plain: Callable[[ast.expr], Term]) -> Term:
@@ -59,7 +59,8 @@ def _generic(node: ast.Subscript, plain: Callable[[ast.expr], Term]) -> Term:
     return annotated(node.value, plain)
 
 
-def _of_name(term: Term) -> Term:
+def of_name(term: Term) -> Term:
+    """What a name says as an annotation."""
     if not isinstance(term, tuple) or term[0] != "name":
         return ("call", term) if isinstance(term, tuple) and term[0] == "def" else UNKNOWN
     name = term[1]

@@ -8,19 +8,15 @@ from functools import cached_property
 
 from hotlap.source import torch_names
 from hotlap.source.classes import Reference
-from hotlap.source.modules import EVERYDAY, argument, by_shape, is_thing
-from hotlap.source.questions import Questions
+from hotlap.source.modules import EVERYDAY, by_shape, is_thing
+from hotlap.source.parameters import Parameters
 from hotlap.source.statements import is_static
 from hotlap.source.terms import (
-    DEVICE,
     HOST,
-    HOST_DEVICE,
     LOADER,
     LOADERS,
     MODULE,
-    NUMBER,
     TENSOR,
-    TEXT,
     UNKNOWN,
     Term,
     either,
@@ -56,7 +52,7 @@ def _is_of(returned: Term, known: Mapping[Term, object]) -> bool:
     return returned in known or (returned[0] == "call" and len(returned) == 2 and returned[1] in known)
 
 
-class Answers(Questions):
+class Answers(Parameters):
     def _answer(self, term: tuple[object, ...], origin: str) -> Term:
         kind = term[0]
         if kind in ("function", "class", "instance"):
@@ -355,43 +351,3 @@ class Answers(Questions):
 
     def _settled(self, term: Term) -> Term:
         return UNKNOWN if isinstance(term, tuple) and term[0] in ("item", "index", "part") else term
-
-    def _parameter(self, path: str, name: str, number: int) -> Term:
-        reference = Reference(path, name)
-        function = self.function(reference)
-        annotated = function.annotations[number]
-        result: Term = self.answer(annotated, path) if annotated else UNKNOWN
-        if result not in (UNKNOWN, MODULE) and not (isinstance(result, tuple) and result[0] == "name"):
-            return result
-        result = UNKNOWN if isinstance(result, tuple) else result
-        shift = 1 if function.owner and not is_static(function) else 0
-        for place, default in function.defaults:
-            if place == number:
-                result = join(result, self._standing_in(default, path))
-        plain = False
-        for origin, call in self.callers.get(reference, ()):
-            place = number - shift if number < len(function.parameters) - function.named else -1
-            given = argument(call, place, function.parameters[number])
-            if given is not None:
-                answer = self.answer(given, origin)
-                plain = plain or answer in (NUMBER, TEXT)
-                result = join(result, answer)
-        result = DEVICE if result == HOST_DEVICE else result  # others may hand another one
-        return UNKNOWN if plain and result == TENSOR else result  # a tensor here, a number there: neither is sure
-
-    def _rest(self, reference: Reference) -> Term:
-        """Any of the arguments that its callers give beyond those with a name."""
-        function = self.function(reference)
-        shift = 1 if function.owner and not is_static(function) else 0
-        first = len(function.parameters) - function.named - shift
-        result: Term = UNKNOWN
-        for origin, call in self.callers.get(reference, ()):
-            for given in call.arguments[first:]:
-                result = join(result, self.answer(given, origin))
-        return result
-
-    def _standing_in(self, default: Term, path: str) -> Term:
-        """A default that is a class, a function or a model: `klass=DataLoader`, `loss=nn.MSELoss()`."""
-        answer = self.answer(default, path)
-        known = answer in (MODULE, *LOADERS) or (is_thing(answer) and answer[0] != "join")
-        return answer if known else UNKNOWN

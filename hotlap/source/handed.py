@@ -8,7 +8,7 @@ from hotlap.source.classes import Reference
 from hotlap.source.code import Code, Definition
 from hotlap.source.modules import argument
 from hotlap.source.statements import is_static
-from hotlap.source.terms import BATCH, DEVICE, TENSOR, TENSORS, UNKNOWN, Term
+from hotlap.source.terms import BATCH, DEVICE, MODULE, TENSOR, TENSORS, UNKNOWN, Term
 
 _DEEPEST = 3  # callers of callers
 _SETTINGS = frozenset(  # objects that hold settings; their device is one that was chosen, not that of a tensor
@@ -45,7 +45,8 @@ def is_chosen(code: Code, place: ast.expr | None) -> bool:
     if isinstance(place, ast.Attribute):
         base = place.value
         name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
-        return name.lower().lstrip("_") in _SETTINGS and code.kind(base) not in TENSORS
+        kind = code.kind(base)
+        return kind == MODULE or (name.lower().lstrip("_") in _SETTINGS and kind not in TENSORS)
     if isinstance(place, ast.Name) and code.kind(place) == DEVICE:
         return not _is_of_tensor(code, place)
     return place is None or isinstance(place, ast.Name | ast.Constant)

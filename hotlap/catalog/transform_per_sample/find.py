@@ -166,7 +166,7 @@ def _tokenizes(code: Code, call: ast.Call) -> bool:
 def _is_asked_of_sample(code: Code, call: ast.Call) -> bool:
     """`self.tokenizer.encode(text)`, `self.tokenize([text])` in `__getitem__`, of a text that the index leads to."""
     function, callee = code.function(call), call.func
-    if function is None or function.name != "__getitem__" or not isinstance(callee, ast.Attribute) or not call.args:
+    if function is None or not _gives_samples(code, function) or not isinstance(callee, ast.Attribute) or not call.args:
         return False
     if not dotted(callee).startswith("self.") or not mentions(call.args[0], dependents(function)):
         return False
@@ -174,6 +174,12 @@ def _is_asked_of_sample(code: Code, call: ast.Call) -> bool:
         return "tokeniz" in callee.attr.lower()
     words = {word.arg for word in call.keywords}
     return "tokeniz" in dotted(callee.value).lower() or bool(words & _TOKENIZING)
+
+
+def _gives_samples(code: Code, function: Definition) -> bool:
+    """`__getitem__`, or another method of such a class."""
+    owner = code.parent(function)
+    return isinstance(owner, ast.ClassDef) and any(getattr(one, "name", "") == "__getitem__" for one in owner.body)
 
 
 def _source(code: Code, node: ast.expr) -> str:
@@ -190,7 +196,7 @@ def _source(code: Code, node: ast.expr) -> str:
 
 def _made(code: Code, node: ast.expr) -> bool:
     """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
-    made = [node] if isinstance(node, ast.Call) else _put(code, node) or set_to(code, node)
+    made = [node] if isinstance(node, ast.Call) else _put(code, node) or given.origins(code, node)
     return any(given.repeated(code, one) is not None for one in made)
 
 

@@ -10,9 +10,10 @@ from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loaders import is_of_trial
 from hotlap.source.rule import Found
-from hotlap.source.samples import in_tests
+from hotlap.source.samples import in_tests, set_to
 from hotlap.source.syncs import shown
-from hotlap.source.walking import walk
+from hotlap.source.taking import taking
+from hotlap.source.terms import Term
 
 _MADE = (
     "torchaudio.transforms.",
@@ -27,6 +28,8 @@ _LAST = frozenset(name.rsplit(".", 1)[1] for name in _MADE if not name.endswith(
 )
 _RANDOM = ("Mask", "Stretch", "AddNoise", "Vol", "Fade", "Random", "Jitter", "Augment", "Erasing")
 _SURE = ("Resize", "Size", "Normalize", "ToTensorV2", "PadIfNeeded", "CenterCrop", "ToFloat", "ToGray")
+_DEEPEST = 3  # names of names
+_COMPOSED = ("Sequential", "Compose")
 _STORED = ("torchvision.datasets.", "torchaudio.datasets.")
 
 
@@ -43,11 +46,23 @@ def repeated(code: Code, node: ast.expr) -> ast.Call | None:
 
 def _parts(node: ast.expr) -> list[ast.Call]:
     """The modules of a Sequential or a Compose, or the module itself."""
-    if not isinstance(node, ast.Call):
-        return []
-    if last_name(node.func) in ("Sequential", "Compose"):
+    if isinstance(node, ast.List) or (isinstance(node, ast.Call) and last_name(node.func) in _COMPOSED):
         return [one for one in ast.walk(node) if isinstance(one, ast.Call) and one is not node]
-    return [node]
+    return [node] if isinstance(node, ast.Call) else []
+
+
+def origins(code: Code, node: ast.expr, deep: int = 0) -> list[ast.expr]:
+    """What a name is set to: through `given or DEFAULT`, a choice, another name, and a list that is composed."""
+    found: list[ast.expr] = []
+    for one in set_to(code, node) if deep < _DEEPEST else ():
+        parts = one.values if isinstance(one, ast.BoolOp) else [one]
+        parts = [one.body, one.orelse] if isinstance(one, ast.IfExp) else parts
+        for part in parts:
+            listed = (
+                part.args[0] if isinstance(part, ast.Call) and last_name(part.func) in _COMPOSED and part.args else part
+            )
+            found += origins(code, listed, deep + 1) if isinstance(listed, ast.Name) else [part]
+    return found
 
 
 def _may_be_random(name: str) -> bool:
@@ -59,13 +74,13 @@ def to_datasets(code: Code) -> Iterator[Found]:
     """`Pictures(files, transform=Compose([Resize(224), ToTensor()]))`, of a class that keeps none of the results."""
     if in_tests(code.path):
         return
-    seen: set[ast.Call] = set()
+    seen: set[ast.expr] = set()
     for call in code.calls(*_LAST):
         whole = _whole(code, call)
         if whole in seen or repeated(code, whole) is not call or code.heat(call).frequency is Frequency.NEVER:
             continue
         seen.add(whole)
-        if any(_loads(code, one) for one in _taken(code, whole)):
+        if any(_loads(code, term, path) for term, path in taking(code, whole)):
             step = Step(code.path, call.lineno, "a dataset is given it, and calls it for every sample")
             yield Found(
                 call,
@@ -76,49 +91,22 @@ def to_datasets(code: Code) -> Iterator[Found]:
             )
 
 
-def _whole(code: Code, call: ast.Call) -> ast.Call:
-    """The Compose that it is part of, or itself."""
-    whole = call
+def _whole(code: Code, call: ast.Call) -> ast.expr:
+    """The Compose that it is part of, or itself; of a list that is composed later, the list."""
+    whole: ast.expr = call
     for one in code.ancestors(call):
         if isinstance(one, ast.stmt):
             break
-        if isinstance(one, ast.Call) and last_name(one.func) in ("Sequential", "Compose"):
+        if (isinstance(one, ast.Call) and last_name(one.func) in _COMPOSED) or isinstance(one, ast.List):
             whole = one
     return whole
 
 
-def _taken(code: Code, made: ast.Call, deep: int = 0) -> Iterator[ast.Call]:
-    """The calls that are given it: straight, by the name it was set to, or by a function that returns it."""
-    parent = code.parent(made)
-    if isinstance(parent, ast.keyword):
-        parent = code.parent(parent)
-    if isinstance(parent, ast.Call) and made is not parent.func:
-        yield parent
-    elif isinstance(parent, ast.Return) and deep == 0:
-        function = code.function(made)
-        for call in code.calls(function.name) if function is not None else ():
-            yield from _taken(code, call, deep + 1)
-    elif isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-        name = parent.targets[0].id
-        for node in walk(code.function(made) or code.tree):
-            if isinstance(node, ast.Call) and any(_is_named(one, name) for one in _arguments(node)):
-                yield node
-
-
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(word.value for word in call.keywords)]
-
-
-def _is_named(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _loads(code: Code, call: ast.Call) -> bool:
+def _loads(code: Code, callee: Term, path: str) -> bool:
     """A dataset of a library that reads files, or one of the project whose class has `__getitem__`."""
-    name = code.full_name(call.func)
-    if name.startswith(_STORED):
-        return not name.endswith("FakeData")
-    found = code.project.class_of(code.project.answer(code.asked(call), code.path), code.path)
+    if isinstance(callee, tuple) and callee[0] == "name" and str(callee[1]).startswith(_STORED):
+        return not str(callee[1]).endswith("FakeData")
+    found = code.project.class_of(code.project.answer(("call", callee), path), path)
     if found is None:
         return False
     bases = {one for _, owner in code.project.lineage(*found) for one in owner.base_names}
