@@ -38,6 +38,7 @@ class Expressions(Calling):
     ) -> None:
         super().__init__(reader, function, environment)
         self.outer = outer
+        self.losses: frozenset[str] = frozenset()  # names that a backward pass of the function starts from
         self.counters: set[str] = set()
         self.rare_names: set[str] = set()
         self.few: set[str] = set()  # names of small numbers
@@ -256,7 +257,8 @@ class Expressions(Calling):
 
     def assign(self, target: ast.expr, term: Term, loop: int = -1) -> None:
         if isinstance(target, ast.Name):
-            self.names[target.id] = term
+            loss = target.id in self.losses and (not term or term[0] in _QUESTIONS)
+            self.names[target.id] = TENSOR if loss else term
             if loop >= 0:
                 self.loop_names[target.id] = loop
         elif isinstance(target, ast.Tuple | ast.List):
@@ -309,6 +311,7 @@ class Expressions(Calling):
 
 
 _LARGEST_TABLE = 64
+_QUESTIONS = frozenset("call attr index part item join operation moved aside".split())
 _IDENTITY = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _HANDLERS: dict[type, Callable[[Expressions, Any], Term]] = {
     ast.Name: Expressions._name, ast.Constant: Expressions._constant, ast.Attribute: Expressions._attribute,

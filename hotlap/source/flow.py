@@ -35,6 +35,7 @@ def read_closely(tree: ast.Module, path: str, module: str, text: str, package: b
 class FileReader(FileState):
     def __init__(self, tree: ast.Module, path: str, module: str, package: bool = False) -> None:
         self.tree = tree
+        self.differentiates = False
         self.past_top = False  # what functions put into tables of the file is known when all are read
         self.summary = Summary(path, module, package)
         self.places: dict[ast.AST, Stack] = {}
@@ -45,6 +46,7 @@ class FileReader(FileState):
     def run(self, text: str = "") -> Summary:
         top = Function("", 1)
         self.summary.functions[""] = top
+        self.differentiates = "backward(" in text
         self.summary.uses = frozenset(word for word in _FEATURES if word in text) | features(text)
         body = Body(self, top, self.summary.names, None)
         body.block(self.tree.body)
@@ -92,6 +94,8 @@ class FileReader(FileState):
             names[function.parameters[0]] = ("self", function.owner)
         outer = scope if scope.function.name else None
         body = Body(self, function, names, outer)
+        if self.differentiates:
+            body.losses = statements.losses(node)
         if isinstance(node, ast.Lambda):
             function.returns = body.term(node.body)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

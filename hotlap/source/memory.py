@@ -10,7 +10,7 @@ from hotlap.source.code import Code, last_name
 from hotlap.source.facts import Call
 from hotlap.source.project import Project
 from hotlap.source.samples import dotted, set_to
-from hotlap.source.terms import DATASET, FRAME, HOST, NUMPY, TENSOR, Term
+from hotlap.source.terms import DATASET, FRAME, HOST, NUMPY, TENSOR, TENSOR_DATASET, Term
 
 _DEEPEST = 3  # functions, and names that stand for others
 _PARTS = frozenset("random_split Subset ConcatDataset train_test_split".split())  # of datasets that are given to them
@@ -31,7 +31,7 @@ _STORED = ("h5py", "zarr", "lmdb", "numpy.memmap", "tables.", "datasets.", "torc
 
 def is_in_memory(code: Code, dataset: ast.expr, deep: int = 0) -> bool:
     """A TensorDataset, an array, a list, or a class of the project whose samples are rows of what it keeps."""
-    if code.kind(dataset) in (NUMPY, TENSOR, HOST) or tensor_dataset(code, dataset) is not None:
+    if code.kind(dataset) in (NUMPY, TENSOR, HOST, TENSOR_DATASET) or tensor_dataset(code, dataset) is not None:
         return True
     if _is_list(dataset) or _is_table(code, dataset):
         return True
@@ -139,7 +139,7 @@ def _is_held(project: Project, kept: Term) -> bool:
         owner = project.files[kept[1]].classes[kept[2]]
         method = project.method(kept[1], owner, "__getitem__")
         return method is None or _is_light(project, method)
-    return kept not in (FRAME, DATASET)
+    return kept not in (FRAME, DATASET, TENSOR_DATASET)
 
 
 def _is_light(project: Project, reference: Reference, deep: int = 0) -> bool:

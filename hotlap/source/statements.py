@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Container
 
-from hotlap.source.calls import last_name
+from hotlap.source.calls import BACKWARDS, last_name
 from hotlap.source.facts import Function, Summary
 from hotlap.source.terms import MODULE, TENSOR, Term
 from hotlap.source.walking import walk
@@ -77,6 +77,19 @@ def properties(node: ast.ClassDef) -> frozenset[str]:
         if isinstance(one, ast.FunctionDef)
         and any(isinstance(part, ast.Name) and part.id == "property" for part in one.decorator_list)
     )
+
+
+def losses(function: ast.AST) -> frozenset[str]:
+    """Names that a backward pass starts from: tensors, whatever made them."""
+    found = set()
+    for one in walk(function):
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in BACKWARDS:
+            start = one.args[0] if one.args else one.func.value
+            if isinstance(start, ast.Call) and last_name(start.func) == "scale" and start.args:
+                start = start.args[0]
+            if isinstance(start, ast.Name):
+                found.add(start.id)
+    return frozenset(found)
 
 
 def converted(node: ast.If) -> list[str]:

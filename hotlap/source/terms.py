@@ -53,6 +53,7 @@ SCHEDULER = "scheduler"
 LOADER = "loader"
 PLACED_LOADER = "placed loader"  # its batches are on the device already
 DATASET = "dataset"
+TENSOR_DATASET = "dataset of tensors"
 SCALER = "scaler"
 DEVICE = "device"
 HOST_DEVICE = "host device"  # torch.device("cpu"), by the name it was given in a function or file
@@ -169,6 +170,7 @@ def _joined(parts: tuple[Any, ...]) -> Term:
 
 _ELEMENTS = {
     TENSOR: TENSOR, BATCH: BATCH, HOST: HOST, NUMPY: NUMPY, LOADER: BATCH, PLACED_LOADER: TENSOR, DATASET: BATCH,
+    TENSOR_DATASET: BATCH,
     EXTENT: EXTENT, FRAME: FRAME, TEXT: TEXT, MODULE: MODULE, NUMBER: NUMBER,
 }  # fmt: skip
 

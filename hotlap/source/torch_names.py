@@ -21,6 +21,7 @@ from hotlap.source.terms import (
     SCHEDULER,
     STATE,
     TENSOR,
+    TENSOR_DATASET,
     TENSORS,
     TEXT,
     UNKNOWN,
@@ -130,7 +131,7 @@ def _torch_call(name: str, arguments: list[Term], keywords: dict[str, Term]) -> 
     if name.startswith("torch.optim."):
         return SCHEDULER if ".lr_scheduler." in name or ".swa_utils." in name else OPTIMIZER
     if name.startswith("torch.utils.data.") and name.endswith("Dataset"):
-        return DATASET
+        return TENSOR_DATASET if name.endswith(".TensorDataset") else DATASET
     if name.startswith("torch.utils.checkpoint.checkpoint") or name.startswith(_TENSOR_SUBMODULES):
         return TENSOR
     if name.startswith(_PLAIN_PREFIXES):

@@ -152,12 +152,28 @@ def _confidence(code: Code, found: ElementLoop, scalar: bool) -> Confidence | No
 def _adds_samples(code: Code, found: ElementLoop) -> bool:
     """`for x, y in zip(inputs, targets): total = total + score(x, y)`, without a question on the way: the samples of a
     batch, which an operation takes all at once."""
-    if found.index or len(found.names) < 1 or not _pairs(code, found) or not found.loop.body:
+    paired = _pairs_by_number(code, found) if found.index else bool(found.names) and _pairs(code, found)
+    if not paired or not found.loop.body:
         return False
     parts = [one for statement in found.loop.body for one in ast.walk(statement)]
     if any(isinstance(one, ast.If | ast.Break | ast.Continue | ast.For | ast.While | ast.Try) for one in parts):
         return False
     return any(isinstance(one, ast.AugAssign | ast.Assign) and _adds(one) for one in found.loop.body)
+
+
+def _pairs_by_number(code: Code, found: ElementLoop) -> bool:
+    """`loss_of(outputs[i], targets[i])`: whole rows of both, one of which is surely a tensor of the device."""
+    if not any(code.kind(one) == TENSOR for one in found.arrays):
+        return False
+    for call in (one for statement in found.loop.body for one in ast.walk(statement) if isinstance(one, ast.Call)):
+        rows = [one for one in call.args if isinstance(one, ast.Subscript) and _is_number(one.slice, found.index)]
+        if len(rows) > 1 and code.full_name(call.func).startswith("torch."):
+            return {code.kind(one.value) for one in rows} <= {TENSOR, UNKNOWN}
+    return False
+
+
+def _is_number(node: ast.expr, index: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == index
 
 
 def _pairs(code: Code, found: ElementLoop) -> bool:

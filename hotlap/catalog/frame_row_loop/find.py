@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
-from hotlap.source.code import Code, Repeated, is_constant, keyword, last_name
+from hotlap.source.code import Code, is_constant, keyword, last_name
 from hotlap.source.frames import has_pandas, is_frame, is_grouped, is_series, may_be_frame
 from hotlap.source.heat import Heat
 from hotlap.source.reads import READS
@@ -15,6 +15,7 @@ from hotlap.source.samples import mentions, only_shows, prepares
 from hotlap.source.syncs import shown
 from hotlap.source.terms import MODULE
 
+Turns = ast.For | ast.comprehension
 WORDS = (".iterrows", ".itertuples", ".apply(", ".applymap(", ".map(", ".iloc[", ".loc[", ".at[", ".iat[")
 _SLOW = frozenset(
     "open read_text read_bytes imread load urlopen get post request urlretrieve sleep run system check_output copy "
@@ -252,16 +253,16 @@ def _is_arithmetic(node: ast.expr, name: str) -> bool:
 
 
 def _numbered(code: Code) -> Iterator[Found]:
-    seen: set[Repeated] = set()
+    seen: set[Turns] = set()
     for node in code.nodes(ast.Subscript):
         assert isinstance(node, ast.Subscript)
         if not isinstance(node.value, ast.Attribute | ast.Subscript) or code.heat(node).hot:
             continue
-        loop = next((one for one in code.loops(node) if isinstance(one, ast.For) and _is_row(code, node, one)), None)
-        if loop is None or loop in seen or not prepares(code, node) or only_shows(loop.body):
+        loop = next((one for one in _around(code, node) if _is_row(code, node, one)), None)
+        body = loop.body if isinstance(loop, ast.For) else [code.statement(node)]
+        if loop is None or loop in seen or not prepares(code, node) or only_shows(body):
             continue
         seen.add(loop)
-        assert isinstance(loop, ast.For)
         if _is_few(loop.iter):
             continue
         yield _found(
@@ -269,11 +270,20 @@ def _numbered(code: Code) -> Iterator[Found]:
             node,
             f"`{shown(node)}` looks up a row of a frame in every turn of the loop",
             "work on whole columns, or loop over frame[name].to_numpy()",
-            Confidence.LOW if _waits(loop.body) else Confidence.MEDIUM,
+            Confidence.LOW if _waits(body) else Confidence.MEDIUM,
         )
 
 
-def _is_row(code: Code, node: ast.Subscript, loop: ast.For) -> bool:
+def _around(code: Code, node: ast.Subscript) -> Iterator[Turns]:
+    """The loops it stands in, those of comprehensions first."""
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.stmt):
+            break
+        yield from (one for one in getattr(outer, "generators", ()) if not any(part is node for part in ast.walk(one)))
+    yield from (one for one in code.loops(node) if isinstance(one, ast.For))
+
+
+def _is_row(code: Code, node: ast.Subscript, loop: Turns) -> bool:
     """The loop gives the number or the name of the row."""
     targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
     if isinstance(node.slice, ast.Slice) or not mentions(_first(node.slice), targets) or not _counts_rows(loop.iter):
