@@ -19,7 +19,6 @@ _SPACED = ("interval", "every")
 _MAKERS = ("init", "setup", "set_up", "build", "create", "lazy", "prepare")
 _USUAL = ("rank", "main_process", "is_main", "training", "master", "type", "loader", "save_model", "save_checkpoint")
 _LAST = re.compile(r"(is_|at_)?last_(iter|iteration|step|batch|epoch)")
-_MESSAGES = frozenset("print warn warning error exception info debug critical".split())
 _SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly")
 
 
@@ -200,24 +199,14 @@ def _of_body(node: ast.If) -> int:
         return ERROR
     if isinstance(node.test, ast.UnaryOp) and called(node.test.operand) == "hasattr":
         return FIRST
-    if _remembers(node) or _raises_flag(node):
+    if _remembers(node) or _raises_flag(node) or _begins(node):
         return FIRST
-    if _gives_up(node):
+    if statements.gives_up(node):
         return ERROR
     empty = _tested_for_none(node.test)
     if empty and any(_fills(one, empty) for one in node.body):
         return FIRST
     return NONE
-
-
-def _gives_up(node: ast.If) -> bool:
-    """`if image is None: print("not found"); continue`: a turn that goes wrong is passed over with a message."""
-    messages = node.body[:-1]
-    return isinstance(node.body[-1], ast.Continue) and bool(messages) and all(map(_is_message, messages))
-
-
-def _is_message(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and called(statement.value) in _MESSAGES
 
 
 def _tested_for_none(test: ast.expr) -> str:
@@ -263,6 +252,15 @@ def _remembers(node: ast.If) -> bool:
     asked = [one for one in parts if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.NotIn)]
     tables = {_text(one.comparators[0]) for one in asked} - {""}
     return not negated and bool(tables) and any(_files(one, tables) for one in node.body)
+
+
+def _begins(node: ast.If) -> bool:
+    """`if len(state) == 0: state["step"] = 0`: a mapping that is empty the first time only."""
+    test = node.test
+    asked = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) else None
+    held = asked.args[0] if isinstance(asked, ast.Call) and called(asked) == "len" and asked.args else None
+    empty = _text(held) if held is not None and ast.unparse(test.comparators[0]) == "0" else ""  # type: ignore[attr-defined]
+    return bool(empty) and any(_files(one, (empty,)) for one in node.body)
 
 
 def _files(statement: ast.stmt, tables: Container[str]) -> bool:

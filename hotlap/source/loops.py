@@ -242,8 +242,30 @@ class Loops:
                 number = innermost(call.stack, function)
                 if number < 0 or self.kinds[reference][number] is LoopKind.BATCH:
                     continue
-                if any(target in self.steppers for target in self._called(call, reference.path)):
+                if any(target in self.steppers for target in self._called_here(call, reference.path)):
                     self.kinds[reference][number] = LoopKind.BATCH
+
+    def _called_here(self, call: Call, origin: str) -> Iterator[Reference]:
+        """Without what is handed to a function that calls it in a loop of its own: `run_epoch(loader, self.step)`."""
+        turning = {
+            given
+            for target in self.project.targets(call.callee, origin)
+            if self._called_parameters.get(target, set()) <= self._turned_parameters.get(target, set())
+            for given in self._handed(call, target, origin)
+        }
+        yield from (one for one in self._called(call, origin) if one not in turning)
+
+    @cached_property
+    def _turned_parameters(self) -> dict[Reference, set[int]]:
+        """Those that are called in a loop."""
+        found: dict[Reference, set[int]] = {}
+        for reference in self._called_parameters:
+            for call in self.project.function(reference).calls:
+                callee = call.callee
+                own = isinstance(callee, tuple) and callee[0] == "param" and callee[1] == reference.name
+                if own and any(frame >= 0 for frame in call.stack):
+                    found.setdefault(reference, set()).add(callee[2])  # type: ignore[arg-type]
+        return found
 
     def _mark_evaluating_loops(self) -> None:
         for step in hooks.evaluation_steps(self.project):

@@ -75,10 +75,16 @@ class Project(Answers):
             found = (*self._functions(self.answer(callee, origin)), *self._virtual(callee, origin))
             known = list(dict.fromkeys((*found, *self._listed(callee)))) or self._only_family(callee, origin)
             known = known or self._kin_by_word(callee, origin)
-            if callee[0] == "param" and len(known) > 2:
-                known = []  # what a helper is handed by many callers says little about one of them
+            if callee[0] == "param":  # what a helper is handed by many callers says little about one of them
+                known = [] if len(known) > 2 else [*known, *(heir for one in known for heir in self._remade(one))]
             self._targets[key] = known
         return known
+
+    def _remade(self, method: Reference) -> list[Reference]:
+        """What classes that inherit make of `self.step`, which a helper is handed."""
+        owner, _, name = method.name.rpartition(".")
+        known = self.files[method.path].classes.get(owner)
+        return self.overrides(method.path, known, name) if known is not None else []
 
     def _virtual(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
         """What classes that inherit make of a method of self, or of an argument whose class is only its base."""

@@ -251,3 +251,20 @@ def starts_again(node: ast.If) -> bool:
         and any(ast.unparse(target) == left for target in one.targets)
         for one in node.body
     )
+
+
+_MESSAGES = frozenset("print warn warning error exception info debug critical".split())
+
+
+def gives_up(node: ast.If) -> bool:
+    """`if image is None: print("not found"); continue`: a turn that goes wrong is passed over with a message."""
+    messages = node.body[:-1]
+    return isinstance(node.body[-1], ast.Continue) and bool(messages) and all(map(_is_message, messages))
+
+
+def _is_message(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and last_name(statement.value.func) in _MESSAGES
+    )

@@ -61,13 +61,21 @@ def _tensor(code: Code, call: ast.Call) -> Iterator[Found]:
         f"`{shown(whole)}` makes the same tensor {code.heat(call).frequency.value}",
         "make it once, before the loop" if loop is not None else "make it once, in __init__ or as a buffer",
         Applicability.SAFE if hints else Applicability.DISPLAY_ONLY,
-        confidence=None if loop is not None else Confidence.MEDIUM,
+        confidence=Confidence.LOW if _is_host_number(whole) else None if loop is not None else Confidence.MEDIUM,
         hints=hints,
     )
 
 
+def _is_host_number(whole: ast.Call) -> bool:
+    """`torch.tensor(0.0)`, and nothing more: a number of the host, which costs a microsecond."""
+    made = last_name(whole.func) == "tensor" and len(whole.args) == 1 and isinstance(whole.args[0], ast.Constant)
+    return made and keyword(whole, "device") is None
+
+
 def _is_empty(call: ast.Call, size: ast.expr) -> bool:
-    """`torch.zeros(0, 2)`, `torch.zeros((0, 4))`: nothing is allocated."""
+    """`torch.zeros(0, 2)`, `torch.zeros((0, 4))`, `torch.tensor([])`: nothing is allocated."""
+    if last_name(call.func) == "tensor":
+        return isinstance(size, ast.List | ast.Tuple) and not size.elts
     if last_name(call.func) not in ("zeros", "ones", "empty", "full", "rand", "randn"):
         return False
     first = size.elts[0] if isinstance(size, ast.Tuple | ast.List) and size.elts else size

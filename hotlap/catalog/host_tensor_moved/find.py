@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from hotlap.model.scanned import Applicability, Confidence
+from hotlap.source.acting import is_acting
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, Definition, Project, keyword, last_name, spread
 from hotlap.source.positions import position_of
@@ -53,7 +54,7 @@ def find(code: Code) -> Iterator[Found]:
             (Applicability.UNSAFE if short in RANDOM else Applicability.SAFE)
             if fixable
             else Applicability.DISPLAY_ONLY,
-            confidence=Confidence.LOW if _is_data(code, made, short) else None,
+            confidence=Confidence.LOW if _is_data(code, made, short) or _is_observed(code, made) else None,
             hints={"made": position_of(made, code.lines), "device": text} if fixable else {},
         )
 
@@ -70,6 +71,12 @@ def _is_data(code: Code, made: ast.Call, short: str) -> bool:
         own = isinstance(loop, ast.For) and given.id in code.stored(loop.target)
         return own or (short == "as_tensor" and _is_argument(code, given))
     return isinstance(given, ast.Name | ast.Subscript) and code.kind(given) == NUMPY
+
+
+def _is_observed(code: Code, made: ast.Call) -> bool:
+    """What an environment shows to an agent that must act: it comes from the host, wherever the tensor is made."""
+    given = [one for one in walk(made.args[0]) if isinstance(one, ast.Name)] if made.args else []
+    return any(_is_argument(code, one) for one in given) and is_acting(code, made)
 
 
 def _is_argument(code: Code, name: ast.Name) -> bool:
