@@ -8,8 +8,8 @@ process is started, and a speed-up is planted by dividing the new arm's seconds.
 - calm: recorded while it had none, drawn at random.
 
 An A/A tune is the noise trial, six candidates that change nothing, each alone with more processes per arm while it is
-inconclusive; what was called faster is stacked, and what is left is tried once more against the baseline, the last
-added peeled off until that is faster.
+inconclusive; what was called faster is stacked; where none was, all are tried together; and what is left is tried once
+more against the baseline, the last added peeled off until that is faster.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def alike_tune(draw: Draw) -> dict[str, int]:
     noise = noise_of(draw, NOISE_START)
     alone = sum(tried(draw, noise, 1.0).faster for _ in range(CANDIDATES))
     kept = min(alone, 1) + sum(tried(draw, noise, 1.0).faster for _ in range(alone - 1))
+    kept = kept or int(tried(draw, noise, 1.0).faster)
     final = any(tried(draw, noise, 1.0, FINAL_START).faster for _ in range(kept))
     return {"alone": alone, "kept": kept, "final": int(final)}
 

@@ -11,6 +11,7 @@ from observations import observation
 from tunes import COMMAND, begun, candidate, gains, go_on, one_rule_judge
 
 from hotlap import store
+from hotlap.cli.tuning_line import verdict_line
 from hotlap.errors import (
     BaselineUnusable,
     BudgetTooSmall,
@@ -25,6 +26,7 @@ from hotlap.model.trial import Ended, Reading
 from hotlap.model.tuning import Metric, Tuning
 from hotlap.plan import saved
 from hotlap.plan.choose import read
+from hotlap.report import tune_rows
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
 from hotlap.tuning.length import length
 
@@ -320,11 +322,66 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
     assert names(done.tuning.kept) == ["resident-data"]
 
 
-def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_not_to_each_alone(tmp_path):
+def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_together_not_to_each_alone(tmp_path):
     done = go_on(begun(tmp_path, *FOUND, budget=70.0), ScriptedRunner(GAINS), tmp_path)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode"]
-    assert trial_names(done.tuning)[1:] == ["alone-resident-data", "stacked-2-anomaly-mode", "final-2"]
+    together = "stacked-2-anomaly-mode+fused-optimizer+gc-pauses"
+    assert trial_names(done.tuning)[1:] == ["alone-resident-data", together, "final-4"]
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses"]
+    assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.4 * 1.3, rel=0.02)
+    rows = {row.name: row for row in tune_rows.rows(done.tuning)}
+    assert rows["gc-pauses"].why.startswith("together with fused-optimizer, anomaly-mode: ")
+    assert verdict_line(done.tuning.verdicts[2]).startswith(
+        "hotlap: kept: anomaly-mode + fused-optimizer + gc-pauses, "
+    )
+
+
+def test_what_fails_together_is_tried_by_halves(tmp_path):
+    """One of three harms: the half without it is kept."""
+
+    def losses(choices, seed_shift, steps):
+        good = falling_losses(choices, seed_shift, steps)
+        return tuple(one * 1.5 for one in good) if "gc-pauses" in names(choices) else good
+
+    runner = ScriptedRunner(GAINS, losses=losses)
+    done = go_on(begun(tmp_path, *FOUND, budget=85.0), runner, tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert "stacked-2-anomaly-mode+fused-optimizer" in trial_names(done.tuning)
+    rows = {row.name: row for row in tune_rows.rows(done.tuning)}
+    assert rows["gc-pauses"].state != "kept"
+
+
+def test_what_does_nothing_beside_others_is_no_part_of_the_plan(tmp_path):
+    def outcomes(choices):
+        told = {"gc-pauses": ("no effect", "nothing is collected")}
+        pairs = [(one.name, *told.get(one.name, ("applied", ""))) for one in choices]
+        return tuple(Outcome(name=name, code="", status=status, why=why) for name, status, why in pairs)
+
+    runner = ScriptedRunner(GAINS, outcomes=outcomes)
+    done = go_on(begun(tmp_path, *FOUND, budget=70.0), runner, tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert ("gc-pauses", "no effect: nothing is collected") in done.tuning.not_tried
+
+
+def test_small_gains_that_none_shows_alone_are_proven_together(tmp_path):
+    found = [candidate("resident-data"), candidate("anomaly-mode", most=0.4), candidate("fused-optimizer", most=0.3)]
+    runner = ScriptedRunner(gains(resident_data=1.04, anomaly_mode=1.04, fused_optimizer=1.04), between_processes=0.0)
+    done = go_on(begun(tmp_path, *found, minimum=1.08), runner, tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert done.tuning.speedup.trial == "final-3"
+    assert done.tuning.speedup.speed.ratio == pytest.approx(1.04**3, rel=0.01)
+
+
+def test_only_what_a_plan_has_by_itself_is_tried_together(tmp_path):
+    """Compiling takes minutes: it is tried by itself or not at all."""
+    found = [*FOUND[:3], candidate("compile", "default", most=0.25)]
+    done = go_on(begun(tmp_path, *found, budget=70.0), ScriptedRunner(GAINS), tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert any(entry == "compile" and why.startswith("no budget left") for entry, why in done.tuning.not_tried)
 
 
 def test_where_the_one_that_seemed_best_fails_the_others_are_tried_alone_after_all(tmp_path):

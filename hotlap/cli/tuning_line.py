@@ -86,13 +86,21 @@ def verdict_line(verdict: Verdict) -> str:
     """The speed once: a reason that gives it in full stands alone."""
     if verdict.stage == Stage.NOISE.value:
         return f"hotlap: {WORDS[verdict.stage]}{_speed(verdict)}"
-    name = "" if verdict.entry is None else verdict.entry + ("" if verdict.value is None else f"={verdict.value}")
+    name = _name(verdict)
     stage = "" if verdict.stage == Stage.ALONE.value else WORDS[verdict.stage]
     what = ", ".join(part for part in (name, stage) if part)
     if verdict.decision == Decision.KEEP.value and verdict.gate is not None:
         return f"hotlap: {MARKS[verdict.decision]}: {what}{_speed(verdict)}; {verdict.gate.why}"
     speed = "" if "× as fast" in verdict.why else _speed(verdict)
     return f"hotlap: {MARKS[verdict.decision]}: {what}{speed}; {verdict.why}"
+
+
+def _name(verdict: Verdict) -> str:
+    if verdict.entry is not None:
+        return verdict.entry + ("" if verdict.value is None else f"={verdict.value}")
+    if verdict.stage != Stage.STACKED.value:
+        return ""
+    return verdict.trial.split("-", 2)[-1].replace("+", " + ")  # several together
 
 
 def _speed(verdict: Verdict) -> str:

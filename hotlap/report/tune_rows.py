@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hotlap.model.plan import Choice, Status
 from hotlap.model.trial import Stage, Trial
@@ -32,11 +33,22 @@ def _keys(tuning: Tuning) -> list[Key]:
     """All that was tried, or kept from an earlier session, in order."""
     tried = [(one.entry, one.value) for one in tuning.trials if one.entry is not None]
     judged = [(one.entry, one.value) for one in tuning.verdicts if one.entry is not None]
-    return list(dict.fromkeys([*tried, *judged, *((one.name, one.value) for one in tuning.kept)]))
+    kept = [(one.name, one.value) for one in tuning.kept]
+    together = [key for one in tuning.verdicts if one.decision != Decision.KEEP.value for key in _group(tuning, one)]
+    return list(dict.fromkeys([*tried, *judged, *together, *kept]))
+
+
+def _group(tuning: Tuning, verdict: Verdict) -> list[Key]:
+    """What was tried together in a trial on top of what was kept; nothing where it was one alone."""
+    if verdict.entry is not None or verdict.stage != Stage.STACKED.value:
+        return []
+    trial = next((one for one in tuning.trials if one.name == verdict.trial), None)
+    return [(one.name, one.value) for one in trial.new if one not in trial.base] if trial is not None else []
 
 
 def _row(tuning: Tuning, key: Key) -> Row:
     alone, stacked = _verdict(tuning, key, Stage.ALONE), _verdict(tuning, key, Stage.STACKED)
+    stacked = stacked or _with_others(tuning, key)
     tried = [one for one in tuning.trials if (one.entry, one.value) == key]
     last = stacked or alone
     state = _state(tuning, key, last, tried)
@@ -44,7 +56,7 @@ def _row(tuning: Tuning, key: Key) -> Row:
     return Row(
         name=named(*key),
         code=clean(_code(tuning, key, tried)),
-        risk=tried[-1].risk if tried else "",
+        risk=tried[-1].risk if tried else _risk(tuning, key),
         state=state,
         alone=interval(alone.speed if alone else None),
         stacked=interval(stacked.speed if stacked else None),
@@ -60,6 +72,20 @@ def _verdict(tuning: Tuning, key: Key, stage: Stage) -> Verdict | None:
     """The last one: a trial is judged again when it got more processes."""
     found = [one for one in tuning.verdicts if (one.entry, one.value) == key and one.stage == stage.value]
     return found[-1] if found else None
+
+
+def _with_others(tuning: Tuning, key: Key) -> Verdict | None:
+    """Of the last trial of several together that it was part of, with the others named in its reason."""
+    for verdict in reversed(tuning.verdicts):
+        group = _group(tuning, verdict)
+        if key in group:
+            others = [named(*one) for one in group if one != key]
+            return replace(verdict, why=f"together with {', '.join(others)}: {verdict.why}")
+    return None
+
+
+def _risk(tuning: Tuning, key: Key) -> str:
+    return next((one.risk for one in tuning.candidates if one.entry == key[0]), "")
 
 
 def _code(tuning: Tuning, key: Key, tried: list[Trial]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.catalog import entries
@@ -116,6 +116,11 @@ def empty_trial(
 
 def trial_name(stage: str, candidate: Candidate) -> str:
     return f"{stage}-{candidate.entry}" + ("" if candidate.value is None else f"={candidate.value}")
+
+
+def together_name(stage: str, candidates: Sequence[Candidate]) -> str:
+    """Of several at once: "stacked-2-tf32+compile=default"."""
+    return f"{stage}-" + "+".join(trial_name("", one)[1:] for one in candidates)
 
 
 def _riskiest(choices: Iterable[Choice]) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from hotlap.catalog import in_conflict
 from hotlap.errors import BaselineUnusable, BudgetTooSmall
 from hotlap.judge.rounding import NUDGE
 from hotlap.model.plan import Choice, Status
@@ -25,6 +24,7 @@ from hotlap.tuning.budget import Budget
 from hotlap.tuning.length import FIRST_TRIALS, LEAST_STEPS, Length
 from hotlap.tuning.refusals import refuse_baseline, steps_of
 from hotlap.tuning.shown import is_harmless, ratio_of, speed_of
+from hotlap.tuning.stacking import Stacking
 
 Judge = Callable[[Trial, Trial, Asked, Sequence[Sample]], Verdict]
 PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3}  # before judging for the first time
@@ -54,6 +54,7 @@ class Tuner:
         self._best = 1.0
         self._refused_alone: list[Candidate] = []
         self._not_alone: list[Candidate] = []  # for want of budget tried on top of what is kept only
+        self._not_looked_at: list[tuple[Candidate, str]] = []  # nor that, but perhaps together with others
         self.doing: Doing | None = None
 
     def run(self) -> Tuning:
@@ -65,8 +66,11 @@ class Tuner:
         while groups and not winners:
             promising, groups = self._promising(groups)
             self._prove_alone(promising, winners, doubtful)
-        self._not_alone = [group[0] for group in groups]
-        self._finish(self._stack_doubtful(self._stack(winners), doubtful), winners)
+        self._not_alone += [group[0] for group in groups]
+        stack = Stacking(self.book, self._budget, self._ask, self._keep)
+        stack.winners(winners)
+        self._tell_untried(stack.chances(self._chances(doubtful, bool(winners))), bool(stack.kept))
+        self._finish(stack)
         self.book.change(finished=True)
         return self.book.record
 
@@ -112,7 +116,7 @@ class Tuner:
                 rest = groups[number:]
                 break
             if not self._budget.affords(needed):
-                self.book.not_tried(group[0].entry, self._no_budget(needed))
+                self._not_looked_at.append((group[0], self._no_budget(needed)))
                 continue
             looked = self._look_at_values(group)
             if looked:
@@ -173,72 +177,26 @@ class Tuner:
         why = f"{one.entry}={best.value} was faster in one look at each value"
         self.book.decide(replace(judged, decision=Decision.REJECT.value, why=why))
 
-    def _stack(self, winners: Sequence[tuple[Candidate, Verdict]]) -> tuple[Choice, ...]:
-        """One by one on top of what is kept, the most gainful first; what fails there is peeled off."""
-        kept: tuple[Choice, ...] = ()
-        ratio = 1.0
-        for candidate, alone in winners:
-            choice = choice_of(candidate)
-            if not kept:
-                kept, ratio = (choice,), ratio_of(alone)
-                continue
-            against = next((one.name for one in kept if in_conflict(one.name, choice.name)), None)
-            if against is not None:
-                self.book.not_tried(candidate.entry, f"faster alone, but it excludes {against}, which gains more")
-                continue
-            if not self._budget.affords_pair(Stage.STACKED.value, 4, pairs=2):
-                self.book.not_tried(candidate.entry, "faster alone, but no budget left to try it with the others")
-                continue
-            name = trial_name(f"stacked-{len(kept) + 1}", candidate)
-            verdict = self._ask(name, Stage.STACKED, candidate, kept, (*kept, choice), reserve=4)
-            if verdict.decision == Decision.KEEP.value:
-                kept, ratio = (*kept, choice), ratio * ratio_of(verdict)
-                self._keep(kept, ratio, name)
-        return kept
-
-    def _stack_doubtful(self, kept: tuple[Choice, ...], doubtful: Sequence[Candidate]) -> tuple[Choice, ...]:
-        """What alone showed nothing or was refused, on top of what is kept: the step may now wait for something else.
-
-        In the order of what they can gain at most. Where the step is hardly shorter than before, only the refused.
+    def _chances(self, doubtful: Sequence[Candidate], kept: bool) -> list[Candidate]:
+        """In the order of what they can gain at most. Where the step is hardly shorter than before, what showed nothing
+        alone would show nothing on top of that, but several may together.
         """
-        chances = [*self._refused_alone, *self._not_alone, *(doubtful if self._best >= SHIFTED else ())]
-        for candidate in self.book.record.candidates if kept else ():
-            choice = choice_of(candidate)
-            if candidate not in chances:
-                continue
-            against = next((one.name for one in kept if in_conflict(one.name, choice.name)), None)
-            if against is not None:
-                self.book.not_tried(candidate.entry, f"it excludes {against}, which is kept")
-                continue
-            if not self._budget.affords_pair(Stage.STACKED.value, 4, pairs=2):
-                self.book.not_tried(candidate.entry, f"no budget left to try it on top of what is kept; {MORE}")
-                continue
-            name = trial_name(f"stacked-{len(kept) + 1}", candidate)
-            verdict = self._ask(name, Stage.STACKED, candidate, kept, (*kept, choice), reserve=4)
-            if verdict.decision == Decision.KEEP.value:
-                kept = (*kept, choice)
-                self._keep(kept, self._best * ratio_of(verdict), name)
-        return kept
+        again = doubtful if self._best >= SHIFTED or not kept else ()
+        chances = [*self._refused_alone, *self._not_alone, *again, *(one for one, _ in self._not_looked_at)]
+        return [one for one in self.book.record.candidates if one in chances]
 
-    def _finish(self, kept: tuple[Choice, ...], winners: Sequence[tuple[Candidate, Verdict]]) -> None:
-        """All that is kept against the baseline, on fresh samples: what was picked as the best was lucky, too.
+    def _tell_untried(self, untried: Sequence[Candidate], kept: bool) -> None:
+        known = dict(self._not_looked_at)
+        for one in untried:
+            if one in known or kept:
+                self.book.not_tried(
+                    one.entry, known.get(one, f"no budget left to try it on top of what is kept; {MORE}")
+                )
 
-        The last added is peeled off until that is proven.
-        """
-        proven: Verdict | None = None
-        while kept and proven is None:
-            if len(kept) == 1 and not self._budget.affords_pair(Stage.FINAL.value, 2):
-                proven = next(verdict for one, verdict in winners if choice_of(one) == kept[0])
-                break
-            verdict = self._ask(f"final-{len(kept)}", Stage.FINAL, None, (), kept, reserve=0)
-            if verdict.decision == Decision.KEEP.value:
-                proven = verdict
-            else:
-                kept = kept[:-1]
-        self._keep(kept, ratio_of(proven) if proven is not None else 1.0)
-        self.book.change(speedup=proven)
+    def _finish(self, stack: Stacking) -> None:
+        self.book.change(speedup=stack.finish())
         for one in self._not_alone:
-            if choice_of(one) in kept and self._budget.affords(2):  # what it does by itself, for the report
+            if choice_of(one) in stack.kept and self._budget.affords(2):  # what it does by itself, for the report
                 self._ask(trial_name("alone", one), Stage.ALONE, one, (), (choice_of(one),), reserve=0, most=1)
 
     # One question

@@ -1,0 +1,160 @@
+"""What is kept, layer by layer: proven one by one on top of each other, or several together where time is short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from hotlap.catalog import entries, in_conflict
+from hotlap.model.plan import Choice, Status
+from hotlap.model.trial import Stage
+from hotlap.model.tuning import Candidate
+from hotlap.model.verdict import Decision, Verdict
+from hotlap.plan.candidates import choice_of
+from hotlap.trial.runner import NEW
+from hotlap.tuning.book import Book, together_name, trial_name
+from hotlap.tuning.budget import Budget
+from hotlap.tuning.shown import is_harmless, ratio_of
+
+RESERVE = 4  # processes, to prove at last what is kept
+Choices = tuple[Choice, ...]
+
+
+class Ask(Protocol):
+    def __call__(
+        self, name: str, stage: Stage, candidate: Candidate | None, base: Choices, new: Choices, reserve: int
+    ) -> Verdict: ...
+
+
+class Keep(Protocol):
+    def __call__(self, kept: Choices, ratio: float, by: str | None = None) -> None: ...
+
+
+class Layer(NamedTuple):
+    """What was proven at once, by what, and how many times as fast all is with it."""
+
+    choices: Choices
+    proof: Verdict
+    ratio: float
+
+
+class Stacking:
+    def __init__(self, book: Book, budget: Budget, ask: Ask, keep: Keep) -> None:
+        self._book, self._budget, self._ask, self._keep = book, budget, ask, keep
+        self._layers: list[Layer] = []
+
+    @property
+    def kept(self) -> Choices:
+        return tuple(choice for layer in self._layers for choice in layer.choices)
+
+    def winners(self, winners: Sequence[tuple[Candidate, Verdict]]) -> None:
+        """Those that are faster alone, the most gainful first; what fails on top of the others is peeled off."""
+        for candidate, alone in winners:
+            against = self._against(candidate)
+            if not self._layers:
+                self._layers.append(Layer((choice_of(candidate),), alone, ratio_of(alone)))
+            elif against is not None:
+                why = f"faster alone, but it excludes {against}, which gains more"
+                self._book.not_tried(candidate.entry, why)
+            elif not self._affords(1):
+                self._book.not_tried(candidate.entry, "faster alone, but no budget left to try it with the others")
+            else:
+                self._try([candidate])
+
+    def chances(self, chances: Sequence[Candidate]) -> list[Candidate]:
+        """Those that showed nothing alone, were refused, or were not looked at: the step may now wait for them.
+
+        One by one where something is kept and there is time for all, together where there is not. Those for which no
+        time was left are returned.
+        """
+        left = [one for one in chances if not self._is_excluded(one)]
+        if len(left) > 1 and not (self._layers and self._affords(len(left))):
+            left = self._together(left)
+        untried = []
+        for one in left:
+            if not self._layers or not self._affords(1):
+                untried.append(one)
+            elif not self._is_excluded(one):
+                self._try([one])
+        return untried
+
+    def _together(self, left: Sequence[Candidate]) -> list[Candidate]:
+        """Those still to be tried. What harms or slows together is tried by halves, the half that may gain more first;
+        what shows nothing together shows nothing in parts.
+        """
+        group = self._that_go_together(left)
+        if len(group) < 2 or not self._affords(1):
+            return list(left)
+        rest = [one for one in left if one not in group]
+        verdict = self._try(group)
+        if verdict.decision == Decision.KEEP.value or is_harmless(verdict):
+            return rest
+        half = (len(group) + 1) // 2
+        again = self._together(group[:half])
+        return [*again, *self._together(group[half:]), *rest]
+
+    def _that_go_together(self, left: Sequence[Candidate]) -> list[Candidate]:
+        """Of those a plan has by itself; where two exclude each other, the one that may gain more."""
+        group: list[Candidate] = []
+        for one in left:
+            excluded = any(in_conflict(one.entry, other.entry) for other in group)
+            if entries()[one.entry].automatic and not excluded and self._against(one) is None:
+                group.append(one)
+        return group
+
+    def _try(self, group: Sequence[Candidate]) -> Verdict:
+        """On top of what is kept, or of nothing; kept where that is proven."""
+        kept, added = self.kept, tuple(choice_of(one) for one in group)
+        single = group[0] if len(group) == 1 else None
+        prefix = f"stacked-{len(kept) + 1}"
+        name = trial_name(prefix, single) if single else together_name(prefix, group)
+        verdict = self._ask(name, Stage.STACKED, single, kept, (*kept, *added), RESERVE)
+        if verdict.decision != Decision.KEEP.value:
+            return verdict
+        at_work = added if single else self._at_work(name, added)
+        ratio = (self._layers[-1].ratio if self._layers else 1.0) * ratio_of(verdict)
+        self._layers.append(Layer(at_work, verdict, ratio))
+        self._keep(self.kept, ratio, name)
+        return verdict
+
+    def _at_work(self, name: str, added: Choices) -> Choices:
+        """Without those that did nothing, which is told."""
+        trial = self._book.found(name)
+        outcomes = {one.name: one for one in trial.of(NEW)[-1].outcomes} if trial is not None else {}
+        idle = [one for one in added if one.name in outcomes and outcomes[one.name].status != Status.APPLIED.value]
+        for one in idle:
+            self._book.not_tried(one.name, f"{outcomes[one.name].status}: {outcomes[one.name].why}")
+        return tuple(one for one in added if one not in idle)
+
+    def _is_excluded(self, candidate: Candidate) -> bool:
+        against = self._against(candidate)
+        if against is not None:
+            self._book.not_tried(candidate.entry, f"it excludes {against}, which is kept")
+        return against is not None
+
+    def _against(self, candidate: Candidate) -> str | None:
+        return next((one.name for one in self.kept if in_conflict(one.name, candidate.entry)), None)
+
+    def _affords(self, trials: int) -> bool:
+        return self._budget.affords_pair(Stage.STACKED.value, RESERVE, pairs=2 * trials)
+
+    def finish(self) -> Verdict | None:
+        """All that is kept against the baseline, on fresh samples: what was picked as the best was lucky, too.
+
+        The last layer is peeled off until that is proven.
+        """
+        proven: Verdict | None = None
+        while self._layers and proven is None:
+            first = self._layers[0].proof
+            lone = len(self._layers) == 1 and first.stage == Stage.ALONE.value
+            if lone and not self._budget.affords_pair(Stage.FINAL.value, 2):
+                proven = first
+                break
+            kept = self.kept
+            verdict = self._ask(f"final-{len(kept)}", Stage.FINAL, None, (), kept, 0)
+            if verdict.decision == Decision.KEEP.value:
+                proven = verdict
+            else:
+                self._layers.pop()
+        self._keep(self.kept, ratio_of(proven) if proven is not None else 1.0)
+        return proven
