@@ -125,7 +125,8 @@ class Expressions(Calling):
         result = self.term(node.left)
         for operator, other in zip(node.ops, node.comparators, strict=True):
             term = self.term(other)
-            plain = isinstance(operator, _IDENTITY) or TEXT in (result, term)  # a tensor is never compared with a text
+            # a tensor is never compared with a text or a list
+            plain = isinstance(operator, _IDENTITY) or TEXT in (result, term) or isinstance(other, ast.List)
             result = NUMBER if plain else join(result, term)
         if isinstance(result, str):
             return result if result in TENSORS or result == NUMPY else NUMBER

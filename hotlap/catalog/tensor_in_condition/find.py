@@ -11,7 +11,7 @@ from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.heat import Heat, Side
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
-from hotlap.source.terms import TENSOR
+from hotlap.source.terms import EXTENT, TENSOR
 from hotlap.source.walking import walk
 
 WORDS = (
@@ -59,7 +59,13 @@ def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
     for test, what in _tests(code):
         for part in _parts(test):
             asked = code.kind(part) == TENSOR or _compares(code, part, known)
-            if asked and not _reads(part) and not _counts(part) and not _is_mapping(code, part):
+            if (
+                asked
+                and not _reads(part)
+                and not _counts(part)
+                and not _is_mapping(code, part)
+                and not _fits(code, part)
+            ):
                 yield part, what
     for call in code.calls("bool", "isnan", "isfinite", "isinf", "equal", "allclose", "is_nonzero"):
         name = code.full_name(call.func)
@@ -88,6 +94,15 @@ def _counts(node: ast.expr) -> bool:
     left = node.left if isinstance(node, ast.Compare) else None
     counted = left.left if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) else None
     return isinstance(counted, ast.Subscript) and isinstance(counted.slice, ast.Constant)
+
+
+def _fits(code: Code, node: ast.expr) -> bool:
+    """`features.shape[1] == self.channels[i]`: a size is equal to another number, not to what a tensor holds."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
+        return False
+    sides = [node.left, node.comparators[0]]
+    others = [one for one in sides if code.kind(one) != EXTENT]
+    return len(others) == 1 and not any(isinstance(one, ast.Call) for one in walk(others[0]))
 
 
 def _is_mapping(code: Code, node: ast.expr) -> bool:
