@@ -156,12 +156,23 @@ def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) ->
         return arguments[0] if arguments else keywords["iterable"]
     if name == "functools.partial" and arguments:
         return ("partial", arguments[0], len(arguments) - 1) if len(arguments) > 1 else arguments[0]
+    if name == "dict" and keywords and not arguments and "**" not in keywords:
+        return _written_out(list(keywords.values()))
     if name in torch_names.BUILTINS:
         return builtin(name, arguments)
     known = torch_names.called(name, arguments, keywords)
     if known is not None:
         return known
     return result_of(("name", name), arguments)
+
+
+def _written_out(values: list[Term]) -> Term:
+    """`dict(loss=loss, rate=0.1)`. With a text among others it is a record, of which nobody knows what is what."""
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    mixed = TEXT in values and any(value != TEXT for value in values)
+    return ("dict", UNKNOWN if mixed or depth(result) >= DEEPEST else result)
 
 
 def result_of(callee: Term, arguments: list[Term]) -> Term:

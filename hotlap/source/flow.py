@@ -13,7 +13,7 @@ from hotlap.source.facts import Call, Class, Function, Stack, Summary
 from hotlap.source.features import features
 from hotlap.source.handing import handings
 from hotlap.source.reader import FileState
-from hotlap.source.terms import DEEPEST, DEVICE, HOST_DEVICE, MODULE, TENSOR, UNKNOWN, Term, depth, join
+from hotlap.source.terms import DEEPEST, DEVICE, HOST_DEVICE, MODULE, NUMBER, TENSOR, TEXT, UNKNOWN, Term, depth, join
 
 _TABLE = ("dict", UNKNOWN)
 _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
@@ -86,7 +86,8 @@ class FileReader(FileState):
                 annotated if isinstance(annotated, str) and annotated else ("param", function.name, number)
             )
         if function.owner and function.name.endswith(".forward"):
-            names.update(dict.fromkeys(statements.used_as_tensors(node, function.parameters[1:]), TENSOR))
+            used = statements.used_as_tensors(node, function.parameters[1:])
+            names.update({one: TENSOR for one in used if names[one] not in (NUMBER, TEXT)})  # `mask: bool = True`
         if function.rest:
             names[function.rest] = ("list", ("rest", function.name))
         names.update(statements.hook_arguments(function))
