@@ -309,6 +309,27 @@ def test_a_small_budget_has_shorter_processes_but_none_that_tell_nothing():
     assert small.process_seconds > small.steps * step, "with its start"
 
 
+def test_what_comes_on_top_of_something_fast_is_measured_over_more_steps(tmp_path):
+    runner = ScriptedRunner(GAINS, own_length=lambda spec: 10_000)
+    go_on(begun(tmp_path, *FOUND[:2], steps=None, budget=300.0), runner, tmp_path)
+    steps = {len(spec.choices): spec.steps for spec in runner.ran if spec.arm == "new" and spec.choices}
+    stacked = {spec.steps for spec in runner.ran if names(spec.choices) == ["resident-data", "anomaly-mode"]}
+
+    assert max(stacked) == pytest.approx(2 * steps[1], rel=0.05), "what is kept is twice as fast"
+    assert min(stacked) == steps[1], "against the baseline as many as always"
+
+
+def test_more_steps_are_at_most_those_of_the_run():
+    seen = observation()
+    usual = length(seen, begun_asked(seen, steps=None), 9.0)
+    assert usual.longer(100, 3.0) == 300
+    assert usual.longer(100, 0.5) == 100
+    assert usual.longer(100, 50.0) == 800
+    assert usual.longer(1500, 3.0) == 2000
+    assert replace(usual, own=250).longer(100, 3.0) == 250
+    assert replace(usual, own=90).longer(100, 3.0) == 100
+
+
 def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
     runner = ScriptedRunner(GAINS)
     done = go_on(begun(tmp_path, *FOUND, budget=55.0), runner, tmp_path)

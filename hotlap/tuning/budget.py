@@ -13,6 +13,7 @@ class Budget:
         self._book = book
         self.cost = process_seconds  # of a process of the baseline
         self._kept_cost: float | None = None  # of a process with all that is kept; None: nothing is
+        self._longer = 0.0  # seconds that it trains longer where something is tried on top of it
 
     @property
     def seconds(self) -> float:
@@ -21,10 +22,10 @@ class Budget:
     def learn(self, baseline: Sequence[Sample]) -> None:
         self.cost = sum(one.seconds for one in baseline) / len(baseline)
 
-    def keep(self, kept: Sequence[Sample]) -> None:
+    def keep(self, kept: Sequence[Sample], longer: float) -> None:
         """Processes of what is kept now: the faster it is, the more can be tried on top of it."""
         if kept:
-            self._kept_cost = sum(one.seconds for one in kept) / len(kept)
+            self._kept_cost, self._longer = sum(one.seconds for one in kept) / len(kept), longer
 
     def affords(self, processes: int) -> bool:
         """So many of the baseline."""
@@ -33,5 +34,5 @@ class Budget:
     def affords_pair(self, stage: str, reserve: int, pairs: int = 1) -> bool:
         """Pairs of that stage, and after them so many processes to compare what is kept with the baseline."""
         kept = self.cost if self._kept_cost is None else self._kept_cost
-        own = 2 * pairs * (kept if stage == Stage.STACKED.value else self.cost)
+        own = 2 * pairs * (kept + self._longer if stage == Stage.STACKED.value else self.cost)
         return self._book.spent + own + reserve * (self.cost + kept) / 2 <= self.seconds

@@ -10,6 +10,7 @@ from hotlap.model.tuning import Asked
 
 LEAST_STEPS = 25  # five of them warm-up
 USUAL_LEAST, MOST_STEPS = 64, 2000
+MOST_TIMES = 8  # as many steps for what is that much faster
 WARMUP = 20  # steps allowed for it
 SHARE = 1 / 60  # of the budget for the steps of one process
 SHORTEST, LONGEST = 2.0, 20.0  # seconds of them
@@ -27,6 +28,12 @@ class Length:
     step_seconds: float  # of the baseline
     process_seconds: float  # expected of a process of the baseline
     limit: float  # seconds after which a process is ended
+    own: int | None = None  # steps of the whole run, where known
+
+    def longer(self, steps: int, ratio: float) -> int:
+        """Steps for about the same seconds, where each takes so many times less; at most as many as the run has."""
+        more = max(steps, min(MOST_STEPS, int(steps * min(MOST_TIMES, ratio))))
+        return more if self.own is None else max(steps, min(more, self.own))
 
 
 def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
@@ -47,7 +54,7 @@ def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
             f"of them at the least; give it more time: --budget {_minutes(2 * needed)}"
         )
     limit = max(SHORTEST_LIMIT, PATIENCE * seconds)
-    return Length(steps=steps, step_seconds=step, process_seconds=seconds, limit=limit)
+    return Length(steps=steps, step_seconds=step, process_seconds=seconds, limit=limit, own=own)
 
 
 def own_length(seen: Observation) -> int | None:

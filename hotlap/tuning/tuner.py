@@ -289,18 +289,24 @@ class Tuner:
 
     def _spec(self, trial: Trial, arm: str, pair: int) -> Spec:
         first = not self._played and self.book.record.asked.metric is not None and self.book.record.asked.steps is None
-        self._tell(trial, arm, pair, 0)
+        steps = self._steps_on_top if trial.stage == Stage.STACKED.value else self._steps
+        self._tell(trial, arm, pair, 0, steps)
         return Spec(
             number=len(self._played),
             arm=arm,
             choices=trial.base if arm == BASE else trial.new,
             seed_shift=pair,
-            steps=self._steps,
+            steps=steps,
             least=LEAST_STEPS,
             seconds=self._seconds(trial, first),
             nudge=NUDGE if trial.stage == Stage.NOISE.value and arm == NEW else 0.0,
             readings=1 if first else 0,
         )
+
+    @property
+    def _steps_on_top(self) -> int:
+        """What is kept takes less time for its steps: as much of it is measured by more of them."""
+        return self._length.longer(self._steps, self._best) if self.book.record.asked.steps is None else self._steps
 
     def _seconds(self, trial: Trial, first: bool) -> float:
         """For one process; what compiles for long must leave time for the others."""
@@ -331,12 +337,13 @@ class Tuner:
     def _keep(self, kept: tuple[Choice, ...], ratio: float, by: str | None = None) -> None:
         """`by` is the trial that proved it."""
         trial = self.book.found(by) if by is not None else None
-        if trial is not None:
-            self._budget.keep(trial.of(NEW))
         self._best = ratio
+        if trial is not None:
+            more = self._steps_on_top - self._steps if trial.stage != Stage.STACKED.value else 0
+            self._budget.keep(trial.of(NEW), more * self._length.step_seconds / ratio)
         self.book.keep(kept)
 
-    def _tell(self, trial: Trial, arm: str, pair: int, step: int) -> None:
+    def _tell(self, trial: Trial, arm: str, pair: int, step: int, steps: int) -> None:
         budget, cost = self._budget.seconds, self._budget.cost
         self.doing = Doing(
             trial=trial.name,
@@ -344,7 +351,7 @@ class Tuner:
             arm=arm,
             pair=pair + 1,
             step=step,
-            steps=self._steps,
+            steps=steps,
             best=self._best,
             spent=self.book.spent,
             left=max(cost, min(budget - self.book.spent, self._to_come * cost)),
