@@ -1,8 +1,8 @@
 """Makes benchmarks/README.md from the results committed beside it. `python benchmarks/render.py [--check]`
 
 Reads results/<machine>/<date>-bench*.json, -peer-settings*.json, -overhead.json, -entries*.json, -engine-*.json,
--prover*.json and tunes/*.json, draws the plots beside them where missing, and writes the page. With --check nothing is
-written; the exit code is 1 when the page is not what the results give.
+-recurrent-*.json, -prover*.json and tunes/*.json, draws the plots beside them where missing, and writes the page. With
+--check nothing is written; the exit code is 1 when the page is not what the results give.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import render_engine
 import render_entries
 import render_peers
+import render_recurrent
 import render_tunes
 from render_prover import section
 
@@ -57,6 +58,7 @@ def page(folder: Path) -> str:
         parts += [OVERHEAD, _overheads(overheads, folder)]
     parts += render_entries.section(folder)
     parts += render_engine.section(folder)
+    parts += render_recurrent.section(folder)
     parts += render_tunes.section(folder)
     parts += section(folder)
     return "\n".join(parts)
@@ -116,6 +118,7 @@ def main() -> int:
             print("benchmarks/README.md is out of date; type: python benchmarks/render.py", file=sys.stderr)
         return 0 if same else 1
     draw_missing(HERE)
+    render_recurrent.draw_missing(HERE)
     readme.write_text(page(HERE), encoding="utf-8")
     return 0
 

@@ -67,3 +67,34 @@ def test_results_that_differ_are_shown(engine_arms, tmp_path):
     assert "| 8 s | 500 ms | 16 [16, 16] | 10 | **differ** |" in page
     assert "Files judged" not in page
     assert render_engine.section(tmp_path / "nothing") == []
+
+
+def timed(kind, batch, cudnn, ours):
+    point = {"kind": kind, "batch": batch, "steps": 400, "hidden": 64, "layers": 1, "features": 3}
+    return {
+        "point": point, "name": f"{kind} B{batch} T400 H64 L1 I3", "variant": "cuda:tile", "speedup": cudnn / ours,
+        "ms": {"cudnn": [cudnn], "ours": [ours]}, "tried_ms": {}, "bytes": {"cudnn": 100, "ours": 40},
+        "error": {"cudnn": 2e-4, "ours": 1e-4}
+    }  # fmt: skip
+
+
+def test_recurrent_layers_against_cudnn_are_drawn_with_what_is_worst(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import recurrent
+    import render_recurrent
+
+    points = [timed("lstm", 200, 4.0, 2.0), timed("gru", 200, 8.0, 1.0), timed("lstm", 8192, 9.0, 10.0)]
+    about = {"gpu": "a GPU", "date": "2026-11-16T03:01:38.27", "command": "benchmarks/recurrent.py"}
+    about |= {"machine": "x86_64", "python": "3.12", "torch": "2.11", "cudnn": 91900}
+    (tmp_path / "results" / "a").mkdir(parents=True)
+    path = tmp_path / "results" / "a" / "2026-11-16-recurrent-grid.json"
+    path.write_text(json.dumps({"about": about, "points": points, "summary": recurrent.summary(points)}))
+    assert render_recurrent.section(tmp_path / "nothing") == []
+    text = "\n".join(render_recurrent.section(tmp_path))
+    assert "### 3 shapes on a GPU" in text
+    assert "| kind | lstm: 1.34, gru: 8.00 |" in text
+    assert "Least: 0.90 (lstm B8192 T400 H64 L1 I3)" in text
+    assert "slower than cuDNN by more than 3 %: 1." in text
+    assert "| layers | 1: 2.43 |" in text
+    render_recurrent.draw_missing(tmp_path)
+    assert "times as fast as cuDNN" in path.with_suffix(".svg").read_text()
