@@ -396,6 +396,22 @@ def test_small_gains_that_none_shows_alone_are_proven_together(tmp_path):
     assert done.tuning.speedup.speed.ratio == pytest.approx(1.04**3, rel=0.01)
 
 
+SMALL = [candidate(name, most=0.1) for name in ("resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses")]
+
+
+@pytest.mark.parametrize(("budget", "looks"), [(52.0, 0), (58.0, 1)])
+def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
+    """Each gains four in a hundred, which takes more processes to show than there is time for."""
+    each = dict.fromkeys(("resident_data", "anomaly_mode", "fused_optimizer", "gc_pauses"), 1.04)
+    runner = ScriptedRunner(gains(**each), between_processes=0.0)
+    done = go_on(begun(tmp_path, *SMALL, minimum=1.08, budget=budget), runner, tmp_path)
+
+    assert len([name for name in trial_names(done.tuning) if name.startswith("alone")]) == looks
+    assert len(done.tuning.kept) == 4
+    assert done.tuning.speedup.trial == "final-4"
+    assert done.tuning.seconds <= budget
+
+
 def test_only_what_a_plan_has_by_itself_is_tried_together(tmp_path):
     """Compiling takes minutes: it is tried by itself or not at all."""
     found = [*FOUND[:3], candidate("compile", "default", most=0.25)]

@@ -32,6 +32,7 @@ MOST_PAIRS = 8
 RETRIES = 2  # of a baseline that worked before
 METRIC_SHARE = 0.25  # of the budget, to wait for the metric for the first time
 PROCESS_SHARE, SLOWER = 0.25, 3  # a process may take so much of the budget, or so many times what the baseline takes
+TOGETHER = 8  # processes, to try several at once and to prove at last what is kept
 SHIFTED = 1.25  # times as fast, from which on something else may be what the step waits for
 MORE = "give a larger --budget"
 STALE = 0.25  # seconds that a step count beside a printed line may be old
@@ -83,6 +84,8 @@ class Tuner:
             name, choice = trial_name("alone", one), choice_of(one)
             only = len(promising) == 1 and one.value is None  # not picked as the fastest, so it needs no second proof
             reserve = 8 if winners else 0 if only else 4
+            if len(self._not_looked_at) > 1:
+                reserve = max(reserve, TOGETHER)
             most = self._most_alone(len(promising) - number)
             verdict = self._ask(name, Stage.ALONE, one, (), (choice,), reserve, most)
             if verdict.decision == Decision.KEEP.value:
@@ -111,13 +114,14 @@ class Tuner:
         speeds: list[tuple[float, Candidate]] = []
         rest: list[list[Candidate]] = []
         for number, group in enumerate(groups):
-            needed = 8 if speeds else 4
             if self._is_short_of(len(groups) - number, speeds):
                 rest = groups[number:]
                 break
+            needed = self._needed(len(groups) - number, bool(speeds))
             if not self._budget.affords(needed):
-                self._not_looked_at.append((group[0], self._no_budget(needed)))
-                continue
+                why = self._no_budget(needed)
+                self._not_looked_at += [(left[0], why) for left in groups[number:]]
+                break
             looked = self._look_at_values(group)
             if looked:
                 speed, best = max(looked, key=lambda pair: pair[0])
@@ -126,6 +130,14 @@ class Tuner:
                     if one is not best:
                         self._slower(one, best)
         return [one for _, one in sorted(speeds, key=lambda pair: -pair[0])], rest
+
+    def _needed(self, groups: int, looked: bool) -> int:
+        """Processes to look at the first of so many and to prove the best; where several are left, to try them together
+        instead, if there is time for that at all.
+        """
+        if groups > 1 and self._budget.affords(TOGETHER):
+            return 2 + TOGETHER
+        return 8 if looked else 4
 
     def _most_alone(self, left: int) -> int:
         """Pairs. Once the step is much shorter, what one does on top of that decides, and is what time is kept for."""
