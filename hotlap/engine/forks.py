@@ -74,6 +74,13 @@ class Forks:
         self.single = {one for one, uses in mode.uses.items() if uses == paths.get(one) == 1 and one in self.trained}
         self.final = len(losses) == 1 and losses["loss"] is mode.loss and not mode.is_read
 
+    @contextlib.contextmanager
+    def beside(self, *read: Tensor) -> Iterator[None]:
+        """What is done within reads these."""
+        self.held += read
+        with self.lanes.beside():
+            yield
+
     def join(self) -> None:
         self.lanes.join()
         self.held.clear()
@@ -157,9 +164,8 @@ class _Linear(torch.autograd.Function):
         inputs, values = ctx.saved_tensors
         (weight, bias), forks = ctx.parameters, ctx.forks
         rows, given = upstream.reshape(-1, upstream.shape[-1]), inputs.reshape(-1, inputs.shape[-1])
-        forks.held += [rows, given]
         leads_on = ctx.needs_input_grad[0]
-        with forks.lanes.beside():
+        with forks.beside(rows, given):
             if leads_on:
                 _add(weight, rows.t().mm(given))
             if bias is not None:
@@ -178,8 +184,7 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, targets: Tensor, function: Any, forks: Forks) -> Tensor:
-        forks.held += [outputs, targets]
-        with forks.lanes.beside():
+        with forks.beside(outputs, targets):
             value: Tensor = function(outputs, targets)
         ctx.unit, ctx.derivative = forks.unit, DERIVATIVES[function](outputs, targets, forks.unit)
         return value

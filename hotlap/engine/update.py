@@ -166,10 +166,14 @@ class Update:
     def __call__(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> None:
         losses = self.gradients(items, sizes, loss_of)
         self.learning.apply(self.tally.step)
+        forks = loss_of if isinstance(loss_of, Forks) else None
+        with contextlib.nullcontext() if forks is None else forks.beside(losses):
+            self.tally.record(losses)
         self._step()
         if self.average is not None:
             self.average.update()
-        self.tally.record(losses)
+        if forks is not None:
+            forks.join()
 
     def gradients(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> Tensor:
         """Forward and backward of a window; its losses."""
