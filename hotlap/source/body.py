@@ -8,7 +8,7 @@ from typing import Any
 
 from hotlap.source import guards, leaving, statements
 from hotlap.source.annotations import annotated
-from hotlap.source.calls import handed_by, last_name
+from hotlap.source.calls import handed_by, last_name, times
 from hotlap.source.expressions import Expressions
 from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Loop
 from hotlap.source.reader import FileState
@@ -133,6 +133,7 @@ class Body(Expressions):
             self.rare_names.add(name)
         elif isinstance(value, ast.BinOp) and statements.counts_on(value, self.counters):
             self.counters.add(name)
+            self.starts[name] = times(value, self.loop_names)
 
     def _annotated_assign(self, node: ast.AnnAssign) -> None:
         term = self.annotation(node.annotation)
@@ -160,7 +161,7 @@ class Body(Expressions):
         number = self.enter_loop(node.iter, over)
         self.assign(node.target, element(over), number)
         self._note_counter(node, self.function.loops[number])
-        self.function.loops[number].strided = statements.strided(node.iter)
+        self.function.loops[number].strided |= statements.strided(node.iter)
         self.function.loops[number].weights = any(
             isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in walk(node.iter)
         )

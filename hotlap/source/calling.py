@@ -10,6 +10,7 @@ from hotlap.source.calls import (
     beginning,
     container_method,
     given_flags,
+    holds_module,
     is_library,
     is_on_device,
     mark_module,
@@ -39,6 +40,11 @@ _NEXT = ("name", "next")
 _GETATTR = ("name", "getattr")
 _DEVICE = ("name", "torch.device")
 _TYPES = ("dtype", "memory_format", "copy")
+
+
+def _goes_along(given: list[Term]) -> bool:
+    """A model and a tensor of the device: `run_forward(model=model, batch=batch)`."""
+    return len(given) > 1 and any(map(holds_module, given)) and any(map(is_on_device, given))
 
 
 class Calling:
@@ -117,7 +123,7 @@ class Calling:
             self.function.calls.append(Call(asked, node.lineno, self.stack, no_grad=self.no_grad))
         if self.loop_names:
             mark_use(node, self.loop_names, self.function.loops)
-            self._mark_feeding(callee, arguments)
+            self._mark_feeding(callee, arguments, keywords)
         if callee == MODULE and runs_module(node.func):
             self.function.models |= not self.no_grad
             self.function.places = True
@@ -175,9 +181,10 @@ class Calling:
         else:
             loop.trains = True
 
-    def _mark_feeding(self, callee: Term, arguments: list[Term]) -> None:
-        """Something on the device goes into what may be a model."""
-        if may_be_model(callee) and any(map(is_on_device, arguments)):
+    def _mark_feeding(self, callee: Term, arguments: list[Term], keywords: dict[str, Term]) -> None:
+        """Something on the device goes into what may be a model, or with one into what may run it."""
+        fed = may_be_model(callee) and any(map(is_on_device, arguments))
+        if fed or (not is_library(callee) and _goes_along([*arguments, *keywords.values()])):
             for frame in self.stack:
                 if frame >= 0:
                     self.function.loops[frame].feeds = True

@@ -223,6 +223,11 @@ def is_on_device(term: Term) -> bool:
     return term == TENSOR or (isinstance(term, tuple) and term[0] == "moved")
 
 
+def holds_module(term: Term) -> bool:
+    """A module, as far as one function tells: `model` after `model.eval()`."""
+    return term == MODULE or (isinstance(term, tuple) and term[0] == "join" and MODULE in term[1:])
+
+
 def all_on_host(arguments: list[Term]) -> bool:
     """Nothing from the device goes into a call, and some tensor does: what comes out is on the host."""
     plain = (HOST, BATCH, NUMPY, NUMBER, EXTENT, TEXT)
@@ -294,6 +299,18 @@ def handed_by(node: ast.expr, given: Mapping[str, int]) -> int:
         names = [one.id for one in node.args if isinstance(one, ast.Name)]
         return next((given[name] for name in names if name in given), -1)
     return number
+
+
+def times(node: ast.expr, given: Mapping[str, int]) -> int:
+    """The loop whose number is multiplied: `i * size`, `(i + 1) * size`, `offset + i * size`; else -1."""
+    if not isinstance(node, ast.BinOp):
+        return -1
+    if isinstance(node.op, ast.Add):
+        return max(times(node.left, given), times(node.right, given))
+    if not isinstance(node.op, ast.Mult):
+        return -1
+    sides = [one.left if isinstance(one, ast.BinOp) else one for one in (node.left, node.right)]  # (i - 1) * size
+    return max(given_by(one, given) for one in sides)
 
 
 def mark_module(names: dict[str, Term], name: str, known: Term) -> None:

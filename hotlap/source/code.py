@@ -211,6 +211,15 @@ class Code:
                 return kind >= LoopKind.BATCH_LIKELY
         return self.kind(over) in LOADERS
 
+    def takes_pieces(self, loop: Repeated) -> bool:
+        """Goes over pieces of one sequence: `range(0, n, size)`, `rows[i * size : (i + 1) * size]` in its turns, or
+        entries of a list that each turn moves to a device."""
+        function = self._within.get(loop)
+        first = loop.test if isinstance(loop, ast.While) else loop.iter
+        return function is not None and any(
+            one.line == first.lineno and (one.strided or one.moves) for one in function.loops
+        )
+
     def loop_kind(self, loop: Repeated) -> LoopKind:
         function = self._within.get(loop)
         kinds = self.hotness.kinds.get(Reference(self.path, function.name)) if function else None

@@ -161,6 +161,11 @@ def _has_size(iterable: ast.expr, node: ast.expr) -> bool:
 def _starts_with(node: ast.expr, index: str) -> bool:
     """`[i]`, or `[i, j]`: not `[:, i]`, which is a column or a step of time."""
     first = node.elts[0] if isinstance(node, ast.Tuple) and node.elts else node
+    if isinstance(first, ast.Slice) and isinstance(
+        node, ast.Tuple
+    ):  # [: lengths[i], i], of sequences beside each other
+        ends = [one for one in (first.lower, first.upper) if one is not None]
+        first = node.elts[1] if any(mentions(one, {index}) for one in ends) else first
     return isinstance(first, ast.Name) and first.id == index
 
 
@@ -180,7 +185,8 @@ def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
         if isinstance(made, ast.Subscript):  # `n = inputs.shape[0]`
             return isinstance(made.value, ast.Attribute) and made.value.attr == "shape"
         return isinstance(made, ast.Call) and last_name(made.func) == "size" and bool(made.args)
-    return isinstance(node, ast.Name)
+    kept = isinstance(node, ast.Attribute | ast.Subscript) and "batch" in ast.unparse(node).rpartition(".")[2].lower()
+    return isinstance(node, ast.Name) or kept
 
 
 def _is_array(code: Code, node: ast.expr) -> bool:

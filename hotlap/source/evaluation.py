@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Frequency
-from hotlap.source.calls import BACKWARDS, may_be_model
+from hotlap.source.calls import BACKWARDS, is_library, may_be_model
 from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
@@ -110,11 +110,21 @@ def _is_model_call(code: Code, call: ast.Call) -> bool:
 def _may_run_model(code: Code, call: ast.Call) -> bool:
     """Something handed in, or kept by the object, that is called with a tensor, and is no function of the project."""
     asked = code.asked(call.func)
+    if _hands_model(code, call, asked):
+        return True
     if isinstance(call.func, ast.Attribute) and code.kind(call.func.value) == MODULE:
         return any(code.kind(one) in TENSORS for one in call.args)  # model.get_codes(batch)
     if not may_be_model(asked) or code.kind(call.func) != UNKNOWN or isinstance(code.term(call.func), tuple):
         return False
     return any(code.kind(one) in TENSORS for one in call.args) and not code.project.targets(asked, code.path)
+
+
+def _hands_model(code: Code, call: ast.Call, asked: Term) -> bool:
+    """`run_forward(model=model, batch=batch)`, of something that is not in sight: it gets the model and a tensor."""
+    given = [*call.args, *(word.value for word in call.keywords)]
+    if len(given) < 2 or is_library(asked) or not any(code.kind(one) in TENSORS for one in given):
+        return False
+    return any(code.kind(one) == MODULE for one in given) and not code.project.targets(asked, code.path)
 
 
 def _helper_calls(code: Code, block: Block) -> bool:
@@ -169,12 +179,12 @@ def _is_harmless(code: Code, value: ast.expr) -> bool:
         return all(_is_harmless(code, part) for part in value.elts)
     if isinstance(value, ast.Dict):
         return all(_is_harmless(code, part) for part in value.values)
-    return _is_plain(code.term(value))
+    return is_plain(code.term(value))
 
 
-def _is_plain(term: Term) -> bool:
+def is_plain(term: Term) -> bool:
     if isinstance(term, str):
         return term in (NUMBER, TEXT, "extent", "array", "frame")
     if term[0] in ("tuple", "list", "dict"):
-        return all(_is_plain(part) for part in term[1:])
+        return all(is_plain(part) for part in term[1:])
     return False

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from hotlap.source import guards, torch_names
 from hotlap.source.calling import Calling
-from hotlap.source.calls import given_by, is_on_device, put
+from hotlap.source.calls import given_by, is_on_device, put, times
 from hotlap.source.facts import Call, Function, Loop, Stack
 from hotlap.source.reader import Reader
 from hotlap.source.terms import (
@@ -43,6 +43,7 @@ class Expressions(Calling):
         self.rare_names: set[str] = set()
         self.few: set[str] = set()  # names of small numbers
         self.ranges: dict[str, ast.expr] = {}  # what names were set to last: a bar over a range
+        self.starts: dict[str, int] = {}  # names set to a multiple of what a loop counts, and the loop
         self.set_in: dict[str, int] = {}  # names, and the loop they were set in last
 
     # Names and constants
@@ -159,7 +160,15 @@ class Expressions(Calling):
         for part in (node.lower, node.upper, node.step):
             if part is not None:
                 self.term(part)
+        if node.lower is not None and node.upper is not None and self.loop_names:
+            self._note_piece(node.lower)
         return NUMBER
+
+    def _note_piece(self, start: ast.expr) -> None:
+        """`rows[i * size : (i + 1) * size]`, or from a name that was set to `i * size`: the loop goes over pieces."""
+        number = self.starts.get(start.id, -1) if isinstance(start, ast.Name) else times(start, self.loop_names)
+        if number >= 0:
+            self.function.loops[number].strided = True
 
     def _sequence(self, node: ast.List | ast.Set | ast.Tuple) -> Term:
         parts = [self.term(part) for part in node.elts]

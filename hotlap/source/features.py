@@ -14,6 +14,7 @@ COMMAND_LINE, LAUNCHED, WORKERS, OTHER_START = "command_line", "launched", "work
 NETWORK, CONVOLUTION_1D, STEPS, SCRIPT = "network", "conv1d", "steps", "script"
 DEVICES = "devices"  # anything that may put a model or a batch elsewhere than on the host
 NO_WORKERS, SOME_WORKERS = "workers_zero", "workers_some"  # what numbers of workers are set to, or default to
+MOVES = "moves"  # puts something on a device, or has a framework that does
 SPLITS = "splits"  # asks which worker it is in
 LEFT_WORKERS = "workers_left"  # 0 as an argument: given, or unless given
 
@@ -50,6 +51,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     GRAPH_NETWORK: ("torch_geometric", "import dgl"),
     COMMAND_LINE: ("HfArgumentParser", "TrlParser", "LightningCLI("),
     LAUNCHED: ("Accelerator(",),
+    MOVES: (".cuda(", ".to(", "'cuda", '"cuda', "Trainer(", "Fabric("),
     SPLITS: ("get_worker_info",),
     OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
 }  # fmt: skip

@@ -18,8 +18,10 @@ _ENDINGS = frozenset("done dones terminated truncated terminal".split())  # of a
 _SPACED = ("interval", "every")
 _MAKERS = ("init", "setup", "set_up", "build", "create", "lazy", "prepare")
 _USUAL = ("rank", "main_process", "is_main", "training", "master", "type", "loader", "save_model", "save_checkpoint")
+_ASKED_OF_RUNS = frozenset("isinstance len hasattr is_available is_main_process get_rank is_tensor isdir".split())
 _LAST = re.compile(r"(is_|at_)?last_(iter|iteration|step|batch|epoch)")
-_SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly")
+_WINDOWS = frozenset(("imshow", "waitKey", "namedWindow", "show"))
+_SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly", "visuali")
 
 
 def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
@@ -73,16 +75,7 @@ def _is_choice(node: ast.expr) -> bool:
 def _is_usual(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name in (
-            "isinstance",
-            "len",
-            "hasattr",
-            "is_available",
-            "is_main_process",
-            "get_rank",
-            "is_tensor",
-            "isdir",
-        )
+        return name in _ASKED_OF_RUNS
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return any(word in name.lower() for word in _USUAL)
 
@@ -193,7 +186,11 @@ def _of_name(test: ast.expr, rare_names: Container[str]) -> tuple[int, int]:
 def _of_body(node: ast.If) -> int:
     """A branch that ends in an exception, and one that fills what was still empty."""
     last = node.body[-1]
-    if isinstance(last, ast.Raise):
+    if any(_shows(one) for one in node.body):
+        return FLAG
+    while isinstance(last, ast.If):
+        last = last.body[-1]
+    if isinstance(last, ast.Raise) and last is node.body[-1]:
         return ERROR
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _ends_program(last.value):
         return ERROR
@@ -207,6 +204,12 @@ def _of_body(node: ast.If) -> int:
     if empty and any(_fills(one, empty) for one in node.body):
         return FIRST
     return NONE
+
+
+def _shows(statement: ast.stmt) -> bool:
+    """Opens a window: somebody looks at each of them."""
+    call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    return isinstance(call, ast.Call) and called(call) in _WINDOWS
 
 
 def _tested_for_none(test: ast.expr) -> str:

@@ -104,7 +104,7 @@ def to_model(code: Code, call: ast.Call, name: ast.Name, kind: str) -> bool:
     function = code.function(name)
     if function is None or name.id not in arguments(function) or kind not in (UNKNOWN, TENSOR):
         return False
-    if _is_set_before(function, name):
+    if _is_set_before(code, function, name):
         return False
     kinds = by_callers(code, name)
     if BATCH in kinds:
@@ -115,12 +115,20 @@ def to_model(code: Code, call: ast.Call, name: ast.Name, kind: str) -> bool:
     return is_chosen(code, device) and code.trains() and not is_placed_before(code, name)
 
 
-def _is_set_before(function: Definition, name: ast.Name) -> bool:
-    """Set to something else on the way."""
+def _is_set_before(code: Code, function: Definition, name: ast.Name) -> bool:
+    """Set to something else on the way; not in the branch that is taken instead."""
+    choices = [one for one in code.ancestors(name) if isinstance(one, ast.If)]
+    instead = [
+        statement
+        for choice in choices
+        if any(part.lineno <= name.lineno <= (part.end_lineno or 0) for part in choice.orelse)
+        for statement in choice.body
+    ]
     return any(
         isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Store) and one.lineno < name.lineno
+        and not any(part.lineno <= one.lineno <= (part.end_lineno or 0) for part in instead)
         for one in ast.walk(function)
-    )
+    )  # fmt: skip
 
 
 def is_placed_before(code: Code, name: ast.Name) -> bool:

@@ -25,6 +25,12 @@ class Heat(NamedTuple):
     rarely: bool = False  # once an epoch at most, and not in every epoch
     alone: bool = False  # in an evaluation that a program makes once, or in a loop around such that trains nothing
 
+    whole: bool = False  # in a training whose epoch is one step, and behind no switch
+
+    def as_step(self) -> Heat:
+        """For what costs as much in a step that is a whole epoch: each of them is one of many."""
+        return self._replace(confidence=Confidence.MEDIUM) if self.whole else self
+
     @property
     def hot(self) -> bool:
         return self.frequency.rank >= Frequency.BATCH.rank

@@ -82,7 +82,8 @@ def _of_class(project: Project, path: str, owner: Class) -> Iterator[tuple[Refer
     names = project.base_names(path, owner)
     functions = project.files[path].functions
     for method in owner.methods:
-        found = _hook(project, path, owner, method, names)
+        other = _is_of_another_kind(functions[f"{owner.name}.{method}"], method)
+        found = None if other else _hook(project, path, owner, method, names)
         if found is not None:
             frequency, side, text = found
             reference = Reference(path, f"{owner.name}.{method}")
@@ -115,6 +116,14 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
     if (method == "forward" or _is_forward(project, path, owner, method)) and project.is_module(path, owner):
         return Frequency.BATCH, 0, f"{short}.{method} is called every batch"
     return None
+
+
+def _is_of_another_kind(function: Function, method: str) -> bool:
+    """A step of an evaluation that gets no batch is one that a training makes now and then; a forward pass that steps
+    an optimizer in a loop is a whole training."""
+    if method in _EVALUATE_STEP and method.endswith("_step"):
+        return len(function.parameters) == 1 and not function.rest
+    return method == "forward" and any(loop.trains and loop.updates for loop in function.loops)
 
 
 def _is_forward(project: Project, path: str, owner: Class, method: str) -> bool:

@@ -30,11 +30,13 @@ from hotlap.source.facts import (
 from hotlap.source.heat import Heat, Side
 from hotlap.source.kinds import by_kind
 from hotlap.source.loops import LoopKind, Loops
+from hotlap.source.modes import under_no_grad
 from hotlap.source.modules import argument
 from hotlap.source.once import is_made_once, is_tested
 from hotlap.source.project import Project
 from hotlap.source.statements import is_static
 from hotlap.source.steps import grow, is_trial
+from hotlap.source.terms import NUMBER
 
 _LONGEST = 12  # calls in a chain
 _BETWEEN = (Frequency.EPOCH, Frequency.RARE)  # how often a training evaluates
@@ -151,9 +153,7 @@ class Hotness(Loops):
     @cached_property
     def _hot_files(self) -> set[str]:
         hot = {reference.path for reference, heat in self.functions.items() if heat.hot}
-        return hot | {
-            one.path for one, kinds in self.kinds.items() if any(kind >= LoopKind.BATCH_LIKELY for kind in kinds)
-        }
+        return hot | {one.path for one in self.kinds if one.path not in hot and self.goes_over_batches(one)}
 
     def is_hot(self, path: str) -> bool:
         """Some of the file runs every batch."""
@@ -273,11 +273,32 @@ class Hotness(Loops):
         if key not in self._evaluating:
             loop = self.project.function(reference).loops[number]
             plain = self.kinds[reference][number] is LoopKind.PLAIN and not (loop.comprehension or loop.weights)
-            quiet = plain and loop.no_grad and self._calls_module(reference, loop, deep=1)
-            steps = plain and loop.unpacks and self._evaluates_in_turns(reference, loop)
-            counted = plain and loop.no_grad and loop.batches and loop.parent < 0
-            self._evaluating[key] = (frequency is Frequency.EPOCH and (quiet or counted)) or steps
+            if not plain:
+                self._evaluating[key] = False
+                return False
+            called = bool(self.callers.get(reference))  # a hook of a framework is more than its model
+            quiet = loop.no_grad or (called and under_no_grad(self.project, self.callers, reference))
+            runs = self._calls_module(reference, loop, deep=1)
+            steps = loop.unpacks and (
+                (runs and self._looks(reference, loop)) or self._evaluates_in_turns(reference, loop)
+            )
+            counted = loop.no_grad and loop.batches and loop.parent < 0
+            self._evaluating[key] = (frequency is Frequency.EPOCH and ((quiet and runs) or counted)) or steps
         return self._evaluating[key]
+
+    def _looks(self, reference: Reference, loop: Loop) -> bool:
+        """Goes over something that is no number, in a function that puts its model in evaluation mode."""
+        return self.project.function(reference).evaluates and loop.over != NUMBER and self._only_looks(reference, loop)
+
+    def goes_over_batches(self, reference: Reference) -> bool:
+        """A loop over batches right in it, by what it goes over or by what it does once an epoch."""
+        heat = self.functions.get(reference)
+        between = heat is not None and heat.frequency in _BETWEEN
+        return any(
+            kind >= LoopKind.BATCH_LIKELY
+            or (between and heat is not None and self._evaluates(reference, number, heat.frequency))
+            for number, kind in enumerate(self.kinds.get(reference, ()))
+        )
 
     def _in_batch_loop(self, heat: Heat | None, reference: Reference, loop: Loop, kind: LoopKind) -> Heat:
         evaluates = self.project.function(reference).evaluates and (loop.no_grad or self._only_looks(reference, loop))
@@ -290,14 +311,15 @@ class Hotness(Loops):
         side = heat.side if heat is not None and heat.side is Side.LOAD else Side.TRAIN if trains else Side.EVALUATE
         confidence = Confidence.HIGH if kind is LoopKind.BATCH else Confidence.MEDIUM
         inner = heat is not None and heat.hot and heat.side is not Side.LOAD
-        if loop.epoch and not inner:  # an epoch of one batch: nobody reads its loss more rarely than that
-            confidence = Confidence.LOW
+        whole = loop.epoch and not inner  # an epoch of one batch: nobody logs more rarely than that
+        confidence = Confidence.LOW if whole else confidence
         apart = heat is None or (heat.alone and not heat.hot)
         alone = apart and side is Side.EVALUATE and self._is_made_once(reference)
         tested = is_tested(self.project.files[reference.path])
         confidence = Confidence.LOW if alone or tested else confidence
         before = heat.why if heat is not None and heat.frequency is Frequency.EPOCH else ()
-        return Heat(Frequency.BATCH, confidence, side, (*before, Step(reference.path, loop.line, text)), alone=alone)
+        why = (*before, Step(reference.path, loop.line, text))
+        return Heat(Frequency.BATCH, confidence, side, why, alone=alone, whole=whole and not (alone or tested))
 
     def _only_looks(self, reference: Reference, loop: Loop) -> bool:
         """Makes no backward pass, in a function that makes none either."""
@@ -355,7 +377,7 @@ class Hotness(Loops):
         if guard == MAYBE:
             return heat._replace(maybes=heat.maybes + 1)
         if guard == FLAG:
-            return heat._replace(confidence=Confidence.LOW)
+            return heat._replace(confidence=Confidence.LOW, whole=False)
         often = heat.frequency.rank > Frequency.RARE.rank
         if guard == RECORD:
             return heat._replace(frequency=Frequency.RARE) if often else heat._replace(maybes=heat.maybes + 1)

@@ -290,6 +290,9 @@ def _called(code: Code, call: ast.Call) -> str:
             return name
         if isinstance(statement.targets[0], ast.Attribute) and dotted(statement.targets[0].value) not in ("", "self"):
             return last_name(statement.targets[0].value)  # test_set.loader
+    given = call.args[0] if call.args else keyword(call, "dataset")
+    if not isinstance(statement, ast.Assign) and isinstance(given, ast.Name) and len(_words(given.id)) > 1:
+        return given.id  # return DataLoader(train_set), DataLoader(test_set)
     function = code.function(call)
     return function.name if function is not None else ""
 

@@ -68,7 +68,7 @@ def _only_writes(code: Code, function: ast.FunctionDef) -> ast.Call | None:
     last = function.body[-1]
     while isinstance(last, ast.If) and not last.orelse:
         last = last.body[-1]
-    call = last.value if isinstance(last, ast.Expr) else None
+    call = last.value if isinstance(last, ast.Expr | ast.Return) else None
     if not isinstance(call, ast.Call) or not call.args or not _writes(code, call):
         return None
     given = {one.arg for one in function.args.args}

@@ -193,8 +193,11 @@ class Loops:
 
     def _runs_module(self, call: Call, origin: str, deep: int) -> bool:
         """The call runs a module, or one of the functions that it runs does."""
-        if self.project.is_model(self.project.answer(call.callee, origin)):
-            return is_run(call.callee)
+        callee = call.callee
+        if self.project.is_model(self.project.answer(callee, origin)):
+            return is_run(callee)
+        if callee[:1] == ("attr",) and callee[2] == "forward" and callee[1][:1] == ("self",):
+            return self.project.is_model(self.project.answer(callee[1], origin))  # who inherits has it
         return deep > 0 and any(
             self._runs_module(inner, target.path, deep - 1)
             for target in self.project.targets(call.callee, origin)
@@ -353,7 +356,9 @@ class Loops:
         while number >= 0:
             loop = function.loops[number]
             likely = kinds[number] is LoopKind.BATCH_LIKELY or loop.epoch
-            if kinds[number] is LoopKind.PLAIN or (likely and not loop.trains):
+            if loop.moves and loop.parent >= 0 and function.loops[loop.parent].epoch and not loop.trains:
+                kinds[number] = max(kinds[number], LoopKind.BATCH_LIKELY)  # a batch, of which each part is a step
+            elif kinds[number] is LoopKind.PLAIN or (likely and not loop.trains):
                 kinds[number] = LoopKind.EPOCH
             number = loop.parent
 

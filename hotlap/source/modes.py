@@ -11,7 +11,7 @@ _QUIET_HOOKS = ("on_validation_", "on_test_", "on_predict_", "validation_step", 
 
 def under_no_grad(project: Project, callers: Callers, reference: Reference, deep: int = 0) -> bool:
     """The function, or everybody who calls it, does not record a graph."""
-    if project.function(reference).no_grad or _is_quiet_hook(project, reference):
+    if project.function(reference).no_grad or is_quiet_hook(project, reference):
         return True
     known = callers.get(reference, [])
     if not known or deep > 4:
@@ -19,7 +19,7 @@ def under_no_grad(project: Project, callers: Callers, reference: Reference, deep
     return all(call.no_grad or under_no_grad(project, callers, one, deep + 1) for one, call in known)
 
 
-def _is_quiet_hook(project: Project, reference: Reference) -> bool:
+def is_quiet_hook(project: Project, reference: Reference) -> bool:
     """Lightning records no graph from the beginning of an evaluation to its end, in hooks as in steps."""
     owner, _, name = reference.name.rpartition(".")
     known = project.files[reference.path].classes.get(owner) if name.startswith(_QUIET_HOOKS) else None

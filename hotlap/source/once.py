@@ -16,6 +16,8 @@ _PREDICTING = frozenset(
     "detect generate sample extract export visualize plot demo decode translate result results report interpret "
     "explain".split()
 )
+_TESTING = frozenset(("test", "testing"))
+_VALIDATING = frozenset("val valid validation validate dev eval evaluate evaluation".split())
 _LOADING = frozenset("load_state_dict load_model load_checkpoint load_weights load_from_checkpoint load_best".split())
 
 
@@ -42,19 +44,26 @@ def _above(loops: Loops, reference: Reference) -> set[Reference]:
 
 
 def is_forgotten(loops: Loops, reference: Reference) -> bool:
-    """A function beside others that a script of the same folder, no package, uses: nobody calls it or hands it on."""
+    """A function beside others that a script of the same folder, or this one, uses: nobody calls it or hands it on."""
     files, function = loops.project.files, loops.project.function(reference)
-    plain = reference.name and "." not in reference.name and not function.owner and not function.decorators
+    plain = reference.name and "." not in reference.name and not function.owner and not _is_registered(function)
     if not plain or reference.name in _STARTS or loops.callers.get(reference) or is_packed(loops, reference.path):
         return False
     folder = PurePath(reference.path).parent
     used = any(
-        where.name in _STARTS and where.path != reference.path and PurePath(where.path).parent == folder
+        where.name in _STARTS
+        and (where.path != reference.path or where.name == "")
+        and PurePath(where.path).parent == folder
         for name in files[reference.path].functions
         if name != reference.name
         for where, _ in loops.callers.get(Reference(reference.path, name), ())
     )
     return used and reference.name not in _spoken_of(loops)
+
+
+def _is_registered(function: Function) -> bool:
+    """Something gets it by a decorator: a command line, a registry."""
+    return any(not name.startswith("torch.") for name, _ in function.decorators)
 
 
 def is_packed(loops: Loops, path: str) -> bool:
@@ -98,7 +107,7 @@ def in_tests(path: str) -> bool:
 def _is_start(loops: Loops, reference: Reference) -> bool:
     """The code of a script; something that predicts, or loads a model first; or what is private, and nobody calls."""
     owner, _, name = reference.name.rpartition(".")
-    if name in _STARTS or _predicts(name):
+    if name in _STARTS or _predicts(name) or _is_last_test(loops, reference):
         return True
     if _loads_model(loops.project.function(reference)):
         return True
@@ -110,8 +119,21 @@ def _is_start(loops: Loops, reference: Reference) -> bool:
     return name.startswith("_") and not name.startswith("__") and not outside
 
 
+def _is_last_test(loops: Loops, reference: Reference) -> bool:
+    """`test` beside `validate`, both in one file or class: what a training uses every epoch is the other one."""
+    owner, _, name = reference.name.rpartition(".")
+    if not _TESTING & _words(name) or _VALIDATING & _words(name):
+        return False
+    beside = (one.rpartition(".") for one in loops.project.files[reference.path].functions)
+    return any(where == owner and _VALIDATING & _words(one) for where, _, one in beside)
+
+
+def _words(name: str) -> set[str]:
+    return set(name.lower().strip("_").split("_"))
+
+
 def _predicts(name: str) -> bool:
-    return bool(_PREDICTING & set(name.lower().strip("_").split("_")))
+    return bool(_PREDICTING & _words(name))
 
 
 def _loads_model(function: Function) -> bool:

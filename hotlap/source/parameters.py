@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from hotlap.source.annotations import of_name
 from hotlap.source.classes import Reference
+from hotlap.source.facts import Function
 from hotlap.source.modules import argument, is_thing
 from hotlap.source.questions import Questions
 from hotlap.source.statements import is_static
 from hotlap.source.terms import DEVICE, HOST_DEVICE, LOADERS, MODULE, NUMBER, TENSOR, TEXT, UNKNOWN, Term, join
+
+
+def _has_other_device(function: Function, number: int) -> bool:
+    """The model's beside the host's: `evaluate(model, device, cpu_device)`."""
+    return any("device" in name.lower() for place, name in enumerate(function.parameters) if place != number)
 
 
 class Parameters(Questions):
@@ -31,7 +37,8 @@ class Parameters(Questions):
                 answer = self.answer(given, origin)
                 plain = plain or answer in (NUMBER, TEXT)
                 result = join(result, answer)
-        result = DEVICE if result == HOST_DEVICE else result  # others may hand another one
+        if result == HOST_DEVICE and not _has_other_device(function, number):
+            result = DEVICE  # others may hand another one
         return UNKNOWN if plain and result == TENSOR else result  # a tensor here, a number there: neither is sure
 
     def _said(self, annotation: Term, path: str) -> Term:

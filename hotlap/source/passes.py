@@ -14,6 +14,8 @@ from hotlap.source.evaluation import trains
 from hotlap.source.facts import Function
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
+from hotlap.source.modules import argument
+from hotlap.source.statements import is_static
 from hotlap.source.terms import LOADERS, UNKNOWN, Term
 
 _AROUND = frozenset(("enumerate", "tqdm", "iter", "track", "trange", "progress_bar", "prefetch"))
@@ -21,7 +23,7 @@ _AROUND = frozenset(("enumerate", "tqdm", "iter", "track", "trange", "progress_b
 
 @dataclass(frozen=True)
 class Pass:
-    node: ast.For | ast.Call
+    node: ast.For | ast.Call | ast.ListComp | ast.GeneratorExp
     loader: str  # as it is written where the pass is made
     trains: bool
     no_grad: bool
@@ -31,12 +33,12 @@ class Pass:
 def passes(code: Code) -> Iterator[tuple[ast.AST, list[Pass]]]:
     """A loop over epochs, or a function called every epoch, and the passes that each epoch makes in it, in order."""
     found: dict[ast.AST, list[Pass]] = {}
-    for node in (*code.nodes(ast.For), *code.all_calls()):
-        assert isinstance(node, ast.For | ast.Call)
+    for node in (*code.nodes(ast.For, ast.ListComp, ast.GeneratorExp), *code.all_calls()):
+        assert isinstance(node, ast.For | ast.Call | ast.ListComp | ast.GeneratorExp)
         heat = code.heat(node)
         if heat.frequency is not Frequency.EPOCH or heat.rarely or heat.maybes or heat.side is Side.LOAD:
             continue
-        for one in _of_loop(code, node) if isinstance(node, ast.For) else _of_call(code, node):
+        for one in _of_node(code, node):
             found.setdefault(_scope(code, node), []).append(one)
     for scope, made in found.items():
         yield scope, sorted(made, key=lambda one: (one.node.lineno, one.node.col_offset))
@@ -44,6 +46,17 @@ def passes(code: Code) -> Iterator[tuple[ast.AST, list[Pass]]]:
 
 def _scope(code: Code, node: ast.AST) -> ast.AST:
     return next(code.loops(node), None) or code.function(node) or code.tree
+
+
+def _of_node(code: Code, node: ast.For | ast.Call | ast.ListComp | ast.GeneratorExp) -> Iterator[Pass]:
+    if isinstance(node, ast.For):
+        yield from _of_loop(code, node)
+    elif isinstance(node, ast.Call):
+        yield from _of_call(code, node)
+    elif code.goes_over_batches(node):
+        quiet = code.is_quiet(node)
+        trained = not quiet and code.heat(node.elt).side is Side.TRAIN
+        yield Pass(node, ast.unparse(_stripped(node.generators[0].iter)), trained, quiet, "")
 
 
 def _of_loop(code: Code, loop: ast.For) -> Iterator[Pass]:
@@ -90,6 +103,32 @@ def _of_call(code: Code, call: ast.Call) -> Iterator[Pass]:
                 call, over, trained, _records_nothing(code, reference, number), f"{reference.path}:{reference.name}"
             )
             return
+    through = _through(code, reference)
+    over = _given(call, function, through) if through else ""
+    if over and code.is_quiet(call):  # a helper of a helper, whose side nobody knows
+        yield Pass(call, over, False, True, f"{reference.path}:{reference.name}")
+
+
+def _through(code: Code, reference: Reference, deep: int = 0) -> Term:
+    """The argument of the function that one it calls goes over, batch by batch: `compute(metrics, model, loader)`."""
+    function = code.project.function(reference)
+    for one in function.calls:
+        targets = code.project.targets(one.callee, reference.path)
+        if len(targets) != 1 or targets[0] == reference:
+            continue
+        inner = code.project.function(targets[0])
+        kinds = code.hotness.kinds.get(targets[0], ())
+        gone = [
+            _plain(loop.over) for loop, kind in zip(inner.loops, kinds, strict=False) if kind >= LoopKind.BATCH_LIKELY
+        ] or ([_through(code, targets[0], deep + 1)] if deep < 2 else [])
+        shift = 1 if inner.owner and not is_static(inner) else 0
+        for over in gone:
+            if not isinstance(over, tuple) or over[0] != "param" or over[1] != inner.name:
+                continue
+            given = argument(one, over[2] - shift, inner.parameters[over[2]])
+            if isinstance(given, tuple) and given[0] == "param" and given[1] == function.name:
+                return given
+    return UNKNOWN
 
 
 def _records_nothing(code: Code, reference: Reference, number: int) -> bool:

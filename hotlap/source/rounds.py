@@ -27,17 +27,32 @@ def is_once(code: Code, one: Loader) -> bool:
     function = code.function(one.call)
     if function is not None and function.name in _ONCE_HOOKS:
         return True
-    if _is_looked_at(code, one.call):
-        return not _repeats(code, one.call)
-    parent = _outside(code, one.call)
-    if isinstance(parent, ast.For) and parent.iter in (one.call, *_chain(code, one.call)):
+    made = _given_out(code, one.call)
+    return all(_is_used_once(code, call) for call in made) if made else _is_used_once(code, one.call)
+
+
+def _given_out(code: Code, call: ast.Call) -> list[ast.Call]:
+    """The calls of a function that returns the loader, where all of them stand in its file."""
+    function, known = code.function(call), code.reference(call)
+    if function is None or known is None or not isinstance(code.parent(call), ast.Return):
+        return []
+    callers = code.hotness.callers.get(known, ())
+    here = [one for one in code.calls(function.name) if known in code.project.targets(code.asked(one.func), code.path)]
+    return here if len(here) == len(callers) else []
+
+
+def _is_used_once(code: Code, call: ast.Call) -> bool:
+    if _is_looked_at(code, call):
+        return not _repeats(code, call)
+    parent = _outside(code, call)
+    if isinstance(parent, ast.For) and parent.iter in (call, *_chain(code, call)):
         return not _repeats(code, parent)
     if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
         return False
     target = parent.targets[0]
     if not isinstance(target, ast.Name):
         return False
-    uses = [_use(code, node) for node in _loads(code, one.call, target.id)]
+    uses = [_use(code, node) for node in _loads(code, call, target.id)]
     return Use.ONCE in uses and Use.AGAIN not in uses
 
 
@@ -57,11 +72,15 @@ def is_made_anew(code: Code, one: Loader) -> bool:
 
 def is_tried_once(code: Code, one: Loader) -> bool:
     """The same, of a loader that no training goes through."""
-    loops = [_outside(code, one.call)]
+    made = _given_out(code, one.call) or [one.call]
+    return not any(_is_trained_on(code, call) for call in made) and is_once(code, one)
+
+
+def _is_trained_on(code: Code, call: ast.Call) -> bool:
+    loops = [_outside(code, call)]
     if isinstance(loops[0], ast.Assign) and isinstance(loops[0].targets[0], ast.Name):
-        loops = [_outside(code, node) for node in _loads(code, one.call, loops[0].targets[0].id)]
-    trains = any(isinstance(loop, ast.For) and code.heat(loop.body[0]).side is Side.TRAIN for loop in loops)
-    return not trains and is_once(code, one)
+        loops = [_outside(code, node) for node in _loads(code, call, loops[0].targets[0].id)]
+    return any(isinstance(loop, ast.For) and code.heat(loop.body[0]).side is Side.TRAIN for loop in loops)
 
 
 def _outside(code: Code, node: ast.AST) -> ast.AST | None:
@@ -80,11 +99,22 @@ def _chain(code: Code, node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _loads(code: Code, made: ast.AST, name: str) -> Iterator[ast.Name]:
-    """Where the name is read: in its function, or for names of the file, anywhere in it."""
+    """Where the name is read: in its function, or for names of the file, anywhere in it; or that of a bar around."""
     scope = code.function(made) or code.tree
     for node in ast.walk(scope):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            yield node
+            bar = _named_around(code, node)
+            if bar and bar != name:
+                yield from _loads(code, node, bar)
+            else:
+                yield node
+
+
+def _named_around(code: Code, node: ast.Name) -> str:
+    """`bar` of `bar = tqdm(loader)`."""
+    outside = _outside(code, node)
+    target = outside.targets[0] if isinstance(outside, ast.Assign) and outside.value is not node else None
+    return target.id if isinstance(target, ast.Name) and isinstance(code.parent(node), ast.Call) else ""
 
 
 def _use(code: Code, node: ast.Name) -> Use:

@@ -38,6 +38,8 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
     if name in ("item", "numpy", "tolist") and call.args:
         return None
     kind = code.kind(value)
+    if name == "numpy" and keyword(call, "force") is None:  # of what is on the device it would be an error
+        return (value, Confidence.LOW) if kind == TENSOR else None
     if kind == TENSOR:
         return value, Confidence.HIGH
     if kind == MODULE and name == "item":  # what a module holds, or arithmetic with it: itself it has no such method
@@ -46,7 +48,7 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
         return None
     if name == "item" or (name in ("cpu", "to") and not isinstance(code.parent(call), ast.Expr)):
         return value, Confidence.MEDIUM
-    return (value, Confidence.LOW) if name in ("tolist", "numpy") else None
+    return (value, Confidence.LOW) if name == "tolist" else None
 
 
 def _is_known(code: Code, value: ast.expr, method: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, last_name
 from hotlap.source.samples import dotted
+from hotlap.source.statements import is_static
 from hotlap.source.terms import Term
 from hotlap.source.walking import walk
 
@@ -28,6 +29,7 @@ def taking(code: Code, made: ast.expr, deep: int = 0) -> Iterator[tuple[Term, st
             yield from taking(code, parent, deep + 1)
         else:
             yield code.asked(parent.func), code.path
+            yield from _handed_on(code, parent, here)
     elif isinstance(parent, ast.Return):
         known = code.reference(made)
         yield from _returned(code, known) if known is not None else ()
@@ -35,6 +37,48 @@ def taking(code: Code, made: ast.expr, deep: int = 0) -> Iterator[tuple[Term, st
         for target in parent.targets:
             for one in _uses(code, made, target):
                 yield from taking(code, one, deep + 1)
+            if isinstance(target, ast.Name) and code.function(made) is None:
+                yield from _imported(code, target.id)
+
+
+def _handed_on(code: Code, call: ast.Call, given: ast.AST) -> Iterator[tuple[Term, str]]:
+    """What a function of the project, that is given it, gives it to: `get_loaders(path, transform)`."""
+    name = given.arg if isinstance(given, ast.keyword) else None
+    number = next((place for place, one in enumerate(call.args) if one is given), -1)
+    for target in code.project.targets(code.asked(call.func), code.path):
+        yield from _passed(code, target, number, name)
+
+
+def _passed(code: Code, target: Reference, number: int, name: str | None, deep: int = 0) -> Iterator[tuple[Term, str]]:
+    """What the function calls with the argument at that place, or of that name; also by way of other functions."""
+    function = code.project.function(target)
+    shift = 1 if function.owner and not is_static(function) else 0
+    place = function.parameters.index(name) if name in function.parameters else number + shift if number >= 0 else -1
+    asked = ("param", function.name, place)
+    for one in function.calls if place >= 0 and deep < _DEEPEST else ():
+        places: list[tuple[int, str | None]] = [(at, None) for at, term in enumerate(one.arguments) if term == asked]
+        places += [(-1, word) for word, term in one.keywords if term == asked]
+        if places:
+            yield one.callee, target.path
+        for inner in code.project.targets(one.callee, target.path) if places else ():
+            if inner != target:
+                yield from _passed(code, inner, *places[0], deep + 1)
+
+
+def _imported(code: Code, name: str) -> Iterator[tuple[Term, str]]:
+    """Calls in other files that get a name of this one: `from transforms import train_transform`."""
+    module = code.project.files[code.path].module
+    wanted = {f"{module}.{name}", f"@{module}.{name}", f"{module.rpartition('.')[2]}.{name}"}
+    for path, summary in code.project.files.items():
+        known = {one[1] for one in summary.names.values() if isinstance(one, tuple) and one[0] == "name"}
+        heads = {one.rpartition(".")[0] for one in wanted}
+        if path == code.path or not known & (wanted | heads):
+            continue
+        for function in summary.functions.values():
+            for call in function.calls:
+                given = (*call.arguments, *(term for _, term in call.keywords))
+                if any(isinstance(term, tuple) and term[0] == "name" and term[1] in wanted for term in given):
+                    yield call.callee, path
 
 
 def _uses(code: Code, made: ast.expr, target: ast.expr) -> Iterator[ast.expr]:

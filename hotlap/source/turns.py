@@ -10,6 +10,9 @@ from hotlap.source.heat import Side
 from hotlap.source.samples import mentions
 from hotlap.source.terms import BATCH, EXTENT, HOST, MODULE, NUMBER, TENSOR, TEXT, UNKNOWN, Term
 
+_NEXT = ("next", "__next__")
+_TAKING = (*_NEXT, "pop", "popleft", "get", "get_next", "next_batch")
+
 
 def of_turn(code: Code, loop: Repeated) -> set[str]:
     """What a loop over batches gets in each turn: by itself or by next(…), and what is taken out of it."""
@@ -22,6 +25,7 @@ def of_turn(code: Code, loop: Repeated) -> set[str]:
             or begins_with(node.value, given)
             or _is_unpacked(code, node.value, given)
             or (draws and _is_drawn(code, node.value))
+            or _is_entry(code, node.value, given)
         ):
             given |= {name for target in node.targets for name in names_of(target)}
     return given
@@ -39,13 +43,20 @@ def drawn(code: Code, loop: Repeated) -> set[str]:
     }
 
 
+def _is_entry(code: Code, value: ast.expr, given: set[str]) -> bool:
+    """`batches[i]`, of batches that were kept in a list, by the number of the turn."""
+    numbered = isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Name) and value.slice.id in given
+    return numbered and code.kind(value) in (UNKNOWN, BATCH, HOST) and code.kind(value.value) == UNKNOWN  # type: ignore[attr-defined]
+
+
 def names_of(node: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def is_next(value: ast.expr) -> bool:
-    """`next(batches)`, `prefetcher.next()`."""
-    return isinstance(value, ast.Call) and last_name(value.func) in ("next", "__next__")
+    """`next(batches)`, `prefetcher.next()`, `batches.pop()`."""
+    taken = isinstance(value, ast.Call) and last_name(value.func) in _TAKING
+    return taken and (last_name(value.func) in _NEXT or not (value.args or value.keywords))  # type: ignore[attr-defined]
 
 
 def is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:

@@ -157,7 +157,7 @@ def test_a_file_in_no_project_is_judged_with_what_is_beside_it(project):
 
 def test_only_uncertain_findings_need_pedantic(project):
     (project / "train.py").write_text(
-        "import torch\nfor epoch in range(9):\n    loss = model(x)\n    loss.backward()\n    total += loss.item()\n"
+        "import torch\nfor epoch in range(9):\n    loss = model(x)\n    loss.backward()\n    print(loss.item())\n"
     )
     assert scan("--select", "H201")[0] == 0
     assert scan("--select", "H201", "--pedantic")[0] == 1

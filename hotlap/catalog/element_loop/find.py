@@ -18,7 +18,7 @@ from hotlap.source.elements import (
 )
 from hotlap.source.groups import group_loops
 from hotlap.source.rule import Found
-from hotlap.source.samples import only_shows, per_sample
+from hotlap.source.samples import mentions, only_shows, per_sample
 from hotlap.source.syncs import shown
 from hotlap.source.terms import BATCH, NUMPY, TENSOR, TENSORS, UNKNOWN
 
@@ -70,7 +70,7 @@ def find(code: Code) -> Iterator[Found]:
             found.loop.iter,
             f"the loop over `{shown(found.arrays[0], 40)}` goes through a tensor element by element in Python",
             "work on the whole tensor: comparisons, torch.where, masks and sums run at once",
-            heat=code.heat(found.loop),
+            heat=code.heat(found.loop).as_step(),
             confidence=_confidence(code, found, scalar),
         )
 
@@ -152,7 +152,8 @@ def _confidence(code: Code, found: ElementLoop, scalar: bool) -> Confidence | No
 def _adds_samples(code: Code, found: ElementLoop) -> bool:
     """`for x, y in zip(inputs, targets): total = total + score(x, y)`, without a question on the way: the samples of a
     batch, which an operation takes all at once."""
-    paired = _pairs_by_number(code, found) if found.index else bool(found.names) and _pairs(code, found)
+    numbered = bool(found.index) and (_pairs_by_number(code, found) or _pairs_ragged(code, found))
+    paired = numbered or (not found.index and bool(found.names) and _pairs(code, found))
     if not paired or not found.loop.body:
         return False
     parts = [one for statement in found.loop.body for one in ast.walk(statement)]
@@ -170,6 +171,20 @@ def _pairs_by_number(code: Code, found: ElementLoop) -> bool:
         if len(rows) > 1 and code.full_name(call.func).startswith("torch."):
             return {code.kind(one.value) for one in rows} <= {TENSOR, UNKNOWN}
     return False
+
+
+def _pairs_ragged(code: Code, found: ElementLoop) -> bool:
+    """`score(outputs[: lengths[i], i], targets[: lengths[i], i])`: sequences of several lengths, which a mask takes all
+    at once; nothing but operations of torch is done with them."""
+    several = {ast.unparse(one) for one in found.arrays if code.kind(one) == TENSOR}
+    parts = [one for statement in found.loop.body for one in ast.walk(statement)]
+    cut = [one for one in parts if isinstance(one, ast.Slice) and mentions(one, {found.index})]
+    calls = [one for one in parts if isinstance(one, ast.Call)]
+    plain = all(
+        isinstance(one.func, ast.Attribute) and not code.project.targets(code.asked(one.func), code.path)
+        for one in calls
+    )
+    return len(several) > 1 and bool(cut) and plain
 
 
 def _is_number(node: ast.expr, index: str) -> bool:

@@ -165,11 +165,15 @@ def _replaces(code: Code, call: ast.Call) -> bool:
 def _grown(code: Code) -> Iterator[Found]:
     for call in code.calls("concat", "append"):
         parent = code.parent(call)
+        while isinstance(parent, ast.Attribute | ast.Call):  # pd.concat(…).reset_index(drop=True)
+            parent = code.parent(parent)
         loop = next(code.loops(call), None)
         if loop is None or not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
             continue
         name = dotted(parent.targets[0])
-        if not name or not _adds_to(code, call, name) or not prepares(code, call) or _begins_anew(loop, parent, name):
+        if not name or not _adds_to(code, call, name) or not prepares(code, call):
+            continue
+        if _begins_anew(loop, parent, name, _instead(code, parent)):
             continue
         yield _found(
             code, call, f"`{shown(call)}` copies all rows so far in every turn of the loop",
@@ -177,11 +181,20 @@ def _grown(code: Code) -> Iterator[Found]:
         )  # fmt: skip
 
 
-def _begins_anew(loop: Repeated, parent: ast.Assign, name: str) -> bool:
+def _instead(code: Code, node: ast.stmt) -> list[ast.stmt]:
+    """The other branch of the question that a statement stands in: `if rows is None: rows = new`."""
+    choice = code.parent(node)
+    if not isinstance(choice, ast.If):
+        return []
+    return choice.orelse if node in choice.body else choice.body
+
+
+def _begins_anew(loop: Repeated, parent: ast.Assign, name: str, instead: list[ast.stmt]) -> bool:
     """Another statement of the same turn sets the name to something that is not made of it."""
     return any(
         isinstance(one, ast.Assign)
         and one is not parent
+        and one not in instead
         and dotted(one.targets[0]) == name
         and not any(isinstance(part, ast.Name | ast.Attribute) and dotted(part) == name for part in ast.walk(one.value))
         for statement in loop.body

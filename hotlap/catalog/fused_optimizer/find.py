@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
 from hotlap.source.code import Code, spread
+from hotlap.source.features import MOVES
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loaders import loader
 from hotlap.source.programs import is_test
@@ -20,7 +21,7 @@ _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path) or not (_DEVICE.search(code.text) or code.project_uses("cuda")) or not code.trains():
+    if is_test(code.path) or not (_DEVICE.search(code.text) or code.project_uses(MOVES)) or not code.trains():
         return
     for call in sorted(code.calls(*_FUSED), key=lambda one: one.lineno):
         if _is_plain(code, call):

@@ -66,11 +66,42 @@ def _is_data(code: Code, made: ast.Call, short: str) -> bool:
         return False
     if isinstance(given, ast.Compare):
         given = given.left
+    if isinstance(given, ast.ListComp):
+        return not _counts(given.generators[0].iter)
+    if isinstance(given, ast.Name) and _comes_anew(code, given):
+        return True
     if isinstance(given, ast.Name) and code.kind(given) != NUMPY:
         loop = next(code.loops(made), None)
         own = isinstance(loop, ast.For) and given.id in code.stored(loop.target)
         return own or (short == "as_tensor" and _is_argument(code, given))
     return isinstance(given, ast.Name | ast.Subscript) and code.kind(given) == NUMPY
+
+
+def _counts(iterable: ast.expr) -> bool:
+    return isinstance(iterable, ast.Call) and last_name(iterable.func) == "range"
+
+
+def _comes_anew(code: Code, name: ast.Name) -> bool:
+    """Rows of an array, what a function gave, or a list that was filled: set in the function, and no number."""
+    function = code.function(name)
+    if function is None or code.kind(name) in (NUMBER, EXTENT, TENSOR):
+        return False
+    made = [
+        (target, one.value)
+        for one in walk(function)
+        if isinstance(one, ast.Assign) and one.lineno < name.lineno
+        for target in one.targets
+        if any(isinstance(part, ast.Name) and part.id == name.id for part in walk(target))
+    ]
+    return bool(made) and all(isinstance(target, ast.Tuple) or _is_rows(code, value) for target, value in made)
+
+
+def _is_rows(code: Code, value: ast.expr) -> bool:
+    if isinstance(value, ast.ListComp):
+        return not _counts(value.generators[0].iter)
+    if isinstance(value, ast.Call):
+        return not code.project.targets(code.asked(value.func), code.path)
+    return isinstance(value, ast.Subscript) or (isinstance(value, ast.List) and not value.elts)
 
 
 def _is_observed(code: Code, made: ast.Call) -> bool:

@@ -12,6 +12,7 @@ from hotlap.source.accumulate import accumulated
 from hotlap.source.acting import is_acting
 from hotlap.source.code import Code, last_name
 from hotlap.source.graphs import differentiated, is_tensor
+from hotlap.source.heat import Heat
 from hotlap.source.positions import position_of
 from hotlap.source.repeats import repeats
 from hotlap.source.rule import Found
@@ -21,6 +22,7 @@ from hotlap.source.terms import SCHEDULER, TENSOR, UNKNOWN
 WORDS = ("[", "sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True
 _OF_NUMBERS = ("torch.tensor", "torch.FloatTensor", "torch.LongTensor", "numpy.array", "numpy.asarray")
+_SHOWING = frozenset("print info debug write log log_metrics add_scalar set_postfix set_description".split())
 _SIZED = {name: f"torch.{name}" for name in ("zeros", "ones", "empty", "eye", "arange")} | {"range": "range"}
 
 
@@ -40,9 +42,16 @@ def find(code: Code) -> Iterator[Found]:
         if hints:
             applicability = Applicability.UNSAFE if hints["double"] == "" else Applicability.SAFE
             repair = f"add up on the device, and read `{hints['name']}` once after the loop"
-            yield Found(call, message, repair, applicability, confidence=confidence, hints=hints)
+            yield Found(call, message, repair, applicability, _heat(code, call), confidence, hints)
         else:
-            yield Found(call, message, _repair(code, call), confidence=confidence)
+            yield Found(call, message, _repair(code, call), heat=_heat(code, call), confidence=confidence)
+
+
+def _heat(code: Code, call: ast.Call) -> Heat:
+    """A step that is a whole epoch waits as any other, unless what it reads is only shown."""
+    heat = code.heat(call)
+    shown = any(isinstance(one, ast.Call) and last_name(one.func) in _SHOWING for one in code.ancestors(call))
+    return heat if shown else heat.as_step()
 
 
 def _metrics(code: Code) -> Iterator[Found]:

@@ -10,6 +10,7 @@ from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
 from hotlap.source.defaults import default, is_given
+from hotlap.source.features import MOVES
 from hotlap.source.memory import makes_samples
 from hotlap.source.rule import Found
 
@@ -19,7 +20,7 @@ _MOVES = re.compile(r"\.cuda\(|\.to\(|[\"']cuda|Trainer\(|Accelerator\(|Fabric\(
 
 def find(code: Code) -> Iterator[Found]:
     here = bool(_MOVES.search(code.text))
-    if not here and not code.project_uses("cuda"):
+    if not here and not code.project_uses(MOVES):
         return
     for one in loaders.loaders(code):
         left = _is_left_off(code, one)

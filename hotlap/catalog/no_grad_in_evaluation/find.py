@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence, Frequency
+from hotlap.source import modes
 from hotlap.source.code import Code, Definition, Repeated
 from hotlap.source.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
 from hotlap.source.heat import Side
-from hotlap.source.hotness import LoopKind
+from hotlap.source.once import is_made_once
 from hotlap.source.rule import Found
 
 WORDS = ("no_grad",)
@@ -22,7 +23,7 @@ def find(code: Code) -> Iterator[Found]:
     for loop, _ in evaluations(code):
         around = _no_grad_around(code, loop)
         node = around or _no_grad_within(code, loop)
-        if node is None or node in seen or not code.hot(loop.body[0]):
+        if node is None or node in seen or not code.hot(loop.body[0]) or _is_of_framework(code, loop):
             continue
         seen.add(node)
         function = code.function(loop)
@@ -49,17 +50,34 @@ def find(code: Code) -> Iterator[Found]:
     yield from _in_steps(code, seen)
 
 
+def _is_of_framework(code: Code, node: ast.AST) -> bool:
+    """In a hook of Lightning's evaluation, which runs in inference_mode as a whole."""
+    known = code.reference(node)
+    return known is not None and modes.is_quiet_hook(code.project, known)
+
+
 def _around_calls(code: Code) -> Iterator[Found]:
     """`with torch.no_grad(): validate(model)`, of a function that goes over the batches; once an epoch."""
     for node in code.nodes(ast.With):
         assert isinstance(node, ast.With)
         wanted = next((item.context_expr for item in node.items if _is_no_grad(code, item.context_expr)), None)
-        heat = code.heat(node)
-        if wanted is None or heat.frequency is not Frequency.EPOCH or (heat.rarely and not any(code.loops(node))):
+        if wanted is None or not _is_between(code, node):
             continue
         calls = [one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call)]
         if any(_loops(code, one) for one in calls):
             yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node), Confidence.MEDIUM)
+
+
+def _is_between(code: Code, node: ast.With) -> bool:
+    """Once an epoch or every so many of them; or, where nobody of the project calls it, in what evaluates."""
+    heat, known = code.heat(node), code.reference(node)
+    if heat.frequency is Frequency.EPOCH:
+        return not heat.rarely or any(code.loops(node))
+    if known is None or heat.hot or not code.project.function(known).evaluates:
+        return False
+    return heat.frequency is Frequency.RARE or not (
+        code.hotness.callers.get(known) or is_made_once(code.hotness, known)
+    )
 
 
 def _in_steps(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
@@ -102,7 +120,7 @@ def _loops(code: Code, call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Name | ast.Attribute):
         return False
     targets = code.project.targets(code.term(call.func), code.path)
-    return any(kind >= LoopKind.BATCH_LIKELY for one in targets for kind in code.hotness.kinds.get(one, ()))
+    return any(one in code.hotness.loopers or code.hotness.goes_over_batches(one) for one in targets)
 
 
 def _no_grad_around(code: Code, loop: ast.AST) -> ast.Call | None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Applicability, Confidence
 from hotlap.source.code import Code, Definition, Repeated, is_constant, last_name
-from hotlap.source.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
+from hotlap.source.evaluation import at_once, comprehended, evaluations, is_plain, returns_tensors, runs_model
 from hotlap.source.heat import Heat
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
-from hotlap.source.statements import strided
 
 WORDS = ("for ", "while ")
 ONLY_HOT = True
@@ -62,17 +61,37 @@ def _heat(code: Code, node: ast.AST) -> Heat:
 
 def _gives_up(code: Code, loop: Repeated, function: Definition | None) -> bool:
     """Nobody differentiates what the loop makes: its results are read, and no backward pass follows."""
-    if function is None or any(_is_backward(node) for node in ast.walk(function)) or _generates(loop):
+    scope = function or code.tree
+    if any(_is_backward(node) for node in ast.walk(scope)):
+        return not _generates(code, loop) and _reads(loop) and _keeps_numbers(code, loop, scope)
+    if function is None or _generates(code, loop):
         return False
-    reads = any(isinstance(node, ast.Call) and last_name(node.func) in _READS for node in ast.walk(loop))
+    reads = _reads(loop)
     named = bool(set(function.name.lower().split("_")) & _EVALUATES)
     return named or (reads and not code.heat(function).hot)
 
 
-def _generates(loop: Repeated) -> bool:
+def _reads(loop: Repeated) -> bool:
+    return any(isinstance(node, ast.Call) and last_name(node.func) in _READS for node in ast.walk(loop))
+
+
+def _keeps_numbers(code: Code, loop: Repeated, scope: ast.AST) -> bool:
+    """Beside a training in the same function, what is read of the loop after it are numbers and lists of numbers."""
+    end = loop.end_lineno or loop.lineno
+    later = [
+        node
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > end
+        if node.id in code.stored(loop)
+    ]
+    earlier = any(_is_backward(node) and node.lineno < loop.lineno for node in ast.walk(scope))  # type: ignore[attr-defined]
+    return earlier and all(is_plain(code.term(node)) for node in later)
+
+
+def _generates(code: Code, loop: Repeated) -> bool:
     """`for i in range(steps)`: one step of a sequence after the other, not a batch."""
     counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range"
-    return isinstance(loop, ast.While) or (counts and not strided(loop.iter))
+    return isinstance(loop, ast.While) or (counts and not code.takes_pieces(loop))
 
 
 def _is_backward(node: ast.AST) -> bool:

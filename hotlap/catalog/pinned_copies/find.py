@@ -329,7 +329,7 @@ def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
                 call,
                 f"`{shown(call)}` copies from pageable memory and waits for the copy {code.heat(call).frequency.value}",
                 "pin it first: .pin_memory().to(device, non_blocking=True); or keep the data on the device",
-                confidence=Confidence.LOW if _is_by_hand(code, moved) else Confidence.MEDIUM,
+                confidence=Confidence.LOW,  # rows that were just put together: pinning them is one more copy
             )
             return
         if not isinstance(moved.func, ast.Attribute):
@@ -342,13 +342,6 @@ def _follows(code: Code, call: ast.Call) -> bool:
     function, place = code.function(call), call.args[0] if call.args else keyword(call, "device")
     beside = isinstance(place, ast.Attribute) and place.attr == "device" and isinstance(place.value, ast.Name)
     return beside and function is not None and function.name == "forward" and place.value.id != "self"  # type: ignore[union-attr]
-
-
-def _is_by_hand(code: Code, made: ast.Call) -> bool:
-    """An array that a helper has just put together, in no loop over batches: pinning it is one more copy."""
-    function = code.function(made)
-    yields = function is not None and any(isinstance(one, ast.Yield) for one in walk(function))
-    return not yields and code.batch_loop(made) is None
 
 
 def _is_of_batch(code: Code, made: ast.Call) -> bool:

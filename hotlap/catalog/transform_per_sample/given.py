@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
 from hotlap.model.scanned import Confidence, Frequency, Step
 from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loaders import is_of_trial
+from hotlap.source.memory import returned_by
 from hotlap.source.rule import Found
 from hotlap.source.samples import in_tests, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.taking import taking
-from hotlap.source.terms import Term
+from hotlap.source.terms import LOADERS, UNKNOWN, Term
+from hotlap.source.torch_names import LOADER_NAMES
 
 _MADE = (
     "torchaudio.transforms.",
@@ -61,7 +64,8 @@ def origins(code: Code, node: ast.expr, deep: int = 0) -> list[ast.expr]:
             listed = (
                 part.args[0] if isinstance(part, ast.Call) and last_name(part.func) in _COMPOSED and part.args else part
             )
-            found += origins(code, listed, deep + 1) if isinstance(listed, ast.Name) else [part]
+            made = list(returned_by(code, part)) if isinstance(part, ast.Call) and part is listed else []
+            found += origins(code, listed, deep + 1) if isinstance(listed, ast.Name) else made or [part]
     return found
 
 
@@ -108,8 +112,21 @@ def _loads(code: Code, callee: Term, path: str) -> bool:
         return not str(callee[1]).endswith("FakeData")
     found = code.project.class_of(code.project.answer(("call", callee), path), path)
     if found is None:
-        return False
+        return isinstance(callee, tuple) and _goes_to_loader(code, callee, path)
     bases = {one for _, owner in code.project.lineage(*found) for one in owner.base_names}
     return code.project.method(found[0], found[1], "__getitem__") is not None or any(
         base in ("ImageFolder", "DatasetFolder") for base in bases
     )
+
+
+def _goes_to_loader(code: Code, callee: tuple[Any, ...], path: str) -> bool:
+    """Something that is not in sight makes the dataset of a loader: `DataLoader(Cars(root, transform=resize))`."""
+    for function in code.project.files[path].functions.values():
+        for call in function.calls:
+            named = isinstance(call.callee, tuple) and call.callee[0] == "name" and call.callee[1] in LOADER_NAMES
+            if not (named or call.callee in LOADERS):
+                continue
+            given = call.arguments[0] if call.arguments else dict(call.keywords).get("dataset", UNKNOWN)
+            if given[:1] == ("call",) and given[1] == callee:
+                return True
+    return False
