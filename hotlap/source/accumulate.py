@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hotlap.source.code import Code, Repeated, last_name
 from hotlap.source.terms import NUMBER
+from hotlap.source.walking import walk
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,12 @@ def _collects(code: Code, node: ast.Name) -> bool:
 
 
 def _ends_in_item(value: ast.expr) -> bool:
-    return sum(isinstance(one, ast.Call) and last_name(one.func) == "item" for one in ast.walk(value)) == 1
+    return sum(isinstance(one, ast.Call) and last_name(one.func) == "item" for one in walk(value)) == 1
 
 
 def _inside(loop: Repeated) -> Iterator[ast.AST]:
     for statement in loop.body:
-        yield from ast.walk(statement)
+        yield from walk(statement)
 
 
 def _starts_empty(code: Code, loop: Repeated, name: str, listed: bool) -> bool:
@@ -143,7 +144,7 @@ def _is_empty(value: ast.expr, listed: bool) -> bool:
 
 
 def _mentions(statement: ast.stmt, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+    return any(isinstance(node, ast.Name) and node.id == name for node in walk(statement))
 
 
 def _counts(code: Code, call: ast.Call) -> bool:

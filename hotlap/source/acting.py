@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from hotlap.source.code import Code, last_name
+from hotlap.source.walking import walk
 
 _ACTING = frozenset("act acts action actions policy rollout".split())
 
@@ -18,7 +19,7 @@ def is_acting(code: Code, call: ast.Call) -> bool:
         return False
     if not _ACTING & set(function.name.lower().strip("_").split("_")) and not _is_stepped(code, call, function.name):
         return False
-    calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+    calls = [one for one in walk(function) if isinstance(one, ast.Call)]
     return not any(last_name(one.func) in ("backward", "zero_grad") for one in calls)
 
 
@@ -30,7 +31,7 @@ def _is_stepped(code: Code, call: ast.Call, name: str) -> bool:
         target.id
         for node in code.nodes(ast.Assign)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func) == name
-        for target in ast.walk(node.targets[0])
+        for target in walk(node.targets[0])
         if isinstance(target, ast.Name)
     }
     return any(

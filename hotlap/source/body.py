@@ -8,7 +8,7 @@ from typing import Any
 
 from hotlap.source import guards, leaving, statements
 from hotlap.source.annotations import annotated
-from hotlap.source.calls import handed_by, last_name, times
+from hotlap.source.calls import handed_by, is_next, last_name, times
 from hotlap.source.expressions import Expressions
 from hotlap.source.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Loop
 from hotlap.source.reader import FileState
@@ -105,11 +105,13 @@ class Body(Expressions):
     def _assign(self, node: ast.Assign) -> None:
         term = self.term(node.value)
         rare = guards.is_rare_flag(node.value, self.counters)
+        loop = handed_by(node.value, self.loop_names)
+        if loop < 0 and self.stack and is_next(node.value):
+            loop = self.here
         for target in node.targets:
-            loop = handed_by(node.value, self.loop_names)
             self.assign(target, RARELY if rare and isinstance(target, ast.Attribute) else term, loop)
             if isinstance(target, ast.Name):
-                self.set_in[target.id] = next((frame for frame in reversed(self.stack) if frame >= 0), -1)
+                self.set_in[target.id] = self.here
                 self._note_list(target.id, node.value)
                 self._note_flag(target.id, node.value, rare)
 
@@ -165,10 +167,16 @@ class Body(Expressions):
         self.function.loops[number].weights = any(
             isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in walk(node.iter)
         )
-        self._note_counted(node.body)
-        self.block(node.body)
+        self._turns(node.body)
         self.stack = before
         self.block(node.orelse)
+
+    def _turns(self, body: list[ast.stmt]) -> None:
+        """The turns of a loop. Names are looked at a second time only where a rule will ask."""
+        self._note_counted(body)
+        before = dict(self.names) if self.reader.keep is not None else {}
+        self.block(body)
+        self.carry(body, before)
 
     def _note_counted(self, body: list[ast.stmt]) -> None:
         """`step += 1` at the end of a turn: the name counts them from its first line on."""
@@ -193,10 +201,9 @@ class Body(Expressions):
             target = target.elts[0]
         elif name not in ("range", "trange", "count"):
             return
-        if isinstance(target, ast.Attribute):  # for self.epoch in range(n)
-            loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, *_given(iterable))
-        elif isinstance(target, ast.Name):
+        if isinstance(target, ast.Name):
             self.counters.add(target.id)
+        if isinstance(target, ast.Name | ast.Attribute):  # for self.epoch in range(n)
             loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, *_given(iterable))
 
     def _while(self, node: ast.While) -> None:
@@ -205,10 +212,10 @@ class Body(Expressions):
             self.term(node.test)
             self.block(node.body)
             return
-        self.enter_loop(node.test, UNKNOWN)
+        number = self.enter_loop(node.test, UNKNOWN)
+        self.starts.update(dict.fromkeys(statements.grown(node), number))
         self.term(node.test)
-        self._note_counted(node.body)
-        self.block(node.body)
+        self._turns(node.body)
         self.stack = before
         self.block(node.orelse)
 
@@ -218,9 +225,9 @@ class Body(Expressions):
         body, other = guards.guards(node, self.counters, self.rare_names)
         if body in (guards.NONE, MAYBE) and guards.leaves_loop(node.body) and any(frame >= 0 for frame in self.stack):
             body = FIRST
-        if body in (guards.NONE, MAYBE) and self._is_kept_empty(node):
+        if body in (guards.NONE, MAYBE) and self.is_kept_empty(node):
             body = FIRST
-        body = TURN if body == FIRST and self._counts_here(node.test) else body
+        body = TURN if body == FIRST and self.counts_here(node.test) else body
         body, other = self._asking(node.test, body, other)
         before = dict(self.names)
         first, second = self._by_flag(node.test, body, other)
@@ -280,20 +287,6 @@ class Body(Expressions):
             return ""
         self.names[asked[0]] = ("some", kind, known)
         return asked[0]
-
-    def _counts_here(self, test: ast.expr) -> bool:
-        """`j == 0`, of what the innermost of several loops counts with: once in each turn of the one around it."""
-        frames = [frame for frame in self.stack if frame >= 0]
-        names = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
-        return bool(frames) and any(
-            isinstance(one, ast.Name) and self.loop_names.get(one.id) == frames[-1] for one in names
-        )
-
-    def _is_kept_empty(self, node: ast.If) -> bool:
-        """`if preds is None: preds = …` in a loop, of a name that was set before it: the first time only."""
-        name = guards.is_still_none(node.test)
-        here = next((frame for frame in reversed(self.stack) if frame >= 0), -1)
-        return bool(name) and here >= 0 and self.set_in.get(name, -1) != here and guards.sets(node.body, name)
 
     def _asking(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
         """Branches that depend on what a function or flag of the project says: how rare they are, only it can tell."""

@@ -189,6 +189,11 @@ class Calling:
                 if frame >= 0:
                     self.function.loops[frame].feeds = True
 
+    @property
+    def here(self) -> int:
+        """The innermost loop around, by its number; -1 where there is none."""
+        return next((frame for frame in reversed(self.stack) if frame >= 0), -1)
+
     def _innermost(self) -> Loop | None:
         for frame in reversed(self.stack):
             if frame >= 0 and not self.function.loops[frame].comprehension:

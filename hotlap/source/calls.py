@@ -301,6 +301,17 @@ def handed_by(node: ast.expr, given: Mapping[str, int]) -> int:
     return number
 
 
+_NEXT = ("next", "__next__")
+_TAKING = (*_NEXT, "pop", "popleft", "get", "get_next", "next_batch")
+
+
+def is_next(value: ast.expr) -> bool:
+    """`next(batches)`, `prefetcher.next()`, `batches.pop()`."""
+    if not isinstance(value, ast.Call) or last_name(value.func) not in _TAKING:
+        return False
+    return last_name(value.func) in _NEXT or not (value.args or value.keywords)
+
+
 def times(node: ast.expr, given: Mapping[str, int]) -> int:
     """The loop whose number is multiplied: `i * size`, `(i + 1) * size`, `offset + i * size`; else -1."""
     if not isinstance(node, ast.BinOp):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 
 from hotlap.model.scanned import Confidence, Frequency
 from hotlap.source import modes
@@ -12,6 +13,7 @@ from hotlap.source.classes import Reference
 from hotlap.source.facts import Function
 from hotlap.source.flow import FileReader, read_closely
 from hotlap.source.heat import COLD, Heat, Side
+from hotlap.source.hosts import keeps_to_host
 from hotlap.source.hotness import Hotness, LoopKind
 from hotlap.source.once import is_forgotten, is_tested
 from hotlap.source.project import Project
@@ -89,6 +91,11 @@ class Code:
     def trains(self) -> bool:
         """Somewhere in the project a model is trained."""
         return self.hotness.trains
+
+    @cached_property
+    def stays_on_host(self) -> bool:
+        """No read of the file waits for a device: neither the project nor what is around the file names one."""
+        return self.project.stays_on_host or keeps_to_host(self.project, self.path)
 
     def project_uses(self, word: str) -> bool:
         """Some file of the project has this word; the few that are noted are in flow.py."""

@@ -11,6 +11,7 @@ from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.terms import MODULE, NUMBER, TENSORS, TEXT, UNKNOWN, Term
+from hotlap.source.walking import walk
 
 Block = Repeated | ast.With | ast.If | Definition
 _TRAINS = frozenset(("backward", "manual_backward", "zero_grad", "grad"))
@@ -33,7 +34,7 @@ def comprehended(code: Code) -> Iterator[ast.ListComp | ast.GeneratorExp]:
         assert isinstance(node, ast.ListComp | ast.GeneratorExp)
         heat = code.heat(node.elt)
         if heat.hot and heat.side is Side.EVALUATE and code.goes_over_batches(node):
-            calls = [one for one in ast.walk(node.elt) if isinstance(one, ast.Call)]
+            calls = [one for one in walk(node.elt) if isinstance(one, ast.Call)]
             if any(_is_model_call(code, one) or _is_recording(code, one) for one in calls):
                 yield node
 
@@ -65,7 +66,7 @@ def _follows_training(code: Code, put: ast.stmt) -> bool:
 
 
 def _calls_in(node: ast.AST) -> list[ast.Call]:
-    return [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return [one for one in walk(node) if isinstance(one, ast.Call)]
 
 
 def _makes_hot(code: Code, loop: Repeated) -> bool:
@@ -79,7 +80,7 @@ def trains(code: Code, loop: Repeated) -> bool:
     heat = code.heat(loop.body[0])
     if heat.side is Side.TRAIN and code.loop_kind(loop) >= LoopKind.BATCH_LIKELY and heat.hot:
         return True
-    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(loop) if isinstance(node, ast.Call)]
     return any(last_name(one.func) in _TRAINS or _differentiates(code, one) for one in calls)
 
 
@@ -98,7 +99,7 @@ def model_calls(code: Code, loop: Block) -> list[ast.Call]:
     return [
         node
         for statement in loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.Call) and _is_model_call(code, node)
     ]
 
@@ -130,9 +131,7 @@ def _hands_model(code: Code, call: ast.Call, asked: Term) -> bool:
 def _helper_calls(code: Code, block: Block) -> bool:
     """A function of the project, called in the block, calls a model with its graph: `self._predict_batch(x)`."""
     return any(
-        isinstance(node, ast.Call) and _is_recording(code, node)
-        for statement in block.body
-        for node in ast.walk(statement)
+        isinstance(node, ast.Call) and _is_recording(code, node) for statement in block.body for node in walk(statement)
     )
 
 
@@ -148,7 +147,7 @@ def _is_put_to_eval(code: Code, loop: Repeated) -> bool:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "eval"
         and not node.args
-        for node in ast.walk(scope)
+        for node in walk(scope)
     )
 
 
@@ -165,7 +164,7 @@ def _steps_evaluate(code: Code, loop: Repeated) -> bool:
 
 def returns_tensors(code: Code, function: Definition) -> bool:
     """Something that it returns, or keeps in an object, may be a tensor that somebody differentiates later."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Return | ast.Yield) and node.value is not None and not _is_harmless(code, node.value):
             return True
         kept = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)

@@ -28,6 +28,7 @@ from hotlap.source.terms import (
     moved,
     unpacked,
 )
+from hotlap.source.walking import walk
 
 
 class Expressions(Calling):
@@ -160,7 +161,7 @@ class Expressions(Calling):
         for part in (node.lower, node.upper, node.step):
             if part is not None:
                 self.term(part)
-        if node.lower is not None and node.upper is not None and self.loop_names:
+        if node.lower is not None and node.upper is not None and (self.loop_names or self.starts):
             self._note_piece(node.lower)
         return NUMBER
 
@@ -263,6 +264,19 @@ class Expressions(Calling):
             self.function.returns = join(self.function.returns, result)
         return UNKNOWN
 
+    def counts_here(self, test: ast.expr) -> bool:
+        """`j == 0`, of what the innermost of several loops counts with: once in each turn of the one around it."""
+        frames = [frame for frame in self.stack if frame >= 0]
+        names = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
+        return bool(frames) and any(
+            isinstance(one, ast.Name) and self.loop_names.get(one.id) == frames[-1] for one in names
+        )
+
+    def is_kept_empty(self, node: ast.If) -> bool:
+        """`if preds is None: preds = …` in a loop, of a name that was set before it: the first time only."""
+        name = guards.is_still_none(node.test)
+        return bool(name) and self.here >= 0 and self.set_in.get(name, -1) != self.here and guards.sets(node.body, name)
+
     # Binding names
 
     def assign(self, target: ast.expr, term: Term, loop: int = -1) -> None:
@@ -311,11 +325,21 @@ class Expressions(Calling):
             scope = scope.outer
         return self.reader.names
 
+    def carry(self, body: list[ast.stmt], before: dict[str, Term]) -> None:
+        """What a turn makes of a name that was a number is what the next begins with: `loss = 0` before it."""
+        keep = self.reader.keep
+        names = {name for name, term in before.items() if term == NUMBER}
+        made = {name: term for name in names if (term := self.names.get(name, UNKNOWN)) not in (NUMBER, UNKNOWN)}
+        if keep is None or not made:
+            return
+        for node in (one for statement in body for one in walk(statement)):
+            if isinstance(node, ast.Name) and node.id in made and keep.get(node) == NUMBER:
+                keep[node] = made[node.id]
+
     def enter_loop(self, iterable: ast.expr, over: Term, comprehension: bool = False) -> int:
         """A new loop on the stack; the caller puts the stack back."""
-        parent = next((frame for frame in reversed(self.stack) if frame >= 0), -1)
         number = len(self.function.loops)
-        self.function.loops.append(Loop(iterable.lineno, over, parent, comprehension, no_grad=self.no_grad))
+        self.function.loops.append(Loop(iterable.lineno, over, self.here, comprehension, no_grad=self.no_grad))
         self.stack = (*self.stack, number)
         return number
 

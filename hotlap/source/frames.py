@@ -7,6 +7,7 @@ import ast
 from hotlap.source.code import Code, keyword, last_name
 from hotlap.source.samples import set_to
 from hotlap.source.terms import FRAME, UNKNOWN
+from hotlap.source.walking import walk
 
 _SERIES_METHODS = frozenset(
     "apply map astype fillna dropna replace str dt cat reset_index sort_values between clip diff shift abs round "
@@ -89,9 +90,7 @@ def _by_assignment(code: Code, node: ast.expr, deep: int) -> bool | None:
 
 
 def _mentions_itself(value: ast.expr, node: ast.expr) -> bool:
-    return any(
-        isinstance(one, ast.Name) and isinstance(node, ast.Name) and one.id == node.id for one in ast.walk(value)
-    )
+    return any(isinstance(one, ast.Name) and isinstance(node, ast.Name) and one.id == node.id for one in walk(value))
 
 
 def is_grouped(node: ast.expr) -> bool:

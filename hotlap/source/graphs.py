@@ -10,6 +10,7 @@ from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.evaluation import trains
 from hotlap.source.terms import MODULE, TENSOR, UNKNOWN
 from hotlap.source.torch_names import CREATION
+from hotlap.source.walking import walk
 
 _BACKWARD = ("backward", "manual_backward")
 _WITHOUT = frozenset(
@@ -36,20 +37,20 @@ class Graphs:
 
     def _differentiated(self) -> Iterator[str]:
         """Names that a backward pass starts from, in this turn."""
-        for node in ast.walk(self.scope):
+        for node in walk(self.scope):
             if (
                 isinstance(node, ast.Call)
                 and last_name(node.func) in _BACKWARD
                 and isinstance(node.func, ast.Attribute)
             ):
                 start = node.args[0] if node.args else node.func.value
-                yield from (one.id for one in ast.walk(start) if isinstance(one, ast.Name))
+                yield from (one.id for one in walk(start) if isinstance(one, ast.Name))
         if isinstance(self.scope, Definition) and self.scope.name == "training_step":
             yield from self._returned()
 
     def _returned(self) -> Iterator[str]:
         """Lightning differentiates what training_step returns: the loss, or the loss of a dictionary."""
-        for node in ast.walk(self.scope):
+        for node in walk(self.scope):
             if not isinstance(node, ast.Return) or node.value is None:
                 continue
             value = node.value
@@ -76,6 +77,8 @@ class Graphs:
             return node.attr not in ("data", "shape", "ndim", "dtype", "device") and self.carries(node.value, deep + 1)
         if isinstance(node, ast.Subscript):
             return not self._is_index(node) and self.carries(node.value, deep + 1)
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            return self.carries(node.elt, deep + 1)
         if isinstance(node, ast.BinOp | ast.IfExp | ast.Tuple | ast.List | ast.UnaryOp | ast.Dict):
             parts = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
             return any(self.carries(one, deep + 1) for one in parts)
@@ -113,7 +116,7 @@ class Graphs:
     def _last_made(self, node: ast.Name) -> tuple[ast.Assign | ast.AnnAssign, int] | None:
         """The assignment nearest before, and the place in its tuple."""
         found: tuple[ast.Assign | ast.AnnAssign, int] | None = None
-        for one in ast.walk(self.scope):
+        for one in walk(self.scope):
             if not isinstance(one, ast.Assign | ast.AnnAssign) or one.value is None or one.lineno >= node.lineno:
                 continue
             targets = one.targets if isinstance(one, ast.Assign) else [one.target]
@@ -171,7 +174,7 @@ class Graphs:
 
 def _returned_at(function: ast.FunctionDef, place: int) -> Iterator[ast.expr]:
     """What is returned at one place of a tuple, or alone."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
             yield from node.value.elts[place : place + 1]
         elif isinstance(node, ast.Return) and node.value is not None and place == 0:

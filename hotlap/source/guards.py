@@ -33,6 +33,8 @@ def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Conta
         return NONE, other  # gradient accumulation: this is the step itself
     if body == NONE:
         body = _of_body(node)
+    if _sets_best(node.orelse) and not _sets_best(node.body):  # if score < self.best: wait, else: a new best
+        body, other = (NONE if body == RECORD else body), RECORD
     if body == NONE and other == NONE and not _is_plain(node.test):
         return MAYBE, MAYBE
     return body, other
@@ -42,8 +44,7 @@ def deciding(test: ast.expr) -> tuple[list[ast.expr], bool]:
     """What must be true for the body, or with `not` in front for the other branch."""
     negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
     inner = test.operand if isinstance(test, ast.UnaryOp) and negated else test
-    parts = inner.values if isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And) else [inner]
-    return parts, negated
+    return (inner.values if isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And) else [inner]), negated
 
 
 def _is_plain(test: ast.expr) -> bool:
@@ -113,11 +114,8 @@ def _of_comparison(test: ast.Compare, counters: Container[str], rare_names: Cont
     if any(map(_is_record, sides)):
         return RECORD, NONE
     if isinstance(operator, ast.In):
-        return (
-            (RARE, NONE)
-            if _is_counter(test.left, counters) or _is_episode(test.left) or _is_epoch(test.left)
-            else (NONE, NONE)
-        )
+        seldom = _is_counter(test.left, counters) or _is_episode(test.left) or _is_epoch(test.left)
+        return (RARE, NONE) if seldom else (NONE, NONE)
     if _is_filled(test, rare_names):
         return RARE, NONE
     counted = any(_is_counter(side, counters) or _is_epoch(side) for side in sides)
@@ -200,6 +198,8 @@ def _of_body(node: ast.If) -> int:
         return FIRST
     if statements.gives_up(node):
         return ERROR
+    if _sets_best(node.body):
+        return RECORD
     empty = _tested_for_none(node.test)
     if empty and any(_fills(one, empty) for one in node.body):
         return FIRST
@@ -319,8 +319,7 @@ def is_rare_flag(value: ast.expr, counters: Container[str] = ()) -> bool:
 
 def is_still_none(test: ast.expr) -> str:
     """`x` of `x is None`."""
-    named = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and isinstance(test.left, ast.Name)
-    if not named or not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name) or not isinstance(test.ops[0], ast.Is):
         return ""
     other = test.comparators[0]
     return test.left.id if isinstance(other, ast.Constant) and other.value is None else ""
@@ -343,6 +342,11 @@ def _is_record(node: ast.expr) -> bool:
     """`best_loss`: what is compared with it is better now and then."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return "best" in name.lower().split("_")
+
+
+def _sets_best(body: list[ast.stmt]) -> bool:
+    """`self.best_score = score`."""
+    return any(isinstance(one, ast.Assign) and _is_record(one.targets[0]) for one in body)
 
 
 def _is_episode(node: ast.expr) -> bool:

@@ -9,6 +9,7 @@ from hotlap.source.code import Code, Definition
 from hotlap.source.modules import argument
 from hotlap.source.statements import is_static
 from hotlap.source.terms import BATCH, DEVICE, MODULE, TENSOR, TENSORS, UNKNOWN, Term
+from hotlap.source.walking import walk
 
 _DEEPEST = 3  # callers of callers
 _SETTINGS = frozenset(  # objects that hold settings; their device is one that was chosen, not that of a tensor
@@ -26,9 +27,9 @@ def arguments(function: Definition) -> set[str]:
 def taken(function: Definition) -> set[str]:
     """Names that hold parts of the arguments: `x, y = batch`, `image = batch["image"]`."""
     given, found = arguments(function), set[str]()
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Assign) and begins_with(node.value, given | found):
-            found |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+            found |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
     return found - given
 
 
@@ -60,7 +61,7 @@ def _is_of_tensor(code: Code, place: ast.Name) -> bool:
         and isinstance(node.value, ast.Attribute)
         and any(isinstance(one, ast.Name) and one.id == place.id for one in node.targets)
         and not is_chosen(code, node.value)
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 
@@ -127,7 +128,7 @@ def _is_set_before(code: Code, function: Definition, name: ast.Name) -> bool:
     return any(
         isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Store) and one.lineno < name.lineno
         and not any(part.lineno <= one.lineno <= (part.end_lineno or 0) for part in instead)
-        for one in ast.walk(function)
+        for one in walk(function)
     )  # fmt: skip
 
 

@@ -380,7 +380,7 @@ class Hotness(Loops):
             return heat._replace(confidence=Confidence.LOW, whole=False)
         often = heat.frequency.rank > Frequency.RARE.rank
         if guard == RECORD:
-            return heat._replace(frequency=Frequency.RARE) if often else heat._replace(maybes=heat.maybes + 1)
+            return heat._replace(frequency=Frequency.RARE) if often else heat._replace(maybes=heat.maybes + 2)
         if guard == EPOCHLY and heat.hot:
             return heat._replace(frequency=Frequency.EPOCH)
         if guard in (RARE, FIRST, ERROR, EPOCHLY):

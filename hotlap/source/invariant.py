@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from hotlap.source.code import Code, Repeated, last_name
+from hotlap.source.walking import walk
 
 _PURE = frozenset(("len", "int", "float", "range", "tuple", "list", "min", "max", "device"))
 
@@ -14,7 +15,7 @@ def stored_in(statements: Iterable[ast.AST]) -> set[str]:
     """Names, and attributes as `self.x`, that are set somewhere in there."""
     found: set[str] = set()
     for statement in statements:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
                 found.add(node.id)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -49,7 +50,7 @@ def is_invariant(node: ast.expr, changing: set[str]) -> bool:
 def is_changed(code: Code, name: str, scope: list[ast.stmt], made: ast.stmt, strangers: bool = True) -> bool:
     """Set again or changed in place; with `strangers` also kept somewhere, or handed to who might do so."""
     for statement in scope:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             named = isinstance(node, ast.Name) and node.id == name
             if named and (_changes(code, node, made) or (strangers and _gives_away(code, node))):  # type: ignore[arg-type]
                 return True

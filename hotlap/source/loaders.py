@@ -88,7 +88,7 @@ def _hands_on(code: Code, call: ast.Call) -> bool:
     function = code.function(call)
     rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
     return bool(rest) and any(
-        word.arg is None and any(isinstance(one, ast.Name) and one.id == rest for one in ast.walk(word.value))
+        word.arg is None and any(isinstance(one, ast.Name) and one.id == rest for one in walk(word.value))
         for word in call.keywords
     )
 
@@ -133,7 +133,10 @@ def _constant(code: Code, value: ast.expr) -> ast.expr:
     if function is not None and value.id in {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}:
         return value
     found = assigned(code, value.id)
-    return found[0] if len(found) == 1 and isinstance(found[0], ast.Constant) else value
+    if len(found) != 1 or not isinstance(found[0], ast.Constant):
+        return value
+    elsewhere = function is not None and value.id in code.stored(function) and code.function(found[0]) is not function
+    return value if elsewhere else found[0]
 
 
 def in_memory(code: Code, one: Loader) -> bool:

@@ -9,6 +9,7 @@ from hotlap.source.classes import Reference
 from hotlap.source.code import Code, last_name
 from hotlap.source.terms import ACCELERATOR, FILE, LOGGER, TENSOR, UNKNOWN, WRITER
 from hotlap.source.torch_names import WRITER_METHODS
+from hotlap.source.walking import walk
 
 _FUNCTIONS = frozenset(
     "print wandb.log mlflow.log_metric mlflow.log_metrics logging.info logging.log tqdm.tqdm.write "
@@ -81,11 +82,7 @@ def on_event(code: Code, node: ast.AST) -> bool:
     for outer in code.ancestors(node):
         if isinstance(outer, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
             return False
-        if (
-            isinstance(outer, ast.If)
-            and inner in outer.body
-            and any(_orders(code, one) for one in ast.walk(outer.test))
-        ):
+        if isinstance(outer, ast.If) and inner in outer.body and any(_orders(code, one) for one in walk(outer.test)):
             return True
         inner = outer
     return False

@@ -196,8 +196,9 @@ class Loops:
         callee = call.callee
         if self.project.is_model(self.project.answer(callee, origin)):
             return is_run(callee)
-        if callee[:1] == ("attr",) and callee[2] == "forward" and callee[1][:1] == ("self",):
-            return self.project.is_model(self.project.answer(callee[1], origin))  # who inherits has it
+        own = callee[:1] == ("attr",) and callee[2] == "forward" and callee[1][:1] == ("self",)
+        if own and self.project.is_model(self.project.answer(callee[1], origin)):
+            return True  # who inherits has it
         return deep > 0 and any(
             self._runs_module(inner, target.path, deep - 1)
             for target in self.project.targets(call.callee, origin)

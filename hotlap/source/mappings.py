@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.source.code import Code, last_name
 from hotlap.source.samples import dotted, set_to
+from hotlap.source.walking import walk
 
 Entries = dict[str, ast.expr]
 _DEEPEST = 4  # mappings made of mappings
@@ -75,8 +76,8 @@ def _put(code: Code, call: ast.Call, value: ast.Name | ast.Attribute, deep: int)
     scope = code.function(call) or code.tree
     name = dotted(value)
     own = name.startswith("self.")
-    arguments = {one.arg for one in ast.walk(scope) if isinstance(one, ast.arg)}
-    made = [] if own else [one for node in ast.walk(scope) for one in _made(node, name)]
+    arguments = {one.arg for one in walk(scope) if isinstance(one, ast.arg)}
+    made = [] if own else [one for node in walk(scope) for one in _made(node, name)]
     if isinstance(value, ast.Name) and value.id in arguments:
         yield {}, False
     elif own or not made:

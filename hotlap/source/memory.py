@@ -11,6 +11,7 @@ from hotlap.source.facts import Call
 from hotlap.source.project import Project
 from hotlap.source.samples import dotted, set_to
 from hotlap.source.terms import DATASET, FRAME, HOST, NUMPY, TENSOR, TENSOR_DATASET, Term
+from hotlap.source.walking import walk
 
 _DEEPEST = 3  # functions, and names that stand for others
 _PARTS = frozenset("random_split Subset ConcatDataset train_test_split".split())  # of datasets that are given to them
@@ -57,8 +58,10 @@ def _origins(code: Code, dataset: ast.expr) -> Iterator[ast.expr]:
     if isinstance(dataset, ast.Name) and _is_argument(code, dataset):
         return
     if isinstance(dataset, ast.Name | ast.Attribute):
-        yield from (one for one in set_to(code, dataset) if not _is_none(one))
-        yield from _unpacked(code, dotted(dataset))
+        taken = list(_unpacked(code, dotted(dataset)))
+        near = [one for one in taken if code.function(one) is code.function(dataset)]
+        made = [one for one in set_to(code, dataset) if not _is_none(one)]
+        yield from near or [*made, *taken]
     elif isinstance(dataset, ast.Call) and last_name(dataset.func) in _PARTS and dataset.args:
         first = dataset.args[0]
         yield from first.elts if isinstance(first, ast.List | ast.Tuple) else (first,)
@@ -92,7 +95,7 @@ def returned_by(code: Code, call: ast.Call) -> Iterator[ast.expr]:
     for node in code.nodes(ast.FunctionDef):
         assert isinstance(node, ast.FunctionDef)
         if node.lineno in lines and len(lines) == len(targets):
-            yield from (one.value for one in ast.walk(node) if isinstance(one, ast.Return) and one.value is not None)
+            yield from (one.value for one in walk(node) if isinstance(one, ast.Return) and one.value is not None)
 
 
 def _is_table(code: Code, dataset: ast.expr) -> bool:
@@ -127,7 +130,7 @@ def _used(code: Code, method: Reference) -> set[str]:
     """The attributes that a method of this file takes its sample from; none where it calls methods of its own."""
     line = code.project.function(method).line if method.path == code.path else -1
     node = next((one for one in code.nodes(ast.FunctionDef) if one.lineno == line), None)  # type: ignore[attr-defined]
-    inside = list(ast.walk(node)) if node is not None else []
+    inside = list(walk(node)) if node is not None else []
     if any(isinstance(one, ast.Call) and dotted(one.func).startswith("self.") for one in inside):
         return set()
     return {dotted(one)[5:] for one in inside if isinstance(one, ast.Attribute) and dotted(one).startswith("self.")}

@@ -17,6 +17,7 @@ from hotlap.source.hotness import LoopKind
 from hotlap.source.modules import argument
 from hotlap.source.statements import is_static
 from hotlap.source.terms import LOADERS, UNKNOWN, Term
+from hotlap.source.walking import walk
 
 _AROUND = frozenset(("enumerate", "tqdm", "iter", "track", "trange", "progress_bar", "prefetch"))
 
@@ -73,7 +74,7 @@ def _loader(code: Code, loop: ast.For) -> str:
         return ast.unparse(over)
     lines = [
         one.lineno
-        for one in ast.walk(scope)
+        for one in walk(scope)
         if isinstance(one, ast.Name) and one.id == over.id and isinstance(one.ctx, ast.Store)
     ]
     last = max((line for line in lines if line <= loop.lineno), default=0)

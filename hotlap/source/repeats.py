@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from hotlap.source import syncs
 from hotlap.source.code import Code
+from hotlap.source.walking import walk
 
 
 @lru_cache(maxsize=2)  # of the file being looked at: two rules ask for it
@@ -54,7 +55,7 @@ def _changed_between(code: Code, first: ast.Call, again: ast.Call) -> bool:
     if not _reached_from(code, first, again):
         return True
     scope = next(code.loops(first), None) or code.function(first) or code.tree
-    stores = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    stores = [node for node in walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     return any(node.id == name and first.lineno <= node.lineno <= again.lineno for node in stores)
 
 

@@ -11,6 +11,7 @@ from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind
 from hotlap.source.loaders import Loader
+from hotlap.source.walking import walk
 
 _AROUND = frozenset("enumerate tqdm iter zip track trange progress_bar list cycle islice len next".split())
 _ONCE_HOOKS = frozenset(("test_dataloader", "predict_dataloader"))  # of Lightning: once, after the training
@@ -101,7 +102,7 @@ def _chain(code: Code, node: ast.AST) -> Iterator[ast.AST]:
 def _loads(code: Code, made: ast.AST, name: str) -> Iterator[ast.Name]:
     """Where the name is read: in its function, or for names of the file, anywhere in it; or that of a bar around."""
     scope = code.function(made) or code.tree
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
             bar = _named_around(code, node)
             if bar and bar != name:

@@ -231,18 +231,24 @@ def mentions(node: ast.AST, names: set[str]) -> bool:
 
 
 def set_to(code: Code, node: ast.expr) -> list[ast.expr]:
-    """Everything the file sets a name to, or the class an attribute such as `self.x`; else any class of the file."""
+    """Everything its function, else the file, sets a name to, or the class an attribute such as `self.x`; else any
+    class of the file."""
     if not isinstance(node, ast.Attribute | ast.Name):
         return []
     name, every = dotted(node), _assignments(code)
     if not name:  # part of something that has no name
         return []
-    own = every.get(f"{_class_of(code, node)}:{name}", []) if name.startswith("self.") else []
-    return own or every.get(name, [])
+    scope = _class_of(code, node) if name.startswith("self.") else _function_of(code, node)
+    return every.get(f"{scope}:{name}", []) or every.get(name, [])
 
 
 def _class_of(code: Code, node: ast.AST) -> str:
     return next((f"{one.name}@{one.lineno}" for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), "")
+
+
+def _function_of(code: Code, node: ast.AST) -> str:
+    known = code.reference(node)
+    return known.name if known is not None else ""
 
 
 @lru_cache(maxsize=2)
@@ -253,8 +259,8 @@ def _assignments(code: Code) -> Mapping[str, list[ast.expr]]:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 name = dotted(target)
                 found[name].append(node.value)
-                if name.startswith("self."):
-                    found[f"{_class_of(code, node)}:{name}"].append(node.value)
+                scope = _class_of(code, node) if name.startswith("self.") else _function_of(code, node)
+                found[f"{scope}:{name}"].append(node.value)
     return found
 
 

@@ -223,11 +223,24 @@ def mentions_epochs(*nodes: ast.expr) -> bool:
     return any("epoch" in name.lower() and "per_epoch" not in name.lower() for name in names if isinstance(name, str))
 
 
+_PIECES = ("split", "chunk", "tensor_split", "array_split")
+
+
+def grown(loop: ast.While) -> list[str]:
+    """`start` of `while start < n: …; start += size`."""
+    asked = {one.id for one in walk(loop.test) if isinstance(one, ast.Name)}
+    names = [getattr(one.target, "id", "") for one in loop.body if isinstance(one, ast.AugAssign)]
+    return [name for name in names if name in asked]
+
+
 def strided(node: ast.expr) -> bool:
-    """range(start, end, step), also inside enumerate(…) or tqdm(…): pieces of one long sequence."""
+    """range(start, end, step), x.split(size) or torch.chunk(x, n), also inside enumerate(…) or tqdm(…): pieces of one
+    long sequence."""
     while isinstance(node, ast.Call):
         if last_name(node.func) == "range":
             return len(node.args) == 3
+        if last_name(node.func) in _PIECES:
+            return bool(node.args) and not isinstance(getattr(node.args[0], "value", None), str)
         if not node.args:
             return False
         node = node.args[0]

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, keyword
+from hotlap.source.defaults import default
 from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.invariant import stored_in
-from hotlap.source.terms import HOST_DEVICE, MODULE, TENSOR, UNKNOWN
+from hotlap.source.terms import HOST_DEVICE, MODULE, NUMBER, TENSOR, UNKNOWN
+from hotlap.source.walking import walk
 
 READERS = ("item", "cpu", "numpy", "tolist", "to", "float", "int", "bool")
 
@@ -19,7 +21,7 @@ def explicit(code: Code) -> Iterator[tuple[ast.Call, ast.expr, Confidence]]:
     for call in code.calls(*READERS):
         read = read_by(code, call)
         if read is not None:
-            yield call, read[0], Confidence.LOW if code.project.stays_on_host else read[1]
+            yield call, read[0], Confidence.LOW if code.stays_on_host else read[1]
 
 
 def read_by(code: Code, call: ast.Call) -> tuple[ast.expr, Confidence] | None:
@@ -46,6 +48,8 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
         return value, Confidence.MEDIUM
     if kind != UNKNOWN or _is_known(code, value, name) or code.full_name(value) or _stayed_on_host(code, value):
         return None
+    if _is_drawn(code, value):
+        return None
     if name == "item" or (name in ("cpu", "to") and not isinstance(code.parent(call), ast.Expr)):
         return value, Confidence.MEDIUM
     return (value, Confidence.LOW) if name == "tolist" else None
@@ -59,6 +63,18 @@ def _is_known(code: Code, value: ast.expr, method: str) -> bool:
     return term != UNKNOWN and not (method == "item" and term[0] in ("dict", "list", "tuple"))
 
 
+def _is_drawn(code: Code, value: ast.expr) -> bool:
+    """`torch.distributions.Beta(0.2, 0.2).sample()`, of numbers: it is drawn on the host."""
+    made = value.func.value if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else None
+    if not isinstance(made, ast.Call) or not code.full_name(made.func).startswith("torch.distributions."):
+        return False
+    given = [*made.args, *(word.value for word in made.keywords)]
+    return all(
+        code.kind(one) == NUMBER or isinstance(default(code, one) if isinstance(one, ast.Name) else None, ast.Constant)
+        for one in given
+    )
+
+
 def _stayed_on_host(code: Code, value: ast.expr) -> bool:
     """Part of a batch that the loop never moves, while it moves others: `target["id"].item()`."""
     loop = code.batch_loop(value)
@@ -68,7 +84,7 @@ def _stayed_on_host(code: Code, value: ast.expr) -> bool:
     return any(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda")
         for statement in loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 
@@ -81,7 +97,7 @@ def _beginning(code: Code, value: ast.expr) -> str:
         if isinstance(outer, ast.stmt):
             break
         for part in getattr(outer, "generators", ()):
-            names = [one.id for one in ast.walk(part.target) if isinstance(one, ast.Name)]
+            names = [one.id for one in walk(part.target) if isinstance(one, ast.Name)]
             if name in names and name not in stored_in([part.iter]):
                 name = _at(part.iter, names.index(name))
     return name

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from hotlap.source.calls import is_next
 from hotlap.source.code import Code, Repeated, last_name
 from hotlap.source.handed import begins_with
 from hotlap.source.heat import Side
 from hotlap.source.samples import mentions
 from hotlap.source.terms import BATCH, EXTENT, HOST, MODULE, NUMBER, TENSOR, TEXT, UNKNOWN, Term
-
-_NEXT = ("next", "__next__")
-_TAKING = (*_NEXT, "pop", "popleft", "get", "get_next", "next_batch")
+from hotlap.source.walking import walk
 
 
 def of_turn(code: Code, loop: Repeated) -> set[str]:
@@ -19,7 +18,7 @@ def of_turn(code: Code, loop: Repeated) -> set[str]:
     given = names_of(loop.target) if isinstance(loop, ast.For) else set()
     counts = isinstance(loop, ast.While) or (isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range")
     draws = counts and code.heat(loop.body[0]).side is Side.TRAIN
-    for node in (one for statement in loop.body for one in ast.walk(statement)):
+    for node in (one for statement in loop.body for one in walk(statement)):
         if isinstance(node, ast.Assign) and (
             is_next(node.value)
             or begins_with(node.value, given)
@@ -35,7 +34,7 @@ def drawn(code: Code, loop: Repeated) -> set[str]:
     """What a function of the project puts together on the host for the turn: `x, y = sample(paths)`."""
     return {
         name
-        for node in (one for statement in loop.body for one in ast.walk(statement))
+        for node in (one for statement in loop.body for one in walk(statement))
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
         if any(not one.name.endswith("__") for one in code.project.targets(code.asked(node.value.func), code.path))
         for target in node.targets
@@ -50,13 +49,7 @@ def _is_entry(code: Code, value: ast.expr, given: set[str]) -> bool:
 
 
 def names_of(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-
-
-def is_next(value: ast.expr) -> bool:
-    """`next(batches)`, `prefetcher.next()`, `batches.pop()`."""
-    taken = isinstance(value, ast.Call) and last_name(value.func) in _TAKING
-    return taken and (last_name(value.func) in _NEXT or not (value.args or value.keywords))  # type: ignore[attr-defined]
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
 
 
 def is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
@@ -114,12 +107,12 @@ def is_of_mixture(code: Code, node: ast.expr) -> bool:
     return False
 
 
-def is_fetched(code: Code, root: ast.Name) -> bool:
+def is_fetched(code: Code, root: ast.Name, names: set[str]) -> bool:
     """`batch = next(batches)`, in a function that is called every batch."""
     function = code.function(root)
     return function is not None and any(
-        isinstance(node, ast.Assign) and is_next(node.value) and mentions(node.targets[0], {root.id})
-        for node in ast.walk(function)
+        isinstance(node, ast.Assign) and is_next(node.value) and mentions(node.targets[0], names)
+        for node in walk(function)
         if getattr(node, "lineno", root.lineno) < root.lineno
     )
 
@@ -129,7 +122,7 @@ def is_mapping(code: Code, moved: ast.expr) -> bool:
     if not isinstance(moved, ast.Name):
         return False
     scope = code.function(moved) or code.tree
-    return any(_names_part(node, moved.id) for node in ast.walk(scope))
+    return any(_names_part(node, moved.id) for node in walk(scope))
 
 
 def _names_part(node: ast.AST, name: str) -> bool:

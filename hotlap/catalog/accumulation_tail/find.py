@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hotlap.model.scanned import Applicability
 from hotlap.source.code import Code, last_name
 from hotlap.source.rule import Found
+from hotlap.source.walking import walk
 
 WORDS = (".step(",)
 ONLY_HOT = True
@@ -55,7 +56,7 @@ def _steps(code: Code, node: ast.If, loop: ast.For) -> bool:
 
 def _differentiates(code: Code, body: list[ast.stmt]) -> bool:
     """A function of the project that is called there makes the backward pass, and no step of its own."""
-    calls = [one for part in body for one in ast.walk(part) if isinstance(one, ast.Call)]
+    calls = [one for part in body for one in walk(part) if isinstance(one, ast.Call)]
     targets = [target for one in calls for target in code.project.targets(code.asked(one.func), code.path)]
     return any(
         one in code.hotness.steppers and code.project.function(one).steps and not code.project.function(one).updates
@@ -64,7 +65,7 @@ def _differentiates(code: Code, body: list[ast.stmt]) -> bool:
 
 
 def _names(body: list[ast.stmt]) -> set[str]:
-    return {last_name(one.func) for part in body for one in ast.walk(part) if isinstance(one, ast.Call)}
+    return {last_name(one.func) for part in body for one in walk(part) if isinstance(one, ast.Call)}
 
 
 def _finished_later(code: Code, loop: ast.For) -> bool:

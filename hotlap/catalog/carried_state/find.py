@@ -11,6 +11,7 @@ from hotlap.source.loaders import loader, loaders, made_at
 from hotlap.source.rule import Found
 from hotlap.source.samples import dotted
 from hotlap.source.terms import MODULE
+from hotlap.source.walking import walk
 
 WORDS = ("detach", "repackage", ".data", "LSTM", "GRU", "RNN", "hidden", "state")
 ONLY_HOT = True
@@ -36,7 +37,7 @@ def find(code: Code) -> Iterator[Found]:
 
 def _carrying(code: Code, loop: Repeated) -> Iterator[tuple[ast.Call, str]]:
     """`out, state = net(x, state)` with a state that was made before the loop."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         call = node.value
@@ -45,10 +46,7 @@ def _carrying(code: Code, loop: Repeated) -> Iterator[tuple[ast.Call, str]]:
         given = {dotted(one) for part in call.args[1:] for one in _elements(part)} - {""}
         given |= {dotted(one) for word in call.keywords for one in _elements(word.value)} - {""}
         got = {
-            dotted(one)
-            for target in node.targets
-            for one in ast.walk(target)
-            if isinstance(one, ast.Name | ast.Attribute)
+            dotted(one) for target in node.targets for one in walk(target) if isinstance(one, ast.Name | ast.Attribute)
         }
         for name in sorted(given & got):
             if not _is_reset(code, loop, node, name, given):
@@ -67,20 +65,18 @@ def _may_be_module(code: Code, call: ast.Call) -> bool:
 
 def _is_reset(code: Code, loop: Repeated, step: ast.Assign, name: str, given: set[str]) -> bool:
     """Set to something else in the loop: not to its own detached self."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if node is step or not isinstance(node, ast.Assign):
             continue
         targets = {dotted(one) for target in node.targets for one in _elements(target)}
         if name in targets and not _is_detached(node.value, given):
             return True
-    return isinstance(loop, ast.For) and any(
-        isinstance(one, ast.Name) and one.id == name for one in ast.walk(loop.target)
-    )
+    return isinstance(loop, ast.For) and any(isinstance(one, ast.Name) and one.id == name for one in walk(loop.target))
 
 
 def _is_detached(value: ast.expr, given: set[str]) -> bool:
     """Made of the state itself: `state.detach()`, `tuple(each.data for each in state)`, `repackage(state)`."""
-    return any(isinstance(one, ast.Name | ast.Attribute) and dotted(one) in given for one in ast.walk(value))
+    return any(isinstance(one, ast.Name | ast.Attribute) and dotted(one) in given for one in walk(value))
 
 
 def _shuffled(code: Code, loop: ast.For) -> Confidence | None:

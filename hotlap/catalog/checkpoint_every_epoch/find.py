@@ -14,6 +14,7 @@ from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
 from hotlap.source.terms import ACCELERATOR, MODULE, STATE, Term
+from hotlap.source.walking import walk
 
 WORDS = ("torch.save", "save(", "deepcopy", "state_dict", "save_pretrained", "save_checkpoint", "save_state")
 _OFTEN = (Frequency.EPOCH, Frequency.BATCH, Frequency.SAMPLE)
@@ -101,7 +102,7 @@ def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> 
         return isinstance(given, ast.Call) and deep < 2 and _returns_weights(code, given)
     function = code.function(call)
     made = [one for one in loaders.assigned(code, given.id) if code.function(one) is function]
-    if function is not None and any(_puts_weights(one, given.id) for one in ast.walk(function)):
+    if function is not None and any(_puts_weights(one, given.id) for one in walk(function)):
         return True
     if made:
         return any(_has_weights(code, one, call, deep + 1) for one in made)
@@ -186,7 +187,7 @@ def _is_put_back(code: Code, call: ast.Call, target: ast.expr) -> bool:
         isinstance(one, ast.Assign)
         and ast.unparse(one.targets[0]) == ast.unparse(call.args[0])
         and ast.unparse(one.value) == ast.unparse(target)
-        for one in ast.walk(scope)
+        for one in walk(scope)
     )
 
 
@@ -199,7 +200,7 @@ def _is_worked_with(code: Code, call: ast.Call) -> bool:
     name = statement.targets[0].id
     return any(
         isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == name
-        for node in ast.walk(scope)
+        for node in walk(scope)
     )
 
 
@@ -208,9 +209,7 @@ def _is_state(node: ast.expr) -> bool:
 
 
 def _is_copied(node: ast.expr) -> bool:
-    return any(
-        isinstance(one, ast.Call) and last_name(one.func) in ("clone", "cpu", "deepcopy") for one in ast.walk(node)
-    )
+    return any(isinstance(one, ast.Call) and last_name(one.func) in ("clone", "cpu", "deepcopy") for one in walk(node))
 
 
 def _is_often(code: Code, node: ast.AST) -> bool:
@@ -262,14 +261,13 @@ def _tests(code: Code, node: ast.AST) -> Iterator[ast.expr]:
 def _is_counter(code: Code, node: ast.expr) -> bool:
     """What a loop around it counts: `epoch > 0` is no result."""
     return isinstance(node, ast.Name) and any(
-        isinstance(loop, ast.For)
-        and any(isinstance(one, ast.Name) and one.id == node.id for one in ast.walk(loop.target))
+        isinstance(loop, ast.For) and any(isinstance(one, ast.Name) and one.id == node.id for one in walk(loop.target))
         for loop in code.loops(node)
     )
 
 
 def _compares(code: Code, test: ast.expr) -> bool:
-    for node in ast.walk(test):
+    for node in walk(test):
         ordered = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
         if ordered and not _is_counter(code, node.left):  # type: ignore[attr-defined]
             return True
@@ -291,5 +289,5 @@ def _raised_when_better(code: Code, flag: ast.Name) -> bool:
         isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
         for one in plain
         for test in _tests(code, one)
-        for part in ast.walk(test)
+        for part in walk(test)
     )

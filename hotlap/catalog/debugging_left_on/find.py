@@ -12,6 +12,7 @@ from hotlap.source.hotness import LoopKind
 from hotlap.source.positions import position_of
 from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
+from hotlap.source.walking import walk
 
 WORDS = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "profile", "emit_nvtx", "gradcheck")
 _VARIABLES = {
@@ -105,19 +106,17 @@ def _is_whole(code: Code, block: ast.With, call: ast.Call) -> bool:
         return False
     if keyword(call, "enabled") is not None or (call.args and not is_constant(call.args[0], True)):
         return False
-    kinds = {one: code.loop_kind(one) for one in ast.walk(block) if isinstance(one, Repeated)}
+    kinds = {one: code.loop_kind(one) for one in walk(block) if isinstance(one, Repeated)}
     trained = [one for one, kind in kinds.items() if kind in (LoopKind.EPOCH, LoopKind.BATCH)]
     return bool(trained) and not any(_ends_early(one, kinds[one]) for one in trained)
 
 
 def _ends_early(loop: Repeated, kind: LoopKind) -> bool:
     """A `break`, or a loop over some of the batches only."""
-    if any(isinstance(node, ast.Break) for node in ast.walk(loop)):
+    if any(isinstance(node, ast.Break) for node in walk(loop)):
         return True
     over = loop.test if isinstance(loop, ast.While) else loop.iter
-    few = any(
-        isinstance(one, ast.Constant) and isinstance(one.value, int) and one.value <= 100 for one in ast.walk(over)
-    )
+    few = any(isinstance(one, ast.Constant) and isinstance(one.value, int) and one.value <= 100 for one in walk(over))
     return kind is LoopKind.BATCH and (few or "islice" in ast.unparse(over))
 
 

@@ -13,6 +13,7 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import dependents, is_kept, mentions, per_sample, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import TEXT
+from hotlap.source.walking import walk
 
 __all__ = ["ONLY_HOT", "WORDS", "find"]
 ONLY_HOT = True
@@ -70,7 +71,7 @@ def _is_same_file(code: Code, call: ast.Call) -> bool:
         path = call.func.value
     if function is None or path is None or mentions(path, dependents(function)):
         return False
-    kept = {ast.unparse(one) for one in ast.walk(path) if isinstance(one, ast.Attribute)}
+    kept = {ast.unparse(one) for one in walk(path) if isinstance(one, ast.Attribute)}
     return not any(one in kept for one in stored_in(function.body))  # self.path = …: set anew for each sample
 
 
@@ -83,7 +84,7 @@ def _is_picture(code: Code, call: ast.Call, sort: str) -> bool:
         block = code.function(call) or block
     elif sort != "text":
         return False
-    decoded = [one for one in ast.walk(block) if isinstance(one, ast.Call) and one is not call]
+    decoded = [one for one in walk(block) if isinstance(one, ast.Call) and one is not call]
     return any(_decodes(code, one) for one in decoded)
 
 
@@ -113,8 +114,7 @@ def _opens_another(code: Code, node: ast.AST) -> bool:
     """The function opens a file for the sample besides: that is what it waits for."""
     function = code.function(node)
     return function is not None and any(
-        isinstance(one, ast.Call) and read_of(code, one) == ARCHIVE and per_sample(code, one)
-        for one in ast.walk(function)
+        isinstance(one, ast.Call) and read_of(code, one) == ARCHIVE and per_sample(code, one) for one in walk(function)
     )
 
 
@@ -162,5 +162,5 @@ def _returns_stored(code: Code, call: ast.Call) -> bool:
         isinstance(one, ast.Return) and isinstance(one.value, ast.Subscript) and _is_stored(code, one.value)
         for function in code.nodes(ast.FunctionDef)
         if isinstance(function, ast.FunctionDef) and function.name == name and not call.args
-        for one in ast.walk(function)
+        for one in walk(function)
     )

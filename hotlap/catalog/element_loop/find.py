@@ -21,6 +21,7 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import mentions, only_shows, per_sample
 from hotlap.source.syncs import shown
 from hotlap.source.terms import BATCH, NUMPY, TENSOR, TENSORS, UNKNOWN
+from hotlap.source.walking import walk
 
 WORDS = ("for ",)
 ONLY_HOT = True
@@ -103,7 +104,7 @@ def _nested(code: Code) -> Iterator[Found]:
         if read is None or not isinstance(inner, ast.ListComp) or not isinstance(part.target, ast.Name):
             continue
         rows = inner.generators[0].iter
-        asks = any(isinstance(one, ast.Compare) for one in ast.walk(inner))
+        asks = any(isinstance(one, ast.Compare) for one in walk(inner))
         if asks and isinstance(rows, ast.Name) and rows.id == part.target.id and _is_of_device(code, read):
             yield Found(
                 node,
@@ -156,7 +157,7 @@ def _adds_samples(code: Code, found: ElementLoop) -> bool:
     paired = numbered or (not found.index and bool(found.names) and _pairs(code, found))
     if not paired or not found.loop.body:
         return False
-    parts = [one for statement in found.loop.body for one in ast.walk(statement)]
+    parts = [one for statement in found.loop.body for one in walk(statement)]
     if any(isinstance(one, ast.If | ast.Break | ast.Continue | ast.For | ast.While | ast.Try) for one in parts):
         return False
     return any(isinstance(one, ast.AugAssign | ast.Assign) and _adds(one) for one in found.loop.body)
@@ -166,7 +167,7 @@ def _pairs_by_number(code: Code, found: ElementLoop) -> bool:
     """`loss_of(outputs[i], targets[i])`: whole rows of both, one of which is surely a tensor of the device."""
     if not any(code.kind(one) == TENSOR for one in found.arrays):
         return False
-    for call in (one for statement in found.loop.body for one in ast.walk(statement) if isinstance(one, ast.Call)):
+    for call in (one for statement in found.loop.body for one in walk(statement) if isinstance(one, ast.Call)):
         rows = [one for one in call.args if isinstance(one, ast.Subscript) and _is_number(one.slice, found.index)]
         if len(rows) > 1 and code.full_name(call.func).startswith("torch."):
             return {code.kind(one.value) for one in rows} <= {TENSOR, UNKNOWN}
@@ -177,7 +178,7 @@ def _pairs_ragged(code: Code, found: ElementLoop) -> bool:
     """`score(outputs[: lengths[i], i], targets[: lengths[i], i])`: sequences of several lengths, which a mask takes all
     at once; nothing but operations of torch is done with them."""
     several = {ast.unparse(one) for one in found.arrays if code.kind(one) == TENSOR}
-    parts = [one for statement in found.loop.body for one in ast.walk(statement)]
+    parts = [one for statement in found.loop.body for one in walk(statement)]
     cut = [one for one in parts if isinstance(one, ast.Slice) and mentions(one, {found.index})]
     calls = [one for one in parts if isinstance(one, ast.Call)]
     plain = all(
@@ -212,7 +213,7 @@ def _adds(statement: ast.AugAssign | ast.Assign) -> bool:
 
 def _cuts(code: Code, value: ast.expr, index: str) -> bool:
     """`discounts[: counts[i]].sum()`: where to cut is read from the device in every turn."""
-    for one in ast.walk(value):
+    for one in walk(value):
         if isinstance(one, ast.Slice):
             ends = [part for part in (one.lower, one.upper) if isinstance(part, ast.Subscript)]
             if any(ast.unparse(end.slice) == index and code.kind(end.value) == TENSOR for end in ends):
@@ -245,7 +246,7 @@ def _is_asked(code: Code, found: ElementLoop) -> bool:
         isinstance(one, ast.If)
         and any(
             isinstance(part, ast.Call) and last_name(part.func) == "isinstance" and ast.unparse(part.args[0]) in names
-            for part in ast.walk(one.test)
+            for part in walk(one.test)
         )
         for one in code.ancestors(found.loop)
     )
@@ -256,7 +257,7 @@ def _picks_by_mask(code: Code, found: ElementLoop) -> bool:
     return any(
         isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Compare) and code.kind(node.value) == TENSOR
         for statement in found.loop.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 

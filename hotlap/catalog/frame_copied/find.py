@@ -13,6 +13,7 @@ from hotlap.source.heat import Heat
 from hotlap.source.rule import Found
 from hotlap.source.samples import dotted, mentions, prepares
 from hotlap.source.syncs import shown
+from hotlap.source.walking import walk
 
 WORDS = (".copy()", ".copy(deep", ".append(", "concat(")
 _NEW = frozenset(
@@ -95,7 +96,7 @@ def _is_only_read(code: Code, scope: Definition, call: ast.Call, name: str) -> b
     if not original or original == name:
         return False
     uses = 0
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, ast.Name | ast.Attribute) and dotted(node) in (name, original):
             uses += dotted(node) == name
             if not _reads(code, node, call):
@@ -140,7 +141,7 @@ def _is_replaced_everywhere(code: Code, scope: Definition, original: str, name: 
     """`frame = add_column(frame, …)`, at every call and more than once."""
     function = code._reader_function(scope.body[0])
     returned = any(
-        isinstance(one, ast.Return) and one.value is not None and dotted(one.value) == name for one in ast.walk(scope)
+        isinstance(one, ast.Return) and one.value is not None and dotted(one.value) == name for one in walk(scope)
     )
     if function is None or not returned or original not in function.parameters:
         return False
@@ -196,9 +197,9 @@ def _begins_anew(loop: Repeated, parent: ast.Assign, name: str, instead: list[as
         and one is not parent
         and one not in instead
         and dotted(one.targets[0]) == name
-        and not any(isinstance(part, ast.Name | ast.Attribute) and dotted(part) == name for part in ast.walk(one.value))
+        and not any(isinstance(part, ast.Name | ast.Attribute) and dotted(part) == name for part in walk(one.value))
         for statement in loop.body
-        for one in ast.walk(statement)
+        for one in walk(statement)
     )
 
 

@@ -14,6 +14,7 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import mentions, only_shows, prepares
 from hotlap.source.syncs import shown
 from hotlap.source.terms import MODULE
+from hotlap.source.walking import walk
 
 Turns = ast.For | ast.comprehension
 WORDS = (".iterrows", ".itertuples", ".apply(", ".applymap(", ".map(", ".iloc[", ".loc[", ".at[", ".iat[")
@@ -72,10 +73,10 @@ def _iterated(code: Code) -> Iterator[Found]:
 
 def _is_group(code: Code, node: ast.expr) -> bool:
     """`for key, group in frame.groupby(…)`: a few rows at a time."""
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    names = {one.id for one in walk(node) if isinstance(one, ast.Name)}
     return any(
         isinstance(loop, ast.For)
-        and any(isinstance(one, ast.Call) and last_name(one.func) == "groupby" for one in ast.walk(loop.iter))
+        and any(isinstance(one, ast.Call) and last_name(one.func) == "groupby" for one in walk(loop.iter))
         and mentions(loop.target, names)
         for loop in code.loops(node)
     )
@@ -84,7 +85,7 @@ def _is_group(code: Code, node: ast.expr) -> bool:
 def _body(code: Code, call: ast.Call) -> list[ast.stmt] | None:
     """What is done with the rows."""
     for one in code.ancestors(call):
-        if isinstance(one, ast.For | ast.AsyncFor) and any(part is call for part in ast.walk(one.iter)):
+        if isinstance(one, ast.For | ast.AsyncFor) and any(part is call for part in walk(one.iter)):
             return one.body
         if isinstance(one, ast.stmt):
             return [one]
@@ -109,7 +110,7 @@ def _waits(body: list[ast.stmt]) -> bool:
     return any(
         isinstance(one, ast.Call) and last_name(one.func) in _SLOW and not _is_get(one)
         for statement in body
-        for one in ast.walk(statement)
+        for one in walk(statement)
     )
 
 
@@ -226,7 +227,7 @@ def _is_within(code: Code, call: ast.Call) -> bool:
 
 
 def _once(body: ast.expr, name: str) -> bool:
-    words = [one.id for one in ast.walk(body) if isinstance(one, ast.Name)]
+    words = [one.id for one in walk(body) if isinstance(one, ast.Name)]
     return words == [name] and ast.unparse(body).count(name) == 1
 
 
@@ -279,13 +280,13 @@ def _around(code: Code, node: ast.Subscript) -> Iterator[Turns]:
     for outer in code.ancestors(node):
         if isinstance(outer, ast.stmt):
             break
-        yield from (one for one in getattr(outer, "generators", ()) if not any(part is node for part in ast.walk(one)))
+        yield from (one for one in getattr(outer, "generators", ()) if not any(part is node for part in walk(one)))
     yield from (one for one in code.loops(node) if isinstance(one, ast.For))
 
 
 def _is_row(code: Code, node: ast.Subscript, loop: Turns) -> bool:
     """The loop gives the number or the name of the row."""
-    targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    targets = {one.id for one in walk(loop.target) if isinstance(one, ast.Name)}
     if isinstance(node.slice, ast.Slice) or not mentions(_first(node.slice), targets) or not _counts_rows(loop.iter):
         return False
     base = node.value
@@ -303,8 +304,7 @@ def _is_of_row(code: Code, node: ast.expr) -> bool:
         isinstance(loop, ast.For)
         and mentions(loop.target, {node.id})
         and any(
-            isinstance(one, ast.Call) and last_name(one.func) in ("iterrows", "itertuples")
-            for one in ast.walk(loop.iter)
+            isinstance(one, ast.Call) and last_name(one.func) in ("iterrows", "itertuples") for one in walk(loop.iter)
         )
         for loop in code.loops(node)
     )

@@ -13,6 +13,7 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import is_for_test, is_kept, mentions, per_sample, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import FRAME, NUMPY, UNKNOWN
+from hotlap.source.walking import walk
 
 WORDS = ("frame", "df[", ".iloc", ".loc", ".at[", ".iat[", "pandas", "pd.", "DataFrame", "Series", "get_group")
 ONLY_HOT = True
@@ -112,9 +113,7 @@ def _is_cut(code: Code, node: ast.expr) -> bool:
     function = code.function(node)
     if not isinstance(node, ast.Name) or function is None:
         return False
-    made = [
-        one.value for one in ast.walk(function) if isinstance(one, ast.Assign) and mentions(one.targets[0], {node.id})
-    ]
+    made = [one.value for one in walk(function) if isinstance(one, ast.Assign) and mentions(one.targets[0], {node.id})]
     return any(_is_cut(code, one) or _is_group(code, one) for one in made if not isinstance(one, ast.Name))
 
 

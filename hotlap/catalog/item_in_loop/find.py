@@ -48,8 +48,11 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _heat(code: Code, call: ast.Call) -> Heat:
-    """A step that is a whole epoch waits as any other, unless what it reads is only shown."""
+    """A step that is a whole epoch waits as any other, unless what it reads is only shown, or of an evaluation."""
     heat = code.heat(call)
+    known = code.reference(call) if heat.whole else None
+    if known is None or code.project.function(known).evaluates or code.is_quiet(call):
+        return heat
     shown = any(isinstance(one, ast.Call) and last_name(one.func) in _SHOWING for one in code.ancestors(call))
     return heat if shown else heat.as_step()
 

@@ -17,6 +17,7 @@ from hotlap.source.reads import ARRAY, MODELS, TABLE, WORDS, read_of, reading_fu
 from hotlap.source.rule import Found
 from hotlap.source.samples import dependents, in_tests, is_kept, loops, mentions, per_sample
 from hotlap.source.syncs import shown
+from hotlap.source.walking import walk
 
 __all__ = ["WORDS", "find"]
 _WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())
@@ -119,7 +120,7 @@ def _changing(code: Code, call: ast.Call) -> set[str]:
 
 def _is_same(call: ast.Call, changing: set[str]) -> bool:
     parts = (*call.args, *(word.value for word in call.keywords))
-    texts = {ast.unparse(one) for part in parts for one in ast.walk(part) if isinstance(one, ast.Attribute)}
+    texts = {ast.unparse(one) for part in parts for one in walk(part) if isinstance(one, ast.Attribute)}
     return bool(parts) and not any(mentions(part, changing) for part in parts) and not texts & changing
 
 
@@ -142,7 +143,7 @@ def _trials(code: Code) -> frozenset[str]:
     for _ in range(4):
         for function in code.nodes(ast.FunctionDef):
             if isinstance(function, ast.FunctionDef) and function.name in names:
-                names |= {last_name(one.func) for one in ast.walk(function) if isinstance(one, ast.Call)}
+                names |= {last_name(one.func) for one in walk(function) if isinstance(one, ast.Call)}
     return frozenset(names)
 
 
@@ -229,10 +230,10 @@ def _side(parent: ast.AST, child: ast.AST) -> str:
 
 def _changed_between(code: Code, first: ast.Call, second: ast.Call) -> bool:
     """A name in the arguments is set anew, the file is written, or a function returns, in between."""
-    names = {node.id for node in ast.walk(second) if isinstance(node, ast.Name)}
+    names = {node.id for node in walk(second) if isinstance(node, ast.Name)}
     paths = {ast.unparse(one) for one in second.args[:1]}
     scope = code.function(first) or code.tree
-    for node in ast.walk(scope):
+    for node in walk(scope):
         line = getattr(node, "lineno", 0)
         if not first.lineno < line < second.lineno:
             continue

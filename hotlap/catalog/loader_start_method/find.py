@@ -16,6 +16,7 @@ from hotlap.source.samples import set_to
 from hotlap.source.syncs import shown
 from hotlap.source.torch_names import CREATION
 from hotlap.source.transfers import is_device, transfers
+from hotlap.source.walking import walk
 
 WORDS = ("cuda", ".to(", "device=")
 _STARTING = ("multiprocessing.", "torch.multiprocessing.", "concurrent.futures.", "multiprocess.")
@@ -64,7 +65,7 @@ def _kept(code: Code) -> Iterator[tuple[ast.expr, Confidence]]:
             and isinstance(statement := code.statement(call), ast.Assign)
             and statement.value is call
         }
-        for node in ast.walk(methods["__getitem__"]):
+        for node in walk(methods["__getitem__"]):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in kept:
                 yield node, kept[ast.unparse(node)]
 

@@ -11,6 +11,7 @@ from hotlap.source.code import Code, Repeated
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
+from hotlap.source.walking import walk
 
 WORDS = ("print(", "log(", "info(", "write(", "add_scalar", "add_histogram", "log_metric", "writerow", "add_image")
 ONLY_HOT = True
@@ -40,7 +41,7 @@ def _hints(code: Code, call: ast.Call) -> dict[str, str]:
     if not code.is_batch_loop(loop):
         return {}
     counter = _counter(loop)
-    if counter is None and "step" in {node.id for node in ast.walk(_scope(code, loop)) if isinstance(node, ast.Name)}:
+    if counter is None and "step" in {node.id for node in walk(_scope(code, loop)) if isinstance(node, ast.Name)}:
         return {}
     return {"counter": counter or "step", "loop": "" if counter else position_of(loop, code.lines)}
 

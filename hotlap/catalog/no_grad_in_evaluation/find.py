@@ -12,6 +12,7 @@ from hotlap.source.evaluation import at_once, comprehended, evaluations, returns
 from hotlap.source.heat import Side
 from hotlap.source.once import is_made_once
 from hotlap.source.rule import Found
+from hotlap.source.walking import walk
 
 WORDS = ("no_grad",)
 _WHY = "no_grad still counts versions and views of every tensor, for an evaluation that needs neither"
@@ -46,7 +47,7 @@ def find(code: Code) -> Iterator[Found]:
         if said is not None and said not in seen:
             seen.add(said)
             yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(call), Confidence.MEDIUM)
-    yield from _around_calls(code)
+    yield from _around_calls(code, seen)
     yield from _in_steps(code, seen)
 
 
@@ -56,24 +57,26 @@ def _is_of_framework(code: Code, node: ast.AST) -> bool:
     return known is not None and modes.is_quiet_hook(code.project, known)
 
 
-def _around_calls(code: Code) -> Iterator[Found]:
-    """`with torch.no_grad(): validate(model)`, of a function that goes over the batches; once an epoch."""
-    for node in code.nodes(ast.With):
-        assert isinstance(node, ast.With)
-        wanted = next((item.context_expr for item in node.items if _is_no_grad(code, item.context_expr)), None)
-        if wanted is None or not _is_between(code, node):
+def _around_calls(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
+    """`with torch.no_grad(): validate(model)`, of a function that goes over the batches; or a decorator around that."""
+    for node in code.nodes(ast.With, ast.FunctionDef, ast.AsyncFunctionDef):
+        assert isinstance(node, ast.With | Definition)
+        wanted = _said_by(code, node)
+        if wanted is None or wanted in seen or not _is_between(code, node.body[0]):
             continue
-        calls = [one for statement in node.body for one in ast.walk(statement) if isinstance(one, ast.Call)]
-        if any(_loops(code, one) for one in calls):
-            yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node), Confidence.MEDIUM)
+        calls = [one for statement in node.body for one in walk(statement) if isinstance(one, ast.Call)]
+        whole = isinstance(node, Definition)  # much may be done in a function, by way of others
+        if any(_loops(code, one, right_there=whole) for one in calls) and (not whole or _evaluates(code, node.body[0])):
+            seen.add(wanted)
+            yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
 
 
-def _is_between(code: Code, node: ast.With) -> bool:
+def _is_between(code: Code, node: ast.stmt) -> bool:
     """Once an epoch or every so many of them; or, where nobody of the project calls it, in what evaluates."""
     heat, known = code.heat(node), code.reference(node)
     if heat.frequency is Frequency.EPOCH:
         return not heat.rarely or any(code.loops(node))
-    if known is None or heat.hot or not code.project.function(known).evaluates:
+    if known is None or heat.hot or not _evaluates(code, node):
         return False
     return heat.frequency is Frequency.RARE or not (
         code.hotness.callers.get(known) or is_made_once(code.hotness, known)
@@ -115,12 +118,19 @@ def _bases(code: Code, node: ast.AST) -> set[str]:
     return code.project.base_names(code.path, owner) if owner is not None else set()
 
 
-def _loops(code: Code, call: ast.Call) -> bool:
-    """Of a function or method of the project: a loop over batches right in it."""
+def _evaluates(code: Code, node: ast.AST) -> bool:
+    known = code.reference(node)
+    return known is not None and code.project.function(known).evaluates
+
+
+def _loops(code: Code, call: ast.Call, right_there: bool) -> bool:
+    """Of a function or method of the project: a loop over batches in it, or in what it leads to."""
     if not isinstance(call.func, ast.Name | ast.Attribute):
         return False
     targets = code.project.targets(code.term(call.func), code.path)
-    return any(one in code.hotness.loopers or code.hotness.goes_over_batches(one) for one in targets)
+    return any(
+        code.hotness.goes_over_batches(one) or (not right_there and one in code.hotness.loopers) for one in targets
+    )
 
 
 def _no_grad_around(code: Code, loop: ast.AST) -> ast.Call | None:
@@ -140,7 +150,7 @@ def _no_grad_around(code: Code, loop: ast.AST) -> ast.Call | None:
 
 def _no_grad_within(code: Code, loop: Repeated) -> ast.Call | None:
     """`with torch.no_grad()` in every turn, around the call of the model."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if isinstance(node, ast.With):
             for item in node.items:
                 if _is_no_grad(code, item.context_expr) and runs_model(code, node):

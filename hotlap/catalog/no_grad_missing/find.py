@@ -11,6 +11,7 @@ from hotlap.source.evaluation import at_once, comprehended, evaluations, is_plai
 from hotlap.source.heat import Heat
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
+from hotlap.source.walking import walk
 
 WORDS = ("for ", "while ")
 ONLY_HOT = True
@@ -62,7 +63,7 @@ def _heat(code: Code, node: ast.AST) -> Heat:
 def _gives_up(code: Code, loop: Repeated, function: Definition | None) -> bool:
     """Nobody differentiates what the loop makes: its results are read, and no backward pass follows."""
     scope = function or code.tree
-    if any(_is_backward(node) for node in ast.walk(scope)):
+    if any(_is_backward(node) for node in walk(scope)):
         return not _generates(code, loop) and _reads(loop) and _keeps_numbers(code, loop, scope)
     if function is None or _generates(code, loop):
         return False
@@ -72,7 +73,7 @@ def _gives_up(code: Code, loop: Repeated, function: Definition | None) -> bool:
 
 
 def _reads(loop: Repeated) -> bool:
-    return any(isinstance(node, ast.Call) and last_name(node.func) in _READS for node in ast.walk(loop))
+    return any(isinstance(node, ast.Call) and last_name(node.func) in _READS for node in walk(loop))
 
 
 def _keeps_numbers(code: Code, loop: Repeated, scope: ast.AST) -> bool:
@@ -80,11 +81,11 @@ def _keeps_numbers(code: Code, loop: Repeated, scope: ast.AST) -> bool:
     end = loop.end_lineno or loop.lineno
     later = [
         node
-        for node in ast.walk(scope)
+        for node in walk(scope)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > end
         if node.id in code.stored(loop)
     ]
-    earlier = any(_is_backward(node) and node.lineno < loop.lineno for node in ast.walk(scope))  # type: ignore[attr-defined]
+    earlier = any(_is_backward(node) and node.lineno < loop.lineno for node in walk(scope))  # type: ignore[attr-defined]
     return earlier and all(is_plain(code.term(node)) for node in later)
 
 
@@ -124,7 +125,7 @@ def _asks_for_training(code: Code, choice: ast.If, function: Definition) -> bool
         return "opt" in last_name(test.left).lower() and _is_argument(test.left, function)
     if isinstance(test, ast.Attribute):
         return test.attr == "training"  # of the model
-    if isinstance(test, ast.Name) and any(_is_phase(one, test.id) for one in ast.walk(function)):
+    if isinstance(test, ast.Name) and any(_is_phase(one, test.id) for one in walk(function)):
         return True
     if not _is_argument(test, function):
         return False
@@ -163,7 +164,7 @@ def _is_switched(code: Code) -> bool:
 
 
 def _is_generator(function: Definition) -> bool:
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in walk(function))
 
 
 def _is_torch_named(code: Code) -> bool:

@@ -12,6 +12,7 @@ from hotlap.source.heat import Side
 from hotlap.source.invariant import set_by
 from hotlap.source.rule import Found
 from hotlap.source.syncs import shown
+from hotlap.source.walking import walk
 
 WORDS = (".append(", "+=", "+ ", "torch.cat", ".extend(", ".update(")
 ONLY_HOT = True
@@ -84,11 +85,11 @@ def set_by_assignment(loop: Repeated, receiver: ast.expr) -> set[str]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
 
 
 def _plain_targets(scope: ast.AST) -> Iterator[ast.expr]:
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 for one in target.elts if isinstance(target, ast.Tuple) else [target]:
@@ -107,7 +108,7 @@ def _differentiated(code: Code, loop: Repeated | Definition, receiver: ast.expr,
     around: ast.AST = scope or code.tree
     return any(
         isinstance(node, ast.Call) and last_name(node.func) in ("backward", "manual_backward", "grad")
-        for node in ast.walk(around)
+        for node in walk(around)
     ) or (_returned(around, name) and not _only_evaluates(code, loop))
 
 
@@ -119,8 +120,7 @@ def _only_evaluates(code: Code, loop: Repeated | Definition) -> bool:
 def _returned(scope: ast.AST, name: str) -> bool:
     """Given to somebody who may differentiate it."""
     return any(
-        isinstance(node, ast.Return) and node.value is not None and name in _names(node.value)
-        for node in ast.walk(scope)
+        isinstance(node, ast.Return) and node.value is not None and name in _names(node.value) for node in walk(scope)
     )
 
 

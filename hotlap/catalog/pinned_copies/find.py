@@ -172,7 +172,8 @@ def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:
         return False
     if loop is None:
         taken = {root.id, _gone_over(code, root)} & _given_to_step(code, root)
-        return bool(taken) or _is_helper(code, call, root) or turns.is_fetched(code, root)
+        names = {root.id, _outer_name(code, root), _gone_over(code, root)}
+        return bool(taken) or _is_helper(code, call, root) or turns.is_fetched(code, root, names)
     return bool({_outer_name(code, root), _gone_over(code, root)} & turns.of_turn(code, loop))
 
 

@@ -13,6 +13,7 @@ from hotlap.source.invariant import is_invariant, set_by
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
 from hotlap.source.terms import OPTIMIZER, SCALER
+from hotlap.source.walking import walk
 
 WORDS = ("GradScaler",)
 
@@ -47,13 +48,13 @@ def _is_whole_training(code: Code, call: ast.Call) -> bool:
     scope: ast.AST | None = loop or code.function(call)
     if scope is None:
         return True
-    if any(isinstance(node, ast.Call) and code.kind(node) == OPTIMIZER for node in ast.walk(scope)):
+    if any(isinstance(node, ast.Call) and code.kind(node) == OPTIMIZER for node in walk(scope)):
         return True
     return _holds_epochs(code, scope)
 
 
 def _holds_epochs(code: Code, scope: ast.AST) -> bool:
-    inner = [node for node in ast.walk(scope) if isinstance(node, Repeated) and node is not scope]
+    inner = [node for node in walk(scope) if isinstance(node, Repeated) and node is not scope]
     return any(code.loop_kind(one) is LoopKind.EPOCH for one in inner)
 
 

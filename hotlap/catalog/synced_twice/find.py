@@ -34,7 +34,7 @@ def _found(code: Code, first: ast.Call, again: ast.Call) -> Found:
         f"`{syncs.shown(again)}` is read a second time (first in line {first.lineno})",
         f"read it once: {name} = {syncs.shown(first)}",
         Applicability.SAFE if fixable else Applicability.DISPLAY_ONLY,
-        confidence=Confidence.LOW if code.project.stays_on_host else None,
+        confidence=Confidence.LOW if code.stays_on_host else None,
         hints={"first": position_of(first, code.lines), "name": name},
     )
 

@@ -44,7 +44,7 @@ def find(code: Code) -> Iterator[Found]:
                 f"{what} `{shown(node)}` waits for the device {heat.frequency.value}",
                 "decide on the device (torch.where, clamp, nan_to_num), or look every hundredth batch only",
                 heat=heat,
-                confidence=Confidence.LOW if code.project.stays_on_host else None,
+                confidence=Confidence.LOW if code.stays_on_host else None,
             )
 
 
@@ -84,7 +84,7 @@ def _of_several(code: Code) -> Iterator[tuple[ast.expr, str]]:
     for call in code.calls("any", "all"):
         each = call.args[0] if call.args else None
         if isinstance(each, ast.GeneratorExp | ast.ListComp) and code.full_name(call.func) in ("any", "all"):
-            sizes = any(isinstance(one, ast.Call) and last_name(one.func) in _SIZES for one in ast.walk(each.elt))
+            sizes = any(isinstance(one, ast.Call) and last_name(one.func) in _SIZES for one in walk(each.elt))
             if code.kind(each.elt) == TENSOR and not _reads(each.elt) and not sizes:
                 yield call, "the check"
 

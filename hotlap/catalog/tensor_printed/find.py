@@ -29,7 +29,7 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _is_doubtful(code: Code, node: ast.expr) -> bool:
-    return code.heat(node).maybes > 1 or logs.on_event(code, node) or code.project.stays_on_host
+    return code.heat(node).maybes > 1 or logs.on_event(code, node) or code.stays_on_host
 
 
 def _printed(code: Code) -> Iterator[ast.expr]:

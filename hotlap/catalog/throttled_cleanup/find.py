@@ -9,6 +9,7 @@ from hotlap.model.scanned import Applicability
 from hotlap.source.code import Code
 from hotlap.source.positions import position_of
 from hotlap.source.rule import Found
+from hotlap.source.walking import walk
 
 WORDS = ("empty_cache", "gc.collect", "synchronize", "ipc_collect", "collect(")
 ONLY_HOT = True
@@ -56,5 +57,5 @@ def _whole(code: Code, statement: ast.stmt) -> ast.stmt:
 
 
 def _is_pure(test: ast.expr) -> bool:
-    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(test) if isinstance(node, ast.Call)]
     return all(isinstance(one.func, ast.Attribute) and one.func.attr == "is_available" for one in calls)

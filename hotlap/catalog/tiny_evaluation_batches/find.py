@@ -13,6 +13,7 @@ from hotlap.source.hotness import LoopKind
 from hotlap.source.programs import is_test
 from hotlap.source.rule import Found
 from hotlap.source.terms import MODULE
+from hotlap.source.walking import walk
 
 WORDS = ("DataLoader(", "eval_batch_size", "unsqueeze(0)", "unsqueeze(dim=0)", "[None")
 _HOOKS = frozenset(("val_dataloader", "test_dataloader", "predict_dataloader", "get_eval_dataloader"))
@@ -89,7 +90,7 @@ def _is_evaluated(code: Code, name: str) -> bool:
 
 
 def _iterated(node: ast.expr) -> set[str]:
-    return {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)}
+    return {ast.unparse(one) for one in walk(node) if isinstance(one, ast.Name | ast.Attribute)}
 
 
 def _function_evaluates(code: Code, call: ast.Call, number: int) -> bool | None:
@@ -147,16 +148,16 @@ def _certainty(code: Code, call: ast.Call) -> Confidence:
 
 def _flowing(loop: ast.For) -> set[str]:
     """Names that depend on what the loop goes over, and on nothing of the turn before."""
-    names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    names = {one.id for one in walk(loop.target) if isinstance(one, ast.Name)}
     for statement in loop.body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Assign) and names & _names(node.value):
-                names |= {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+                names |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
     return names
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
 
 
 def _is_single(call: ast.Call, flowing: set[str]) -> bool:
@@ -165,7 +166,7 @@ def _is_single(call: ast.Call, flowing: set[str]) -> bool:
 
 
 def _adds_dimension(node: ast.expr) -> bool:
-    for one in ast.walk(node):
+    for one in walk(node):
         if isinstance(one, ast.Call) and last_name(one.func) == "unsqueeze":
             given = one.args[0] if one.args else keyword(one, "dim")
             if isinstance(given, ast.Constant) and given.value == 0:

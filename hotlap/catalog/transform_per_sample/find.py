@@ -14,6 +14,7 @@ from hotlap.source.samples import dependents, dotted, is_for_test, is_kept, ment
 from hotlap.source.statements import is_static
 from hotlap.source.syncs import shown
 from hotlap.source.terms import Term
+from hotlap.source.walking import walk
 
 WORDS = (
     "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",
@@ -69,7 +70,7 @@ def _keeps_modules(code: Code, call: ast.Call) -> bool:
     """All that the function files is what computes: `self.resamplers[rate] = Resample(rate)`."""
     filed = [
         one.value
-        for one in ast.walk(code.function(call) or call)
+        for one in walk(code.function(call) or call)
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
         if dotted(one.targets[0].value).startswith("self.")
     ]
@@ -97,11 +98,11 @@ def _is_tokenizer(code: Code, call: ast.Call) -> bool:
     if "tokenizer" not in last_name(call.func).lower() or not isinstance(call.args[0], ast.Name | ast.Subscript):
         return False
     statement = code.statement(call)
-    names = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    names = {one.id for one in walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     function = code.function(call)
     return function is not None and any(
         isinstance(one, ast.Call) and mentions(one, names) and last_name(one.func) in ("tensor", "to", "cuda")
-        for one in ast.walk(function)
+        for one in walk(function)
     )
 
 
@@ -220,11 +221,11 @@ def _is_picture(code: Code, call: ast.Call) -> bool:
         return False
     opened = {
         target.id
-        for one in ast.walk(function)
+        for one in walk(function)
         if isinstance(one, ast.Assign)
         and any(
             isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.")
-            for part in ast.walk(one.value)
+            for part in walk(one.value)
         )
         for target in one.targets
         if isinstance(target, ast.Name)
@@ -232,7 +233,7 @@ def _is_picture(code: Code, call: ast.Call) -> bool:
     base: ast.expr = call.func.value
     opened |= _given_pictures(code, call)
     direct = any(
-        isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.") for part in ast.walk(base)
+        isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.") for part in walk(base)
     )
     return direct or mentions(base, dependents(function, opened) if opened else set())
 
@@ -271,10 +272,10 @@ def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
     """What goes in, or how it is done, is drawn anew each time."""
     drawn = {
         target.id
-        for one in ast.walk(function)
+        for one in walk(function)
         if isinstance(one, ast.Assign) and _draws(code, one.value)
         for names in one.targets
-        for target in ast.walk(names)
+        for target in walk(names)
         if isinstance(target, ast.Name)
     }
     if _draws(code, call) or (drawn and mentions(call, dependents(function, drawn))):
@@ -283,7 +284,7 @@ def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
 
 
 def _draws(code: Code, node: ast.AST) -> bool:
-    for one in ast.walk(node):
+    for one in walk(node):
         if not isinstance(one, ast.Call):
             continue
         name = code.full_name(one.func)

@@ -15,8 +15,9 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import in_tests, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.taking import taking
-from hotlap.source.terms import LOADERS, UNKNOWN, Term
+from hotlap.source.terms import DATASET, LOADERS, UNKNOWN, Term
 from hotlap.source.torch_names import LOADER_NAMES
+from hotlap.source.walking import walk
 
 _MADE = (
     "torchaudio.transforms.",
@@ -50,7 +51,7 @@ def repeated(code: Code, node: ast.expr) -> ast.Call | None:
 def _parts(node: ast.expr) -> list[ast.Call]:
     """The modules of a Sequential or a Compose, or the module itself."""
     if isinstance(node, ast.List) or (isinstance(node, ast.Call) and last_name(node.func) in _COMPOSED):
-        return [one for one in ast.walk(node) if isinstance(one, ast.Call) and one is not node]
+        return [one for one in walk(node) if isinstance(one, ast.Call) and one is not node]
     return [node] if isinstance(node, ast.Call) else []
 
 
@@ -84,7 +85,7 @@ def to_datasets(code: Code) -> Iterator[Found]:
         if whole in seen or repeated(code, whole) is not call or code.heat(call).frequency is Frequency.NEVER:
             continue
         seen.add(whole)
-        if any(_loads(code, term, path) for term, path in taking(code, whole)):
+        if _is_put_on(code, whole) or any(_loads(code, term, path) for term, path in taking(code, whole)):
             step = Step(code.path, call.lineno, "a dataset is given it, and calls it for every sample")
             yield Found(
                 call,
@@ -93,6 +94,15 @@ def to_datasets(code: Code) -> Iterator[Found]:
                 heat=Heat(Frequency.SAMPLE, Confidence.HIGH, Side.LOAD, (step,)),
                 confidence=Confidence.LOW if is_of_trial(code, call) else Confidence.MEDIUM,
             )
+
+
+def _is_put_on(code: Code, whole: ast.expr) -> bool:
+    """`train_set.dataset.transform = Compose([…])`."""
+    parent = code.parent(whole)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    if not isinstance(target, ast.Attribute) or target.attr not in ("transform", "transforms"):
+        return False
+    return code.kind(target.value) == DATASET or last_name(target.value) == "dataset"
 
 
 def _whole(code: Code, call: ast.Call) -> ast.expr:

@@ -16,6 +16,7 @@ from hotlap.source.rule import Found
 from hotlap.source.samples import in_tests, mentions, per_sample, set_to
 from hotlap.source.syncs import shown
 from hotlap.source.terms import HOST, NUMPY, TENSOR, TENSORS, Term
+from hotlap.source.walking import walk
 
 WORDS = ("TensorDataset", "__getitem__", "DataLoader(")
 _REPAIR = (
@@ -188,7 +189,7 @@ def _returned(body: list[ast.stmt], names: Names) -> list[tuple[ast.expr, Names]
     for statement in body:
         if isinstance(statement, ast.Return) and statement.value is not None:
             return [*found, (statement.value, names)]
-        if isinstance(statement, ast.If) and not any(isinstance(one, ast.Call) for one in ast.walk(statement.test)):
+        if isinstance(statement, ast.If) and not any(isinstance(one, ast.Call) for one in walk(statement.test)):
             inside = _returned(statement.body, names)
             if not inside:
                 return []
@@ -306,7 +307,7 @@ def _is_number(node: ast.expr, index: str) -> bool:
     if isinstance(node, ast.Tuple):
         return bool(node.elts) and _is_number(node.elts[0], index)
     if isinstance(node, ast.Slice):
-        return any(isinstance(one, ast.Name) and one.id == index for one in ast.walk(node))
+        return any(isinstance(one, ast.Name) and one.id == index for one in walk(node))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         return _is_number(node.left, index)
     return isinstance(node, ast.Name) and node.id == index
@@ -329,7 +330,7 @@ def _of_memory(code: Code, node: ast.expr, made: bool) -> Confidence | None:
 def _roots(code: Code, node: ast.expr) -> Iterator[ast.expr]:
     """What the names are set to that it is made of: the file of `file.get("x")`."""
     for value in set_to(code, node):
-        for one in ast.walk(value):
+        for one in walk(value):
             if isinstance(one, ast.Name):
                 yield from set_to(code, one)
 
