@@ -44,7 +44,7 @@ def find(code: Code) -> Iterator[Found]:
                 f"choose from the cores there are: num_workers=min({most}, os.cpu_count() or 1)",
                 Applicability.UNSAFE if _written(one) else Applicability.DISPLAY_ONLY,
                 heat,
-                Confidence.LOW,  # somebody chose it
+                Confidence.LOW if quick or rounds.is_tried_once(code, one) else Confidence.MEDIUM,
                 {"workers": str(most)},
             )
 
