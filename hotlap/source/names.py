@@ -17,6 +17,7 @@ class Names(Classes):
         super().__init__({one.path: one for one in summaries})
         self.canonical = {one.module: one.path for one in self.files.values()}
         self.modules = importable(self.files.values())
+        self._by_star: dict[str, dict[str, str]] = {}
 
     def module_file(self, name: str, origin: str) -> str | None:
         """The scanned file that an import means: the nearest of those that may be imported by this name."""
@@ -62,12 +63,25 @@ class Names(Classes):
             return self.definition(".".join([term[1], *parts[1:]]), path, deep + 1)
         if isinstance(term, tuple) and term[0] == "def":
             return path, ".".join([term[1], *parts[1:]])
-        for star in summary.names:
-            if star[0] == "*" and deep < 6:
-                found = self.definition(f"{star[1:]}.{qualified}", path, deep + 1)
-                if found is not None:
-                    return found
-        return None
+        where = self._starred(path).get(parts[0]) if deep < 6 else None
+        return None if where is None else self._in_file(where, parts, deep + 1)
+
+    def _starred(self, path: str) -> dict[str, str]:
+        """The names a file has by `from … import *`, and where they are. Made once: packages hand on thousands."""
+        if path in self._by_star:
+            return self._by_star[path]
+        found = self._by_star[path] = {}  # known while it is made: files import each other
+        for star in self.files[path].names:
+            there = self.module_file(star[1:], path) if star[0] == "*" else None
+            if there is None or there == path:
+                continue
+            one = self.files[there]
+            for name in (*one.classes, *one.functions, *one.names):
+                if name and name[0] != "*" and "." not in name:  # "" is the module itself
+                    found.setdefault(name, there)
+            for name, where in list(self._starred(there).items()):
+                found.setdefault(name, where)
+        return found
 
     def _place(self, term: Term, origin: str) -> tuple[str, str] | None:
         if isinstance(term, tuple) and term[0] == "def":

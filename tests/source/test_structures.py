@@ -592,3 +592,19 @@ def test_a_function_that_is_defined_again_is_another():
                     mark("due")
     """
     assert frequencies(train=program) == {"second": BATCH, "set": ONCE, "due": RARE}
+
+
+def test_files_that_hand_on_all_of_each_other_are_gone_through_once():
+    """Thirty files, each with all names of all others: gone through path by path they would take for ever."""
+    names = [f"part{number}" for number in range(30)]
+    stars = "\n".join(f"from {name} import *" for name in names)
+    parts = {name: f"{stars}\nunknown_{name}(1)\n" for name in names}
+    parts["part29"] += "def step(x):\n    mark('step')\n"
+    main = """
+        from part0 import *
+        for x in DataLoader(data):
+            model(x).backward()
+            step(x)
+            nowhere(x)
+    """
+    assert frequencies(main=main, **parts) == {"step": BATCH}
