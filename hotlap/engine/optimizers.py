@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 FUSED = (Adam, AdamW, SGD)
+CLIP_BY_KERNEL = False  # until it has run on a GPU
 
 
 def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse: bool = True) -> None:
@@ -33,6 +34,12 @@ def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse
 def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     plain = type(optimizer) in FUSED and not group.get("differentiable")
     return plain and all(one.is_floating_point() and one.layout is torch.strided for one in group["params"])
+
+
+def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
+    """Whether its kernel can divide the gradients by a number on its way."""
+    fused = all(can_be_fused(optimizer, group) for group in optimizer.param_groups)
+    return CLIP_BY_KERNEL and device.type == "cuda" and fused
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:

@@ -11,6 +11,7 @@ import torch
 from hotlap.engine.forks import CudaLanes, Lanes
 
 Work = Callable[[], None]
+FORKS = False  # until a forked step has run on a GPU
 
 
 class Recorder(Protocol):
@@ -65,7 +66,7 @@ class CudaRecorder:
         torch.cuda.synchronize(self.device)
 
     def lanes(self) -> Lanes | None:
-        self._lanes = self._lanes or CudaLanes(self.device)
+        self._lanes = self._lanes or (CudaLanes(self.device) if FORKS else None)
         return self._lanes
 
 

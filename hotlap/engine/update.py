@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.metrics import Metric
-from hotlap.engine.optimizers import Clipping, Learning, can_be_fused
+from hotlap.engine.optimizers import Clipping, Learning, can_clip
 from hotlap.engine.seam import Batch
 
 Losses = dict[str, Tensor]
@@ -158,10 +158,8 @@ class Update:
         owned = [one for group in optimizer.param_groups for one in group["params"]]
         self.parameters = [one for one in owned if one.requires_grad]
         self.unit = torch.ones((), device=tally.device)
-        fused = scaler is None and all(can_be_fused(optimizer, group) for group in optimizer.param_groups)
-        self.clipping = (
-            Clipping(clip, tally.device) if clip is not None and fused and tally.device.type == "cuda" else None
-        )
+        by_kernel = clip is not None and scaler is None and can_clip(optimizer, tally.device)
+        self.clipping = Clipping(clip, tally.device) if clip is not None and by_kernel else None
 
     def __call__(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> None:
         losses = self.gradients(items, sizes, loss_of)
