@@ -191,7 +191,7 @@ def measured(point: Point, place: Place, graphs: bool, seconds: float = math.inf
     case = Case(point, place)
     variant, tried = case.chosen()
     ways = {"cudnn": case.by("cudnn"), "ours": case.by("cudnn" if variant == "cudnn" else variant)}
-    memory = {name: place.peak(run) for name, run in ways.items()}
+    memory = {name: peak_of(name, place, run) for name, run in ways.items()}
     runs = {name: place.captured(run) for name, run in ways.items()} if graphs else ways
     times = interleaved(place, runs, warm=graphs, seconds=seconds)
     result = {"point": asdict(point), "name": point.name, "variant": variant, "ms": times, "bytes": memory}
@@ -202,6 +202,16 @@ def measured(point: Point, place: Place, graphs: bool, seconds: float = math.inf
     exact = small.in_float64()
     result["error"] = {name: error(small.by(way)(), exact) for name, way in (("cudnn", "cudnn"), ("ours", variant))}
     return result
+
+
+def peak_of(name: str, place: Place, run: Callable[[], Any]) -> int:
+    """The peak of memory; an error says whose it is."""
+    try:
+        return place.peak(run)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise RuntimeError(f"by {name}: {str(error).splitlines()[0]}") from error
 
 
 def interleaved(

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-RESULTS = "*/*-recurrent-[gq]*.json"  # grid and quick; what single kernels take is in docs/engine-recurrent.md
+RESULTS = "*/*-recurrent-grid.json"  # what single kernels take is in docs/engine-recurrent.md
 FORMATS = ("png", "svg")
 TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 50, 100)
 HEAD = """## Recurrent layers against cuDNN
@@ -45,7 +45,7 @@ def _result(path: Path, folder: Path) -> str:
     place = path.relative_to(folder).as_posix()
     lines = [
         f"### {summary['shapes']} shapes on {about['gpu'] or about['machine']}\n",
-        f"- {about['date'][:19]}+00:00, `python {about['command']}`",
+        *(f"- {one['date'][:19]}+00:00, `python {one['command']}`" for one in about["calls"]),
         f"- python {about['python']}, torch {about['torch']}, cuDNN {about['cudnn']}\n",
         f"![Times as fast as cuDNN]({Path(place).with_suffix('.svg').as_posix()})\n",
         "| shapes | times as fast, geometric mean |",
@@ -66,19 +66,30 @@ def _means(means: dict[str, float | None], keys: tuple[str, ...]) -> str:
 
 
 def _facts(found: dict[str, Any]) -> list[str]:
-    points, summary = found["points"], found["summary"]
+    summary, failed = found["summary"], found["failed"]
+    points = [one for one in found["points"] if one["variant"] != "cudnn"]
     speeds = sorted((one["speedup"], one["name"]) for one in points)
     memory = [one["bytes"]["ours"] / max(1, one["bytes"]["cudnn"]) for one in points]
     errors = [one["error"]["ours"] / max(1e-30, one["error"]["cudnn"]) for one in points]
+    above = sum(one > 1 for one in errors)
     return [
+        f"Left to cuDNN, which is faster there: {summary['by_cudnn']} of {summary['shapes']}. Of the others:",
+        f"Median {statistics.median(one for one, _ in speeds):.2f}.",
         f"Least: {speeds[0][0]:.2f} ({speeds[0][1]}); most: {speeds[-1][0]:.3g} ({speeds[-1][1]}); "
         f"slower than cuDNN by more than 3 %: {len(summary['slower_than_cudnn'])}.",
-        f"Left to cuDNN: {summary['by_cudnn']} of {summary['shapes']}.",
         f"Peak memory, of cuDNN's: {min(memory):.2f} to {max(memory):.2f}, median {statistics.median(memory):.2f}; "
         f"above 1.2: {len(summary['memory_above_1.2'])}.",
         f"Error against float64, of cuDNN's: median {statistics.median(errors):.2f} times, at most {max(errors):.3g}; "
-        f"more than 5 % above: {len(summary['error_above_cudnn'])}.",
+        f"above it: {above}, by more than 5 %: {len(summary['error_above_cudnn'])}.",
+        *(f"Not measured: {', '.join(names)}, {why}." for why, names in _by_reason(failed).items()),
     ]
+
+
+def _by_reason(failed: dict[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for name, why in failed.items():
+        reasons.setdefault(why, []).append(name)
+    return reasons
 
 
 def draw_missing(folder: Path) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 FUSED = (Adam, AdamW, SGD)
-CLIP_BY_KERNEL = False  # until it has run on a GPU
 
 
 def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse: bool = True) -> None:
@@ -39,7 +38,7 @@ def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
     """Whether its kernel can divide the gradients by a number on its way."""
     fused = all(can_be_fused(optimizer, group) for group in optimizer.param_groups)
-    return CLIP_BY_KERNEL and device.type == "cuda" and fused
+    return device.type == "cuda" and fused
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:

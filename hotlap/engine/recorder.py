@@ -11,7 +11,7 @@ import torch
 from hotlap.engine.forks import CudaLanes, Lanes
 
 Work = Callable[[], None]
-FORKS = False  # until a forked step has run on a GPU
+_lanes: dict[torch.device, CudaLanes] = {}  # of the whole process: cuBLAS keeps memory for every stream it was used on
 
 
 class Recorder(Protocol):
@@ -35,7 +35,6 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pool = torch.cuda.graph_pool_handle()
-        self._lanes: CudaLanes | None = None
 
     def capture(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
@@ -66,8 +65,9 @@ class CudaRecorder:
         torch.cuda.synchronize(self.device)
 
     def lanes(self) -> Lanes | None:
-        self._lanes = self._lanes or (CudaLanes(self.device) if FORKS else None)
-        return self._lanes
+        if self.device not in _lanes:
+            _lanes[self.device] = CudaLanes(self.device)
+        return _lanes[self.device]
 
 
 def recorder_for(device: torch.device) -> Recorder | None:

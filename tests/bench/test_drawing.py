@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,20 @@ def test_the_page_shows_whether_the_prover_can_be_believed(render, tmp_path):
     assert "| 2 | 1 | 1 | 0 of 14 | 0 |" in page
     assert "| observing | 2 |" in page
     assert "64 cores of Z80, torch 2, Python 3, 2026-01-01. Raw: [2026-01-01-prover-kill.json]" in page
+
+
+def test_the_page_shows_what_every_arm_learned_with_every_seed(render, tmp_path):
+    folder = tmp_path / "results" / "here"
+    benched, later = (
+        bench_of(*(run_of("moon", arm, seed, lines_of([1.0, 1.0], [0.5, metric])) for arm, seed, metric in runs))
+        for runs in ([("naive", 0, 0.2), ("engine", 0, 0.1)], [("engine", 1, 0.3), ("naive", 0, 0.15)])
+    )
+    record.save(benched, folder / "2026-01-01-bench.json")
+    record.save(replace(later, date="2026-01-02T00:00:00+00:00"), folder / "2026-01-02-quality.json")
+
+    page = render.page(tmp_path)
+
+    assert "| size | workload | target | naive | engine |" in page
+    assert "| tiny | moon | rmse 0.25 | 0.1500 | 0.1000, 0.3000 *missed* |" in page
+    assert "[2026-01-02-quality.json](results/here/2026-01-02-quality.json)" in page
+    assert page.count("### Bench on") == 1, "its speeds mean nothing"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, choice, optimizers, recorder
+from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, choice
 from hotlap.engine import checkpoints as kept
 from hotlap.engine.errors import CaptureFailed, NonFiniteLoss
 from hotlap.engine.order import epoch_order
@@ -123,8 +123,6 @@ class Deep(nn.Module):
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch):
-    monkeypatch.setattr(recorder, "FORKS", True)
-    monkeypatch.setattr(optimizers, "CLIP_BY_KERNEL", True)
     taken = itertools.count()
     monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / (1 + next(taken)))
     forked = fitted(graph="on", epochs=30, **options)

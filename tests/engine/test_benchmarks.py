@@ -84,17 +84,22 @@ def test_recurrent_layers_against_cudnn_are_drawn_with_what_is_worst(monkeypatch
     import render_recurrent
 
     points = [timed("lstm", 200, 4.0, 2.0), timed("gru", 200, 8.0, 1.0), timed("lstm", 8192, 9.0, 10.0)]
-    about = {"gpu": "a GPU", "date": "2026-11-16T03:01:38.27", "command": "benchmarks/recurrent.py"}
+    points.append({**timed("gru", 8192, 9.0, 10.0), "variant": "cudnn"})
+    about = {"gpu": "a GPU", "calls": [{"date": "2026-11-16T03:01:38.27", "command": "benchmarks/recurrent.py"}]}
     about |= {"machine": "x86_64", "python": "3.12", "torch": "2.11", "cudnn": 91900}
     (tmp_path / "results" / "a").mkdir(parents=True)
     path = tmp_path / "results" / "a" / "2026-11-16-recurrent-grid.json"
-    path.write_text(json.dumps({"about": about, "points": points, "summary": recurrent.summary(points)}))
+    failed = {"gru B1 T1 H1 L1 I1": "by cudnn: an error", "gru B2 T1 H1 L1 I1": "by cudnn: an error"}
+    content = {"about": about, "points": points, "failed": failed, "summary": recurrent.summary(points)}
+    path.write_text(json.dumps(content))
     assert render_recurrent.section(tmp_path / "nothing") == []
     text = "\n".join(render_recurrent.section(tmp_path))
-    assert "### 3 shapes on a GPU" in text
-    assert "| kind | lstm: 1.34, gru: 8.00 |" in text
+    assert "### 4 shapes on a GPU" in text
+    assert "| kind | lstm: 1.34, gru: 2.68 |" in text
+    assert "Left to cuDNN, which is faster there: 1 of 4" in text
+    assert "Not measured: gru B1 T1 H1 L1 I1, gru B2 T1 H1 L1 I1, by cudnn: an error." in text
     assert "Least: 0.90 (lstm B8192 T400 H64 L1 I3)" in text
     assert "slower than cuDNN by more than 3 %: 1." in text
-    assert "| layers | 1: 2.43 |" in text
+    assert "| layers | 1: 1.90 |" in text
     render_recurrent.draw_missing(tmp_path)
     assert "times as fast as cuDNN" in path.with_suffix(".svg").read_text()

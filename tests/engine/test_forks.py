@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import Mean, Phase, choice
+from hotlap.engine import Mean, Phase, choice, recorder
 from hotlap.engine.forks import Forks, NothingToFork
 from hotlap.engine.optimizers import Clipping
 from hotlap.engine.saving import as_list
@@ -257,3 +257,13 @@ def test_a_mode_is_kept_in_a_checkpoint():
     mode = choice.Mode(True, False, forked=True)
     graph, compiled, way, is_forked = as_list(mode)
     assert choice.Mode(graph, compiled, choice.Way(*way), is_forked) == mode
+
+
+def test_all_trainings_on_a_device_share_its_lanes(monkeypatch):
+    """cuBLAS keeps 32 MB for every stream that it was used on."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(recorder, "_lanes", {})
+    first, again, other = (recorder.CudaRecorder(torch.device("cuda", index)).lanes() for index in (0, 0, 1))
+    assert first is again
+    assert first is not other

@@ -11,5 +11,5 @@ ENTRY = Entry(
     detect=detect,
     device="cuda",
     reach=0.5,
-    automatic=False,  # until it has run on a GPU
+    automatic=True,
 )

@@ -25,7 +25,9 @@ from hotlap.engine.nn.geometry import parse
 
 log = logging.getLogger("hotlap.engine.nn")
 CUDNN = "cudnn"
-CHOOSERS = ("candidates.py", "geometry.py", "probe.py", "agreement.py", "measuring.py")
+CHOOSERS = (
+    "candidates.py", "geometry.py", "probe.py", "agreement.py", "measuring.py", "plans.py", "direct.py",
+)  # fmt: skip
 MEASURED_AT_MOST = 64  # shapes a process; data whose length changes with every batch would be measured for ever
 
 

@@ -22,7 +22,6 @@ from hotlap.engine.nn.stack import Given, Kept, Shape
 from hotlap.engine.nn.unwind import Gradients, Incoming, Needs, input_of, through_dropout
 
 FLOAT = 4
-EXACT_UP_TO = 16  # features that the walk had no room for: little is computed, so float32 costs no more than TF32
 
 
 def dense(tensor: Tensor | None) -> Tensor | None:
@@ -110,8 +109,8 @@ def _walk(
 
 def _products(plan: Plan, level: Level, x: Tensor, of_x: Tensor, cells: Tensor, state: int) -> Tensor:
     """The inputs' part of all gates; where gates are kept, in their place: the walk reads each before it writes."""
-    shape, width = plan.shape, plan.shape.gates * plan.shape.hidden
-    with products(shape.exact or level.features <= EXACT_UP_TO):
+    width = plan.shape.gates * plan.shape.hidden
+    with products(level.exact_forward):
         if cells.numel() == 0:
             return torch.mm(x.reshape(-1, level.features), of_x.t())
         first = int(cells.storage_offset()) + state * plan.kept
@@ -238,7 +237,7 @@ class Backward:
         earlier = int(y.storage_offset()) + reverse * (batch * wide + shape.hidden)
         left, right = (gates.tensor, gates.row, four, later), (y, wide, shape.hidden, earlier)
         begins = gates.first + reverse * (plan.steps - 1) * batch * gates.row
-        with products(shape.exact):
+        with products(self.level.exact):
             if h0 is None:
                 return in_parts(self.level.states, left, right)
             of_first = gates.tensor.as_strided((four, batch), (1, gates.row), begins)
@@ -247,7 +246,7 @@ class Backward:
     def _of_inputs(self, gates: Gates) -> tuple[Tensor | None, int]:
         shape, features, x = self.plan.shape, self.level.features, self.x.contiguous()
         left = (gates.tensor, gates.row, shape.gates * shape.hidden, gates.first)
-        with products(shape.exact or features <= EXACT_UP_TO):
+        with products(self.level.exact_inputs):
             return in_parts(self.level.inputs, left, (x, features, features, int(x.storage_offset())))
 
     def input_gradient(self, of_x: Tensor, gates: Gates) -> None:
@@ -255,7 +254,7 @@ class Backward:
         plan, shape = self.plan, self.plan.shape
         sizes = plan.steps * plan.batch, shape.gates * shape.hidden
         of_gates = gates.tensor.as_strided(sizes, (gates.row, 1), gates.first)
-        with products(shape.exact):
+        with products(self.level.exact):
             if self.dx is None:
                 self.dx = torch.mm(of_gates, of_x).view(plan.steps, plan.batch, self.level.features)
             else:

@@ -224,4 +224,4 @@ def _tile_registers(one: Layout) -> int:
     steps, weights = -(-one.features // 8), gates * one.padded // 2 // split
     if one.backward:
         return 50 + weights + 32 * each + (4 * gates + 18) * steps
-    return 56 + weights + 16 * each + 16 // split * steps
+    return 56 + weights + 16 * each + 32 // split * steps

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,11 +36,13 @@ SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may
 LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
 HOPELESS = 1.5  # times the best when screened: not measured again
 ALIKE = 1.3  # times the best of ours when screened: the device's time decides
+STATES_AT_MOST, STEPS_AT_LEAST = 2**27, 16  # of one layer: a longer sequence takes as much longer by every way
 HELD_BACK = 4_000_000  # cycles, some 2 ms, in which the host gives the device all that is timed
 
 
 def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]:
     """Milliseconds by name, `cudnn` among them; empty where the memory does not suffice. `only`: of these, if any."""
+    key = shortened(key)
     with (
         torch.cuda.device(device),
         torch.inference_mode(False),
@@ -56,6 +59,12 @@ def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]
         except torch.cuda.OutOfMemoryError:
             log.debug("too little memory to measure %s: cuDNN is used", key.text)
             return {}
+
+
+def shortened(key: Key) -> Key:
+    """With fewer steps where it is so large that measuring would take seconds and tens of gigabytes."""
+    most = STATES_AT_MOST // (key.batch * key.hidden * key.directions)
+    return replace(key, steps=min(key.steps, max(most, STEPS_AT_LEAST)))
 
 
 @contextmanager

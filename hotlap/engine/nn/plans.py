@@ -12,6 +12,9 @@ from hotlap.engine.nn.geometry import Layout, Variant, layout, parse
 from hotlap.engine.nn.stack import Shape
 from hotlap.engine.nn.unwind import ROWS_OF_A_PART, TILE, TILES_AT_ONCE
 
+EXACT_HIDDEN, EXACT_FEATURES = 16, 16
+EXACT_INPUTS, EXACT_INPUTS_HIDDEN = 64, 256
+
 
 @dataclass(frozen=True)
 class Parting:
@@ -48,12 +51,20 @@ class Launch:
 
 
 class Level:
-    """A layer that takes so many features, in one direction."""
+    """A layer that takes so many features, in one direction.
 
-    def __init__(self, plan: Plan, variant: Variant, features: int, device: int) -> None:
+    With few features or units, products cost no more in float32 than in TF32. Of a program's own inputs, rounding them
+    is most of the error of a layer: there float32 is worth a little time.
+    """
+
+    def __init__(self, plan: Plan, variant: Variant, features: int, device: int, first: bool) -> None:
         shape, rows = plan.shape, plan.steps * plan.batch
         found = [_needed(shape, variant, back, features) for back in (False, True)]
         self.features = features
+        self.exact = shape.exact or shape.hidden <= EXACT_HIDDEN
+        self.exact_inputs = self.exact or features <= EXACT_FEATURES
+        inputs = first and features <= EXACT_INPUTS and shape.hidden <= EXACT_INPUTS_HIDDEN
+        self.exact_forward = self.exact_inputs or inputs
         self.forward, self.backward = (Launch(one, plan.batch, device) for one in found)
         walked, four, wide = self.backward.walked, 4 * shape.hidden, shape.gates * shape.hidden
         self.walk_parts = found[1].clusters(plan.batch)
@@ -73,9 +84,9 @@ class Plan:
     def __init__(self, shape: Shape, steps: int, batch: int, features: int, device: int) -> None:
         self.shape, self.steps, self.batch = shape, steps, batch
         variant = parse(shape.variant)
-        self.first = Level(self, variant, features, device)
+        self.first = Level(self, variant, features, device, True)
         wide = shape.hidden * shape.directions
-        self.later = self.first if shape.layers == 1 else Level(self, variant, wide, device)
+        self.later = self.first if shape.layers == 1 else Level(self, variant, wide, device, False)
         self.wide = wide
         self.kept_width = shape.kept_width
         self.state_bytes = 4 * batch * shape.hidden  # of one layer and direction

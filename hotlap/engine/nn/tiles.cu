@@ -4,7 +4,8 @@
 //
 // Defined outside, beside what kernels.cu has: ROWS (4, 8, 16 …)  SPLIT. Forward, a warp has 16 / SPLIT units. Backward, it
 // has 16 and a SPLIT-th of the reduction, and each of the SPLIT warps goes on with its part of the units. SPLIT is 1 or 2.
-// FEATURES inputs are multiplied by the tensor cores too, in two TF32 parts, so that only their weights are rounded.
+// FEATURES inputs are multiplied by the tensor cores too: inputs and weights in two TF32 parts, of which all but low × low is
+// multiplied, as good as float32. Their weights' gradient is summed by them, with the inputs in two parts.
 //
 // Fragments of m16n8k8, lane = 4 u + q: of the left operand a thread has rows u and u + 8, of the right one row n = u,
 // of the sums rows u and u + 8 and columns 2 q and 2 q + 1. Which k is which element of the reduction is free, and chosen
@@ -19,12 +20,18 @@
 #define HALVES (SPLIT == 1 ? 2 : 1)             // units of a thread, eight apart
 #define EACH (HALVES * COLUMNS * NARROW)        // elements of a thread
 #define X_STEPS ((FEATURES + 7) / 8)
+#define BOTH (FEATURES <= 4)                    // both parts of the inputs have room in one product
 
 __device__ __forceinline__ int place_of(int row) { return row * ROW_APART + (ROWS == 4 ? 0 : row / 2 * 8); }
 __device__ __forceinline__ int half_of(int e) { return e % HALVES; }
 __device__ __forceinline__ int further(int e) {  // batch rows from the thread's first
   return ROWS == 4 ? 0 : e / HALVES / COLUMNS * 8 + e / HALVES % COLUMNS;
 }
+
+struct Parts {
+  float high, low;
+  __device__ __forceinline__ void of(float value) { high = to_tf32(value), low = to_tf32(value - high); }
+};
 
 // What of the block's work is this thread's.
 struct Mine {

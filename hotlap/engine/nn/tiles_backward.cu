@@ -213,12 +213,15 @@ struct Totals {
       for (int g = 0; g < GATES; ++g) {
         float a[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          bool mine = i % 2 < HALVES && i / 2 < COLUMNS;
-          a[i] = mine ? to_tf32(d[((narrow * COLUMNS + i / 2) * HALVES + i % 2) % EACH][g]) : 0.0f;
-        }
+        for (int i = 0; i < 4; ++i)
+          a[i] = i % 2 < HALVES ? to_tf32(d[((narrow * COLUMNS + i / 2 % COLUMNS) * HALVES + i % 2) % EACH][g]) : 0.0f;
 #pragma unroll
-        for (int k = 0; k < X_STEPS; ++k) multiply(weight[g][k], a, to_tf32(x[narrow][k][0]), to_tf32(x[narrow][k][1]));
+        for (int k = 0; k < X_STEPS; ++k) {
+          Parts x0, x1;
+          x0.of(x[narrow][k][0]), x1.of(x[narrow][k][1]);
+          if (COLUMNS > 1) multiply(weight[g][k], a, x0.low, x1.low);
+          multiply(weight[g][k], a, x0.high, COLUMNS > 1 ? x1.high : x0.low);  // four rows leave room for both
+        }
       }
 #endif
   }

@@ -79,7 +79,7 @@ struct Begin {
       }
   }
 #if FEATURES
-  float a[STACK][X_STEPS][4], coming[NARROW][X_STEPS][2];
+  float a[STACK][X_STEPS][4], low[STACK][X_STEPS][4], coming[NARROW][X_STEPS][2];
   __device__ __forceinline__ void load(const Walk& walk, const Mine& mine) {
     load_biases(walk, mine);
     long long sample = block_index() / CLUSTER * ROWS + mine.column(0);
@@ -91,10 +91,12 @@ struct Begin {
       for (int k = 0; k < X_STEPS; ++k)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          int gate = gate_of(tile, i), unit = unit_at(mine, i), feature = k * 8 + mine.q + i / 2 * 4;
+          int gate = gate_of(tile, i), unit = unit_at(mine, i), feature = k * 8 + mine.q + (BOTH ? 0 : i / 2 * 4);
           bool inside = unit < HIDDEN && feature < FEATURES && (LSTM || gate != 2);
           int row = (LSTM || gate < 3 ? gate : 2) * HIDDEN + unit;
-          a[tile][k][i] = to_tf32(or_zero(walk.weight_ih, (long long)row * FEATURES + feature, inside));
+          Parts weight;
+          weight.of(or_zero(walk.weight_ih, (long long)row * FEATURES + feature, inside));
+          a[tile][k][i] = weight.high, low[tile][k][i] = BOTH && i / 2 ? 0.0f : weight.low;
         }
   }
   __device__ __forceinline__ void read(const Walk& walk, const Mine& mine, const bool (&)[EACH], int step) {
@@ -115,14 +117,17 @@ struct Begin {
     for (int k = 0; k < X_STEPS; ++k)
 #pragma unroll
       for (int narrow = 0; narrow < NARROW; ++narrow) {
-        float x0 = coming[narrow][k][0], x1 = coming[narrow][k][1], high0 = to_tf32(x0), high1 = to_tf32(x1);
-        float low0 = to_tf32(x0 - high0), low1 = to_tf32(x1 - high1);
+        Parts x0, x1;
+        x0.of(coming[narrow][k][0]), x1.of(coming[narrow][k][1]);
 #pragma unroll
         for (int tile = 0; tile < STACK; ++tile)
-          if (has_inputs(tile)) multiply(sums[narrow][tile], a[tile][k], low0, low1);
+          if (has_inputs(tile)) multiply(sums[narrow][tile], low[tile][k], x0.high, x1.high);
 #pragma unroll
         for (int tile = 0; tile < STACK; ++tile)
-          if (has_inputs(tile)) multiply(sums[narrow][tile], a[tile][k], high0, high1);
+          if (has_inputs(tile) && !BOTH) multiply(sums[narrow][tile], a[tile][k], x0.low, x1.low);
+#pragma unroll
+        for (int tile = 0; tile < STACK; ++tile)
+          if (has_inputs(tile)) multiply(sums[narrow][tile], a[tile][k], x0.high, BOTH ? x0.low : x1.high);
       }
   }
 #else

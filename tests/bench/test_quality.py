@@ -1,0 +1,70 @@
+"""benchmarks/quality.py: runs beside each other, each kept, and told whether all reached their target."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.bench import data, process, record
+from hotlap.bench.record import Choice
+from tests.bench.benches import lines_of, run_of
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def quality(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(data, "make", lambda place, workload, size, on_wait: tmp_path)
+    import quality
+
+    yield quality
+    sys.modules.pop("quality", None)
+
+
+def options(tmp_path, *more):
+    return ["leak", "bloom", "--arms", "engine,naive", "--size", "tiny", "--device", "cpu",
+            "--out", str(tmp_path / "q.json"), *more]  # fmt: skip
+
+
+def trained(final):
+    """As process.run, without a process; `final` by workload, arm and seed."""
+    return lambda arm, key, folder, on_line: run_of(*key, lines_of([1.0, 1.0], [0.5, final(key)]))
+
+
+def test_arms_named_last_are_trained_last(quality):
+    choice = Choice(workloads=("a", "b"), arms=("x", "y"), size="tiny", device="cpu", seeds=3, epochs=None)
+    keys = quality.order(choice, 1)
+    assert keys[:4] == [("a", "x", 1), ("b", "x", 1), ("a", "x", 2), ("b", "x", 2)]
+    assert [arm for _, arm, _ in keys] == ["x"] * 4 + ["y"] * 4
+
+
+def test_all_are_kept_and_all_reached_their_target(quality, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(process, "run", trained(lambda key: 0.1 + key[2] / 100))
+    assert quality.main(options(tmp_path, "--at-once", "3")) == 0
+    kept = record.load(tmp_path / "q.json")
+    assert {run.key for run in kept.runs} == {
+        (name, arm, seed) for name in ("leak", "bloom") for arm in ("engine", "naive") for seed in range(3)
+    }
+    assert all(run.peak_device_mb is None for run in kept.runs), "others use the device at the same time"
+    assert "rmse 0.1000, 0.1100, 0.1200: 3 of 3 reached 0.25" in capsys.readouterr().out
+
+
+def test_one_that_misses_its_target_is_a_failure(quality, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(process, "run", trained(lambda key: 0.3 if key == ("bloom", "naive", 2) else 0.1))
+    assert quality.main(options(tmp_path)) == 1
+    assert "bloom          naive      rmse 0.1000, 0.1000, 0.3000: 2 of 3 reached 0.25" in capsys.readouterr().out
+
+
+def test_none_starts_when_time_is_up(quality, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "run", trained(lambda key: 0.1))
+    quality.main(options(tmp_path, "--minutes", "0"))
+    assert record.load(tmp_path / "q.json").runs == ()
+
+
+def test_a_file_that_is_there_is_refused(quality, tmp_path, capsys):
+    (tmp_path / "q.json").write_text("{}")
+    assert quality.main(options(tmp_path)) != 0
+    assert "is there already" in capsys.readouterr().err
