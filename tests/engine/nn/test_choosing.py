@@ -239,6 +239,15 @@ def test_a_first_call_in_a_rehearsal_where_host_syncs_are_errors_is_measured_all
     assert modes == ([] if before == 0 else [0, before])
 
 
+def test_a_shape_that_would_take_seconds_is_measured_with_fewer_steps():
+    """cuDNN's GRU crashes at the first of them."""
+    assert measuring.shortened(replace(KEY, kind="gru", batch=8192, hidden=128)).steps == 128
+    assert measuring.shortened(replace(KEY, batch=8192, hidden=128, directions=2)).steps == 64
+    assert measuring.shortened(replace(KEY, batch=1 << 20, hidden=1024)).steps == 16
+    assert measuring.shortened(replace(KEY, batch=1 << 20, hidden=1024, steps=3)).steps == 3
+    assert measuring.shortened(KEY) == KEY
+
+
 def test_what_takes_long_is_measured_once(monkeypatch):
     found, _ = by_the_clock(monkeypatch, {CUDNN: [99, 40.0], FAST: [99, 30.0]})
     assert found == {CUDNN: 40.0, FAST: 30.0}

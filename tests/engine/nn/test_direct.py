@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from hotlap.engine.nn import agreement, choosing, direct, plans, probe
 from hotlap.engine.nn.geometry import layout, parse
+from hotlap.engine.nn.stack import Shape
 from tests.engine.nn import emulating
 from tests.engine.nn.compared import KINDS, assert_alike, outcome, pair, states
 
@@ -96,6 +98,23 @@ def test_who_multiplies_what():
     assert layout("lstm", 64, parse(BY), False, False, 16).features == 0
     assert not layout("lstm", 64, parse(BY), True, False, FEW).summed
     assert not layout("lstm", 16, parse(IN_CLUSTERS), True, False, FEW).summed
+
+
+@pytest.mark.parametrize(
+    ("hidden", "features", "expected"),
+    [
+        (16, 100, [(True, True, True), (True, True, True)]),  # little is computed
+        (64, 12, [(True, True, False), (False, False, False)]),  # little is computed of the inputs
+        (64, 64, [(True, False, False), (False, False, False)]),  # rounding the program's inputs is most of the error
+        (64, 65, [(False, False, False), (False, False, False)]),
+    ],
+)
+def test_which_large_products_are_made_in_float32(hidden, features, expected):
+    shape = Shape("lstm", 2, 1, hidden, True, 0.0, False, "cuda:mma:r16:c1:b1")
+    plan = plans.Plan(shape, 3, 2, features, 0)
+    assert [(one.exact_forward, one.exact_inputs, one.exact) for one in (plan.first, plan.later)] == expected
+    exact = plans.Plan(replace(shape, exact=True, variant="cuda:fma:r2:c1:b1"), 3, 2, features, 0)
+    assert all(one.exact_forward and one.exact_inputs and one.exact for one in (exact.first, exact.later))
 
 
 @kinds

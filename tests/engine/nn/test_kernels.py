@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 
+from hotlap.engine.nn import choosing
 from hotlap.engine.nn.candidates import Chip, likely
 from hotlap.engine.nn.geometry import SHARED_AT_MOST, layout, parse
 from tests.engine.nn import emulating
-from tests.engine.nn.compared import one_case
+from tests.engine.nn.compared import one_case, pair
 
 H200 = Chip(132, (9, 0))
 needs_compiler = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, reason="needs a C++ compiler")
@@ -55,6 +57,26 @@ def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch, v
     one_case("lstm", variant, 24, 3, 2e-3)
     with pytest.raises(AssertionError, match="is off by"):
         one_case("lstm", variant, 24, 3, 2e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("features", [3, 4, 6, 11])
+@pytest.mark.parametrize("variant", ["cuda:tile:r4:c1:b1", "cuda:tile:r4:c1:b1:k2", "cuda:tile:r8:c1:b1"])
+def test_inputs_are_not_rounded_by_tiles(monkeypatch, kind, features, variant):
+    """One step that begins with nothing is made of inputs alone; backward, only the gates' gradients are rounded."""
+    emulating.on_cpu(monkeypatch, round_to_tf32=True)
+    torch.manual_seed(0)
+    layer, reference = pair(kind, features, 12)
+    assert layout(kind, 12, parse(variant), True, False, features).features == features
+    x = torch.randn(1, 9, features)
+    with choosing.forced(variant):
+        y = layer(x)[0]
+        (gradient,) = torch.autograd.grad(y.sum(), [layer.weight_ih_l0])
+    exact = reference(x.double())[0]
+    (expected,) = torch.autograd.grad(exact.sum(), [reference.weight_ih_l0])
+    assert float((y - exact).detach().abs().max()) < 1e-6
+    assert float((gradient - expected).norm() / expected.norm()) < 0.6 * 2.0**-11
 
 
 def test_tiles_are_for_tf32_only_and_for_rows_that_fill_them():
