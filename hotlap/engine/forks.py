@@ -58,6 +58,7 @@ class Forks:
         self.single: set[int] | None = None  # parameters that one layer alone uses; None: not known yet
         self.final = False  # what torch's loss function gives is the loss, and nothing else is made of it
         self.held: list[Tensor] = []
+        self.last: Callable[[], None] = _nothing  # done beside the optimizer
 
     def __call__(self, item: Any) -> Any:
         if self.single is not None and not self.single and not self.final:
@@ -84,6 +85,9 @@ class Forks:
     def join(self) -> None:
         self.lanes.join()
         self.held.clear()
+
+
+def _nothing() -> None: ...
 
 
 def _paths_to_leaves(loss: Tensor) -> dict[int, int]:

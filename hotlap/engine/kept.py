@@ -36,6 +36,11 @@ class Kept:
         self.scale = None if scaler is None else scaler.state_dict()  # host sync, once a phase
         self.random = random_states()
 
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        for one in tensors:
+            self.tensors.append(one)
+            self.copies.append(one.detach().clone())
+
     def put_back(self) -> None:
         with torch.no_grad():
             for one, copy in zip(self.tensors, self.copies, strict=True):

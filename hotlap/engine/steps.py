@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from hotlap.engine import ahead
+from hotlap.engine.ahead import Ahead
 from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
+from hotlap.engine.data.sources import Tensors
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry
 from hotlap.engine.kept import Attributes, HostTraces, Kept
@@ -144,18 +148,27 @@ class ResidentSteps(Common):
         super().__init__(*common)
         self.source = source
         geometry = self.geometry
-        # Written in place at each epoch: a graph reads them.
-        self.order = torch.zeros(geometry.rows, dtype=torch.int64, device=self.device)
-        self.full_rows = geometry.full * geometry.window_rows
-        self.by_window = self.order[: self.full_rows].view(geometry.full, geometry.window_rows)
-        self.tail_order = self.order[self.full_rows :]
+        full, each = geometry.full, geometry.window_rows
+        # Written in place at each epoch: a graph reads it. It has room for a window behind the last.
+        self.order = torch.zeros((full + 1) * each, dtype=torch.int64, device=self.device)
+        self.by_window = self.order[: full * each].view(full, each)
+        self.tail_order = self.order[full * each : geometry.rows]
         self.run_full: Work | None = None
         self.run_tail: Work = self._tail
+        self.ahead: Ahead | None = None
 
     def begin(self, epoch: int, first: int) -> None:
         order = epoch_order(self.source.rows, self.recipe.seed, epoch, self.device, self.recipe.shuffle)
-        self.order.copy_(order[: len(self.order)])
+        self.order[: self.geometry.rows].copy_(order[: self.geometry.rows])
         self.update.tally.begin(first)
+        if self.ahead is not None and first < self.geometry.full:
+            self.ahead.begin()
+
+    def kept(self) -> Kept:
+        kept = super().kept()
+        if self.ahead is not None:
+            kept.add(self.ahead.batch)
+        return kept
 
     def __call__(self, window: int) -> None:
         if window >= self.geometry.full:
@@ -186,9 +199,15 @@ class ResidentSteps(Common):
     def _choose(self, window: int, seconds: float) -> None:
         def work(mode: Mode) -> Work:
             loss_of = self.loss_of(mode)
+            if isinstance(loss_of, Forks) and self.ahead is not None:
+                return partial(self._full_ahead, loss_of, self.ahead)
             return lambda: self._full(loss_of)
 
+        if self._may_gather_ahead():
+            self.ahead = Ahead(self.source, self.order.view(-1, self.geometry.window_rows), self.update.tally.step)
         chosen = self.choose(work, self.geometry.full - window, seconds)
+        if not chosen.mode.forked:
+            self.ahead = None
         self.run_full = chosen.run
         if chosen.mode.graph and self.geometry.tail:
             self.run_tail = self._captured_tail()
@@ -199,6 +218,16 @@ class ResidentSteps(Common):
             return choose(trial, self.recipe, Mode(graph=True, way=present())).run
         finally:
             trial.kept.put_back()
+
+    def _may_gather_ahead(self) -> bool:
+        """Plain tensors: what is mapped may draw random numbers, and would draw them for a batch that never comes."""
+        return ahead.AHEAD and self._may_fork() and type(self.source) is Tensors and self.geometry.accumulate == 1
+
+    def _full_ahead(self, forks: Forks, coming: Ahead) -> None:
+        forks.loss_of, forks.last = self.update.forward, coming.put
+        with forks.beside():
+            coming.fetch()
+        self.update([coming.batch], self.geometry.window, forks)
 
     def _full(self, loss_of: LossOf) -> None:
         self.update(self._parts(self._index()), self.geometry.window, loss_of)

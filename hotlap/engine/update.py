@@ -167,6 +167,8 @@ class Update:
         forks = loss_of if isinstance(loss_of, Forks) else None
         with contextlib.nullcontext() if forks is None else forks.beside(losses):
             self.tally.record(losses)
+            if forks is not None:
+                forks.last()
         self._step()
         if self.average is not None:
             self.average.update()

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, choice
+from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, ahead, choice
 from hotlap.engine import checkpoints as kept
+from hotlap.engine.data import Tensors
 from hotlap.engine.errors import CaptureFailed, NonFiniteLoss
 from hotlap.engine.order import epoch_order
 from hotlap.engine.run import Run
@@ -128,6 +129,18 @@ def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch
     forked = fitted(graph="on", epochs=30, **options)
     assert forked[1].mode == "one CUDA graph, forked"
     same(outcome(*forked), outcome(*fitted(graph="off", epochs=30, **options)))
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.5}, {"drop_last": True}], ids=lambda options: "-".join(options))
+def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, monkeypatch):
+    monkeypatch.setattr(ahead, "AHEAD", True)
+    taken = itertools.count()
+    monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / (1 + next(taken)))
+    inputs, targets = numbers(rows=700, device="cuda")
+    options = {"train": Tensors(inputs, targets > 0, dtypes=(None, torch.float32)), "epochs": 30, **options}
+    forked = fitted(graph="on", **options)
+    assert forked[1].mode == "one CUDA graph, forked"
+    same(outcome(*forked), outcome(*fitted(graph="off", **options)))
 
 
 @pytest.mark.parametrize("optimizer", [momentum, torch.optim.RMSprop])

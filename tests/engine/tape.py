@@ -29,6 +29,7 @@ class EmulatedLanes:
         self.forks = self.joins = 0
         self.written = {}  # beside, since the last join: by address, the memory that must not go away
         self.read = []  # beside, since the last join: memory that must not be used again until then
+        self.in_use = set()  # its addresses, which must not be written until then
 
     @contextmanager
     def beside(self):
@@ -42,7 +43,7 @@ class EmulatedLanes:
     def join(self):
         assert not any(one.expired() for one in self.read), "memory read beside was freed before the join"
         self.joins += 1
-        self.written, self.read = {}, []
+        self.written, self.read, self.in_use = {}, [], set()
 
     def check(self, func, args, kwargs, found):
         given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
@@ -52,8 +53,12 @@ class EmulatedLanes:
         if self.is_beside:
             self.read += [StorageWeakRef(one.untyped_storage()) for one in given]
             self.written |= {one.untyped_storage().data_ptr(): one for one in made}
-        for one in given if not self.is_beside else ():
+            self.in_use |= {one.untyped_storage().data_ptr() for one in given}
+            return
+        for one in given:
             assert one.untyped_storage().data_ptr() not in self.written, f"{func} reads what is made beside"
+        for one in made if func._schema.is_mutable else ():
+            assert one.untyped_storage().data_ptr() not in self.in_use, f"{func} writes what is read beside"
 
 
 class Watched(TorchDispatchMode):

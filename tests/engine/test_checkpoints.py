@@ -20,7 +20,7 @@ from hotlap.engine.errors import (
     NothingToResume,
 )
 from tests.engine.tape import EmulatedRecorder
-from tests.engine.training import Rows, Stream, fitted, numbers, outcome, same, trainer
+from tests.engine.training import Cut, Rows, Stream, cut_at, fitted, numbers, outcome, same, trainer
 
 WITH_STATE = {
     "plain": {},
@@ -34,22 +34,6 @@ WITH_STATE = {
     "phases": {"phases": (Phase(1, frozen=("body",)), Phase(2))},
     "losses": {"loss": lambda o, t: {"a": (o - t).square().mean(), "b": (o - t).abs().mean()}},
 }
-
-
-class Cut(Exception):
-    """The process is gone."""
-
-
-def cut_at(step, how=None):
-    """A callback that ends the training at this step, by an error or a signal."""
-
-    def callback(record):
-        if getattr(record, "step", None) == step:
-            if how is None:
-                raise Cut
-            os.kill(os.getpid(), how)
-
-    return callback
 
 
 def interrupted(folder, step, how, train=None, **options):

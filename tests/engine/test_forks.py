@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import Mean, Phase, choice, recorder
+from hotlap.engine import Checkpoints, Mean, Phase, ahead, choice, recorder
+from hotlap.engine.data import Tensors, mapped
 from hotlap.engine.forks import Forks, NothingToFork
 from hotlap.engine.optimizers import Clipping
 from hotlap.engine.saving import as_list
 from tests.engine.tape import EmulatedLanes, EmulatedRecorder, Watched
-from tests.engine.training import Net, Stream, fitted, numbers, outcome, same
+from tests.engine.training import Cut, Net, Stream, cut_at, fitted, numbers, outcome, same
 
 
 def forked(monkeypatch, **options):
@@ -80,6 +81,89 @@ def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch
     assert history.mode == "one CUDA graph, forked"
     assert lanes.forks > 0
     same(outcome(made, history), outcome(*fitted(**options)))
+
+
+# The next batch beside the step
+
+
+def bits(rows=70):
+    """Kept as bool, cast after the gather: two kernels for each tensor."""
+    values = torch.rand(rows, 8, generator=torch.Generator().manual_seed(0)) > 0.5
+    return Tensors(values, values[:, :1], dtypes=(torch.float32, torch.float32))
+
+
+@pytest.fixture
+def fetches(monkeypatch):
+    """How often a next batch was fetched, once it is switched on."""
+    counted, fetch = [], ahead.Ahead.fetch
+    monkeypatch.setattr(ahead, "AHEAD", True)
+    monkeypatch.setattr(ahead.Ahead, "fetch", lambda self: counted.append(fetch(self)))
+    return counted
+
+
+GATHERED = [
+    {},
+    {"epochs": 1},
+    {"shuffle": False},
+    {"drop_last": True},
+    {"batch_size": 35},
+    {"batch_size": 70, "epochs": 4},
+    {"clip": 0.1, "ema": 0.9},
+    {"train_metrics": {"error": Mean(lambda o, t: (o - t).square().mean())}},
+    {"phases": (Phase(2, frozen=("body",)), Phase(1))},
+    {"train": bits(), "valid": bits(20), "model": lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1)),
+     "loss": nn.functional.binary_cross_entropy_with_logits},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", GATHERED, ids=lambda options: "-".join(options) or "plain")
+def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, fetches, monkeypatch):
+    options = {"train": Tensors(*numbers()), **options}
+    (made, history), _ = forked(monkeypatch, **options)
+    monkeypatch.undo()
+    assert history.mode == "one CUDA graph, forked"
+    assert fetches
+    same(outcome(made, history), outcome(*fitted(**options)))
+
+
+@pytest.mark.parametrize("stopped", [2, 4, 5, 8])
+def test_a_training_resumed_within_an_epoch_begins_with_its_batch(stopped, fetches, monkeypatch, tmp_path):
+    options = {"train": Tensors(*numbers()), "epochs": 2}
+    kept = Checkpoints(tmp_path, steps=1)
+    with pytest.raises(Cut):
+        forked(monkeypatch, **options, checkpoints=kept, callbacks=[cut_at(stopped)], log_every=1)
+    (made, history), _ = forked(monkeypatch, **options, checkpoints=kept, resume=True)
+    monkeypatch.undo()
+    assert fetches
+    same(outcome(made, history), outcome(*fitted(**options)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"train": mapped(Tensors(*numbers()), lambda x, y: (x + torch.randn_like(x), y))},
+        {"train": Tensors(*numbers()), "accumulate": 2},
+        {"train": Stream(*numbers())},
+    ],
+    ids=["may draw random numbers", "several batches a step", "streamed"],
+)
+def test_other_data_is_gathered_by_the_step_itself(options, fetches, monkeypatch):
+    (made, history), _ = forked(monkeypatch, **options)
+    monkeypatch.undo()
+    assert history.mode == "one CUDA graph, forked"
+    assert not fetches
+    same(outcome(made, history), outcome(*fitted(**options)))
+
+
+def test_lanes_that_write_what_the_other_reads_are_caught():
+    lanes, one = EmulatedLanes(), torch.ones(3)
+    with Watched(lanes):
+        with lanes.beside():
+            one.square()
+        with pytest.raises(AssertionError, match="writes what is read beside"):
+            one.add_(1)
+        lanes.join()
+        one.add_(1)
 
 
 @pytest.mark.parametrize(

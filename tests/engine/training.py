@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import nn
 
@@ -97,3 +99,19 @@ def captured(monkeypatch, **options):
     found = fitted(recorder=recorder, monkeypatch=monkeypatch, graph="on", **options)
     assert recorder.replays > 0
     return found
+
+
+class Cut(Exception):
+    """The process is gone."""
+
+
+def cut_at(step, how=None):
+    """A callback that ends the training at this step, by an error or a signal."""
+
+    def callback(record):
+        if getattr(record, "step", None) == step:
+            if how is None:
+                raise Cut
+            os.kill(os.getpid(), how)
+
+    return callback

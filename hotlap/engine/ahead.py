@@ -1,0 +1,39 @@
+"""The next batch of resident data, gathered beside the step before it.
+
+A gather is a chain of its own: the rows of the window, then a kernel or two for each tensor. In a forked graph it runs
+beside the forward pass of the step before, and what it found is put into place beside the optimizer, when nobody reads
+the present batch any longer.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hotlap.engine.seam import Batch, Resident
+
+AHEAD = False  # until it has run on a GPU
+
+
+class Ahead:
+    """`windows` has the rows of every full window, and one row more: nothing is trained on what follows the last."""
+
+    def __init__(self, source: Resident, windows: Tensor, step: Tensor) -> None:
+        self.source, self.now, self.following, self.step = source, windows[:-1], windows[1:], step
+        self.batch: Batch = tuple(one.clone() for one in self._rows(self.now))
+        self._coming: Batch = ()
+
+    def _rows(self, windows: Tensor) -> Batch:
+        return self.source.gather(windows.index_select(0, self.step).view(-1))
+
+    def begin(self) -> None:
+        """The batch of the step the device is at, which no step before has gathered."""
+        self._coming = self._rows(self.now)
+        self.put()
+
+    def fetch(self) -> None:
+        self._coming = self._rows(self.following)
+
+    def put(self) -> None:
+        for held, one in zip(self.batch, self._coming, strict=True):
+            held.copy_(one)
+        self._coming = ()
