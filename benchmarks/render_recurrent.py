@@ -98,6 +98,10 @@ def draw_missing(folder: Path) -> None:
             _draw(path)
 
 
+def _series(point: dict[str, Any]) -> str:
+    return "left to cuDNN" if point["variant"] == "cudnn" else str(point["point"]["kind"]).upper()
+
+
 def _draw(path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
@@ -105,10 +109,10 @@ def _draw(path: Path) -> None:
     points = json.loads(path.read_text(encoding="utf-8"))["points"]
     figure = Figure(figsize=(8.0, 4.0), dpi=150)
     axes = figure.subplots()
-    for kind, mark, shade in (("lstm", "o", "0.25"), ("gru", "x", "0.55")):
-        chosen = [one for one in points if one["point"]["kind"] == kind]
+    for name, mark, shade in (("LSTM", "o", "0.25"), ("GRU", "x", "0.55"), ("left to cuDNN", "+", "0.8")):
+        chosen = [one for one in points if name == _series(one)]
         took = [statistics.median(one["ms"]["cudnn"]) for one in chosen]
-        axes.scatter(took, [one["speedup"] for one in chosen], s=14, marker=mark, color=shade, label=kind.upper())
+        axes.scatter(took, [one["speedup"] for one in chosen], s=14, marker=mark, color=shade, label=name)
     axes.axhline(1.0, color="0", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="cuDNN, ms forward + backward", ylabel="times as fast as cuDNN")
     for axis in (axes.xaxis, axes.yaxis):
