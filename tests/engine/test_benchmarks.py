@@ -103,3 +103,21 @@ def test_recurrent_layers_against_cudnn_are_drawn_with_what_is_worst(monkeypatch
     assert "| layers | 1: 1.90 |" in text
     render_recurrent.draw_missing(tmp_path)
     assert "times as fast as cuDNN" in path.with_suffix(".svg").read_text()
+
+
+def test_kernels_are_told_by_name_and_one_after_the_other(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import engine_kernels
+
+    def event(start, length, stream, name, cat="kernel"):
+        return {"ts": start, "dur": length, "name": name, "cat": cat, "args": {"stream": stream}}
+
+    events = [event(20, 5, 7, "gemm"), event(10, 4, 7, "gemm"), event(12, 6, 8, "copy", "gpu_memcpy")]
+    kernels = engine_kernels.kernels_of({"traceEvents": [*events, {"name": "aten::mm", "cat": "cpu_op", "ts": 1}]})
+    assert [one.start for one in kernels] == [10, 12, 20]
+    assert engine_kernels.by_name(kernels)[0].split() == ["0.01", "ms", "2", "×", "4.50", "µs", "gemm"]
+    monkeypatch.setattr(engine_kernels, "IN_A_ROW", 2)
+    assert [line.split() for line in engine_kernels.in_a_row(kernels)] == [
+        ["0.0", "µs", "idle", "0.0", "6.0", "µs", "stream", "8", "copy"],
+        ["8.0", "µs", "idle", "2.0", "5.0", "µs", "stream", "7", "gemm"],
+    ]
