@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
@@ -34,9 +36,9 @@ def epochs(sampler, between=lambda number: None):
 @pytest.mark.parametrize(
     ("between", "hits"),
     [
-        (lambda number: None, 4),
+        (lambda number: None, 5),
         (lambda number: torch.rand(3), 0),
-        (lambda number: torch.rand(3) if number == 3 else None, 2),
+        (lambda number: torch.rand(3) if number == 3 else None, 3),
         (lambda number: torch.manual_seed(number), 0),
     ],
 )
@@ -48,14 +50,56 @@ def test_orders_are_torchs_and_foretold_where_they_can_be(between, hits):
     assert foresight._known[sampler].hits == hits
 
 
+def asked(known, length=50, draws=1):
+    """The seed of an epoch is drawn after so many draws of others, once all orders are made."""
+    if known._thread is not None:
+        known._thread.join()
+    drawn = [int(torch.empty((), dtype=torch.int64).random_().item()) for _ in range(draws)]
+    expected = torch.randperm(length, generator=torch.Generator().manual_seed(drawn[-1]))
+    assert torch.equal(known.order(drawn[-1], length), expected)
+    return known.hits
+
+
+@pytest.mark.parametrize("draws", foresight.GUESSES)
+def test_the_second_epoch_is_foretold_by_a_guess(draws):
+    known = foresight.Foresight()
+    assert [asked(known, draws=draws) for _ in range(4)] == [0, 1, 2, 3]
+    assert known._draws == [draws]
+
+
+def test_a_number_of_draws_that_was_seen_before_is_foretold_too():
+    known = foresight.Foresight()
+    assert [asked(known, draws=draws) for draws in (1, 7, 7, 9, 7, 9, 7)] == [0, 0, 1, 1, 2, 3, 4]
+
+
+def test_until_two_epochs_have_the_same_number_the_guesses_stay():
+    known = foresight.Foresight()
+    assert [asked(known, draws=draws) for draws in (1, 2, 1, 1, 1, 3, 1)] == [0, 1, 2, 3, 4, 4, 5]
+
+
+def test_who_asks_early_waits_for_one_order_at_most(monkeypatch):
+    """Orders are made one by one, and none is begun once somebody waits."""
+    made, first = [], threading.Event()
+
+    def slowly(seed, length):
+        made.append(seed)
+        first.wait(10)
+        return torch.arange(length)
+
+    monkeypatch.setattr(foresight, "permuted", slowly)
+    known = foresight.Foresight()
+    known._begin(1, 4)
+    threading.Timer(0.2, first.set).start()
+    known._end()
+    assert len(made) == 1 < len(foresight.GUESSES)
+
+
 def test_a_dataset_of_another_length_gets_an_order_of_its_own():
     known = foresight.Foresight()
     torch.manual_seed(0)
     for length in (50, 50, 50, 60, 60):
-        seed = int(torch.empty((), dtype=torch.int64).random_().item())
-        expected = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
-        assert torch.equal(known.order(seed, length), expected)
-    assert known.hits == 2
+        asked(known, length)
+    assert known.hits == 3
 
 
 def test_short_epochs_are_drawn_when_they_are_wanted(monkeypatch):

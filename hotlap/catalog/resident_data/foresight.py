@@ -2,8 +2,9 @@
 
 A permutation of a million rows takes tens of milliseconds, during which nothing trains. Torch seeds it from the global
 stream when the epoch begins; what a program draws from that stream between two epochs is mostly the same each time (a
-base seed for each loader). So the seed is foretold from where the stream is now, and the order made in a thread. It is
-used only if the seed then drawn is the one that was foretold: never another order, and nothing is drawn.
+base seed for each loader). So the seed is foretold from where the stream is now, and the order made in a thread; before
+it is known how much is drawn, for several guesses. An order is used only if the seed then drawn is the one that was
+foretold: never another order, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -16,23 +17,25 @@ import torch
 
 LONG = 100_000  # rows; fewer are permuted faster than a thread starts
 MOST_DRAWS = 16  # between two epochs
+GUESSES = (3, 2, 1, 4)  # draws, until two epochs have the same: what a training with and without a validation takes
+REMEMBERED = 3  # numbers of draws: the first epoch often has one of its own
 
 
 class Foresight:
     def __init__(self) -> None:
         self._state: Any = None  # of the global stream, after the seed before
+        self._draws: list[int] = []  # from one epoch's seed to the next, the last one first
+        self._is_steady = False  # the last one twice in a row
         self._thread: threading.Thread | None = None
-        self._seed: int | None = None
-        self._order: Any = None
+        self._is_time = False
+        self._orders: dict[int, Any] = {}  # by seed
         self.hits = 0
 
     def order(self, seed: int, length: int) -> Any:
         """What torch.randperm gives with this seed, which was just drawn."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-        foretold, self._order = self._order, None
-        is_it = foretold is not None and seed == self._seed and len(foretold) == length
+        self._end()
+        foretold, self._orders = self._orders.get(seed), {}
+        is_it = foretold is not None and len(foretold) == length
         self.hits += is_it
         order = foretold if is_it else permuted(seed, length)
         self._begin(seed, length)
@@ -40,15 +43,31 @@ class Foresight:
 
     def _begin(self, seed: int, length: int) -> None:
         before, self._state = self._state, torch.get_rng_state()
-        draws = None if before is None else _draws(before, seed)
-        if draws is None:
-            return
-        self._seed = _drawn(self._state, draws)[-1]
-        self._thread = threading.Thread(target=self._make, args=(self._seed, length), daemon=True)
+        if before is not None:
+            draws = _draws(before, seed)
+            if draws is None:
+                return
+            self._is_steady = draws in self._draws[:1]
+            self._draws = [draws, *(one for one in self._draws if one != draws)][:REMEMBERED]
+        guesses = self._draws[:1] if self._is_steady else list(dict.fromkeys((*self._draws, *GUESSES)))
+        drawn = _drawn(self._state, max(guesses))
+        seeds = [drawn[one - 1] for one in guesses]
+        self._is_time = False
+        self._thread = threading.Thread(target=self._make, args=(seeds, length), daemon=True)
         self._thread.start()
 
-    def _make(self, seed: int, length: int) -> None:
-        self._order = permuted(seed, length)
+    def _make(self, seeds: list[int], length: int) -> None:
+        for seed in seeds:
+            self._orders[seed] = permuted(seed, length)
+            if self._is_time:
+                return
+
+    def _end(self) -> None:
+        """What is not made by now is made faster by who wants it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._is_time = True
+            thread.join()
 
 
 def permuted(seed: int, length: int) -> Any:
