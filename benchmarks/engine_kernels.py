@@ -1,7 +1,8 @@
 """What a GPU does in a training, kernel by kernel. `python benchmarks/engine_kernels.py workloads/bloom/fast.py …`
 
-The words after the script are its own. First every kernel by the time it takes in all, then those of some steps in the
-middle of the training, with the stream each ran on and the time in which none ran before it.
+The words after the script are its own. First every kernel by the time it takes in all, then when the device was idle
+for longest, then the kernels of some steps in the middle of the training, with the stream each ran on and the time in
+which none ran before it.
 """
 
 from __future__ import annotations
@@ -46,16 +47,28 @@ def by_name(kernels: list[Kernel]) -> list[str]:
     ]
 
 
+def with_idle(kernels: list[Kernel]) -> list[tuple[float, Kernel]]:
+    """Each with the microseconds before it in which none ran."""
+    found, busy_until = [], kernels[0].start if kernels else 0.0
+    for one in kernels:
+        found.append((max(0.0, one.start - busy_until), one))
+        busy_until = max(busy_until, one.start + one.length)
+    return found
+
+
+def longest_idle(kernels: list[Kernel]) -> list[str]:
+    most = sorted(with_idle(kernels), reverse=True)[:SHOWN]
+    begin = kernels[0].start
+    return [f"{(one.start - begin) / 1e3:10.2f} ms  idle {gap:9.1f} µs before {one.name[:WIDTH]}" for gap, one in most]
+
+
 def in_a_row(kernels: list[Kernel]) -> list[str]:
     middle = len(kernels) // 2
-    some, lines = kernels[middle : middle + IN_A_ROW], []
-    idle_from = some[0].start if some else 0.0
-    for one in some:
-        gap = max(0.0, one.start - idle_from)
-        idle_from = max(idle_from, one.start + one.length)
-        at = one.start - some[0].start
-        lines.append(f"{at:9.1f} µs  idle {gap:5.1f}  {one.length:6.1f} µs  stream {one.stream:3}  {one.name[:WIDTH]}")
-    return lines
+    return [
+        f"{one.start - kernels[middle].start:9.1f} µs  idle {gap:5.1f}  {one.length:6.1f} µs  stream {one.stream:3}  "
+        f"{one.name[:WIDTH]}"
+        for gap, one in with_idle(kernels)[middle : middle + IN_A_ROW]
+    ]
 
 
 def observed(script: str, arguments: list[str]) -> dict[str, Any]:
@@ -84,7 +97,7 @@ def main() -> int:
     if not kernels:
         print("no kernel was seen: this is for trainings on a GPU")
         return 1
-    print("\n".join(["", *by_name(kernels), "", *in_a_row(kernels)]))
+    print("\n".join(["", *by_name(kernels), "", *longest_idle(kernels), "", *in_a_row(kernels)]))
     return 0
 
 

@@ -116,6 +116,7 @@ def test_kernels_are_told_by_name_and_one_after_the_other(monkeypatch):
     kernels = engine_kernels.kernels_of({"traceEvents": [*events, {"name": "aten::mm", "cat": "cpu_op", "ts": 1}]})
     assert [one.start for one in kernels] == [10, 12, 20]
     assert engine_kernels.by_name(kernels)[0].split() == ["0.01", "ms", "2", "×", "4.50", "µs", "gemm"]
+    assert engine_kernels.longest_idle(kernels)[0].split() == ["0.01", "ms", "idle", "2.0", "µs", "before", "gemm"]
     monkeypatch.setattr(engine_kernels, "IN_A_ROW", 2)
     assert [line.split() for line in engine_kernels.in_a_row(kernels)] == [
         ["0.0", "µs", "idle", "0.0", "6.0", "µs", "stream", "8", "copy"],
