@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
@@ -79,19 +80,22 @@ def test_until_two_epochs_have_the_same_number_the_guesses_stay():
 
 def test_who_asks_early_waits_for_one_order_at_most(monkeypatch):
     """Orders are made one by one, and none is begun once somebody waits."""
-    made, first = [], threading.Event()
+    somebody_waits = threading.Event()
 
     def slowly(seed, length):
-        made.append(seed)
-        first.wait(10)
+        somebody_waits.wait(60)
         return torch.arange(length)
 
     monkeypatch.setattr(foresight, "permuted", slowly)
     known = foresight.Foresight()
     known._begin(1, 4)
-    threading.Timer(0.2, first.set).start()
-    known._end()
-    assert len(made) == 1 < len(foresight.GUESSES)
+    asking = threading.Thread(target=known._end)
+    asking.start()
+    while not known._is_time:
+        time.sleep(0.001)
+    somebody_waits.set()
+    asking.join()
+    assert len(known._orders) == 1 < len(foresight.GUESSES)
 
 
 def test_a_dataset_of_another_length_gets_an_order_of_its_own():
