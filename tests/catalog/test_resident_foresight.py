@@ -78,6 +78,15 @@ def test_until_two_epochs_have_the_same_number_the_guesses_stay():
     assert [asked(known, draws=draws) for draws in (1, 2, 1, 1, 1, 3, 1)] == [0, 1, 2, 3, 4, 4, 5]
 
 
+@pytest.mark.parametrize(("length", "orders"), [(50, 4), (51, 3), (100, 2), (101, 1), (1000, 1)])
+def test_long_orders_are_made_for_fewer_guesses(length, orders, monkeypatch):
+    monkeypatch.setattr(foresight, "AT_MOST", 200)
+    known = foresight.Foresight()
+    known._begin(1, length)
+    known._thread.join()
+    assert len(known._orders) == orders
+
+
 def test_who_asks_early_waits_for_one_order_at_most(monkeypatch):
     """Orders are made one by one, and none is begun once somebody waits."""
     somebody_waits = threading.Event()

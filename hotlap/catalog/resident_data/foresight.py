@@ -19,6 +19,7 @@ LONG = 100_000  # rows; fewer are permuted faster than a thread starts
 MOST_DRAWS = 16  # between two epochs
 GUESSES = (3, 2, 1, 4)  # draws, until two epochs have the same: what a training with and without a validation takes
 REMEMBERED = 3  # numbers of draws: the first epoch often has one of its own
+AT_MOST = 8_000_000  # rows of all orders that are made at a time, 64 MB; a single one may have more
 
 
 class Foresight:
@@ -50,6 +51,7 @@ class Foresight:
             self._is_steady = draws in self._draws[:1]
             self._draws = [draws, *(one for one in self._draws if one != draws)][:REMEMBERED]
         guesses = self._draws[:1] if self._is_steady else list(dict.fromkeys((*self._draws, *GUESSES)))
+        guesses = guesses[: max(1, AT_MOST // length)]
         drawn = _drawn(self._state, max(guesses))
         seeds = [drawn[one - 1] for one in guesses]
         self._is_time = False
