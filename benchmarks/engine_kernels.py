@@ -93,6 +93,9 @@ def main() -> int:
     if len(sys.argv) < 2:
         print(__doc__)
         return 2
+    if not Path(sys.argv[1]).is_file():
+        print(f"{sys.argv[1]} is no script; name one first, such as workloads/bloom/fast.py", file=sys.stderr)
+        return 2
     kernels = kernels_of(observed(sys.argv[1], sys.argv[2:]))
     if not kernels:
         print("no kernel was seen: this is for trainings on a GPU")

@@ -13,13 +13,13 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from hotlap.bench import data, process, record, session, workloads
 from hotlap.bench.order import Key
 from hotlap.bench.record import Bench
 from hotlap.bench.summary import summarize
-from hotlap.errors import HotlapError
+from hotlap.errors import INTERRUPTED, HotlapError
 
 
 class Kept:
@@ -46,25 +46,47 @@ def order(choice: record.Choice, first_seed: int) -> list[Key]:
     return [(name, arm, seed) for arm in choice.arms for seed in seeds for name in choice.workloads]
 
 
+class Ended(Exception):
+    """Nothing more is trained."""
+
+
 def perform(asked: argparse.Namespace) -> Bench:
     prepared = session.prepare(asked_of(asked))
     choice, begin = prepared.bench.choice, time.monotonic()
     keys = order(choice, asked.first_seed)
-    kept = Kept(prepared.bench, prepared.out, len(keys))
+    kept = Kept(replace(prepared.bench, command=command_line(choice, asked)), prepared.out, len(keys))
     arm = process.Arm(place=prepared.place, size=choice.size, device=choice.device, epochs=None, max_seconds=None)
+    ended = Event()
+
+    def go_on(*_: object) -> None:
+        """Asked now and then while a run is under way, which is killed where this raises."""
+        if ended.is_set():
+            raise Ended
+
     with ThreadPoolExecutor(len(choice.workloads)) as makers, ThreadPoolExecutor(asked.at_once) as pool:
         made: dict[str, Future[Path]] = {
-            name: makers.submit(data.make, prepared.place, name, choice.size, lambda *_: None)
-            for name in choice.workloads
+            name: makers.submit(data.make, prepared.place, name, choice.size, go_on) for name in choice.workloads
         }
 
         def train(key: Key) -> None:
-            if time.monotonic() - begin < 60 * asked.minutes:
-                kept.add(process.run(arm, key, made[key[0]].result(), lambda *_: None))
+            folder = made[key[0]].result()
+            if not ended.is_set() and time.monotonic() - begin < 60 * asked.minutes:
+                kept.add(process.run(arm, key, folder, go_on))
 
-        for done in [pool.submit(train, key) for key in keys]:
-            done.result()
+        try:
+            for done in [pool.submit(train, key) for key in keys]:
+                done.result()
+        except BaseException:  # else all that is left would be trained before it is told
+            ended.set()
+            raise
     return kept.bench
+
+
+def command_line(choice: record.Choice, asked: argparse.Namespace) -> str:
+    """What to type to measure the same."""
+    words = ["python benchmarks/quality.py", *choice.workloads, "--arms", ",".join(choice.arms), "--size", choice.size]
+    words += ["--seeds", str(choice.seeds), "--first-seed", str(asked.first_seed), "--at-once", str(asked.at_once)]
+    return " ".join([*words, "--device", choice.device])
 
 
 def asked_of(options: argparse.Namespace) -> session.Asked:
@@ -92,7 +114,10 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=4, help="runs beside each other")
     parser.add_argument("--minutes", type=float, default=60.0, help="no run starts later")
     parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    if not 0 <= asked.first_seed < asked.seeds or asked.at_once < 1:
+        parser.error("--first-seed is 0 or more and below --seeds, --at-once is 1 or more")
+    return asked
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -101,6 +126,9 @@ def main(arguments: list[str] | None = None) -> int:
     except HotlapError as error:
         print(f"quality: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("quality: interrupted; the runs that ended are kept", file=sys.stderr)
+        return INTERRUPTED
     for row in bench.summary:
         found = ", ".join(f"{one:.4f}" for one in row.qualities)
         print(f"{row.workload:14} {row.arm:10} {row.metric} {found}: {row.reached} of {row.runs} reached {row.target}")

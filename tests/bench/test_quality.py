@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,38 @@ def test_a_file_that_is_there_is_refused(quality, tmp_path, capsys):
     (tmp_path / "q.json").write_text("{}")
     assert quality.main(options(tmp_path)) != 0
     assert "is there already" in capsys.readouterr().err
+
+
+def test_interrupted_it_trains_nothing_more_and_keeps_what_ended(quality, tmp_path, monkeypatch, capsys):
+    begun = []
+
+    def run(arm, key, folder, on_line):
+        begun.append(key)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        while len(begun) > 2:
+            on_line(0, 0.0)  # as a run that is under way asks, which ends it
+            time.sleep(0.01)
+        return run_of(*key, lines_of([1.0, 1.0], [0.5, 0.1]))
+
+    monkeypatch.setattr(process, "run", run)
+    assert quality.main(options(tmp_path, "--at-once", "2")) == 130
+    assert "interrupted; the runs that ended are kept" in capsys.readouterr().err
+    assert len(begun) <= 4
+    assert record.load(tmp_path / "q.json").runs[0].ended == "trained"
+
+
+def test_the_file_says_what_to_type(quality, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "run", trained(lambda key: 0.1))
+    quality.main(options(tmp_path, "--first-seed", "2", "--at-once", "3"))
+    assert record.load(tmp_path / "q.json").command == (
+        "python benchmarks/quality.py leak bloom --arms engine,naive --size tiny --seeds 3 --first-seed 2 "
+        "--at-once 3 --device cpu"
+    )
+
+
+@pytest.mark.parametrize("more", [("--first-seed", "3"), ("--at-once", "0")])
+def test_what_would_train_nothing_is_refused(quality, tmp_path, capsys, more):
+    with pytest.raises(SystemExit):
+        quality.main(options(tmp_path, *more))
+    assert "--first-seed is 0 or more" in capsys.readouterr().err
