@@ -4,11 +4,11 @@
 `python benchmarks/recurrent.py --quick --out FILE`    38 shapes: those of the reports with one layer, and larger ones
 `python benchmarks/recurrent.py --sweep --out FILE`    every variant at 24 shapes, beside its estimate
 
-In several calls: `--part 2/3` is the second third of the shapes, as mixed as all, `--seconds N` ends a call after N
-seconds, `--resume` goes on with FILE, and `--merge PART PART… --out FILE` makes one file of several, without a GPU. A
-shape is timed for `--shape-seconds` at most, and at least once. The file holds every sample and is written after each
-shape: a run that is killed loses the one it was at. A shape that cannot be run ends the call and is left out by the
-next.
+In several calls: `--part 2/3` is the second third of the shapes, as mixed as all, `--hidden 10,16 --features 3` are
+those with so many, `--seconds N` ends a call after N seconds, `--resume` goes on with FILE, and `--merge PART PART…
+--out FILE` makes one file of several, without a GPU: of a shape measured twice the first counts. A shape is timed for
+`--shape-seconds` at most, and at least once. The file holds every sample and is written after each shape: a run that is
+killed loses the one it was at. A shape that cannot be run ends the call and is left out by the next.
 
 `--graphs` times replays of CUDA graphs: the device's time without the host's. `--compile` only compiles the kernels
 that will be tried, for the next run. Errors are those of outputs and weight gradients against torch.nn in float64 on
@@ -98,7 +98,7 @@ class Record:
                     f"{path} was measured with {name} {theirs.get(name)!r}, not {mine[name]!r}: take another --out"
                 )
         self.content["points"] += [one for one in other["points"] if one["name"] not in self.done]
-        self.content["failed"] |= other.get("failed", {})
+        self.content["failed"] = other.get("failed", {}) | self.content["failed"]
 
     def add(self, result: dict[str, Any]) -> None:
         self.content["points"].append(result)
@@ -269,6 +269,13 @@ def part_of(points: list[Point], number: int, parts: int) -> list[Point]:
     return [one for place, one in enumerate(points) if place // 2 % parts == number - 1]
 
 
+def numbers(text: str) -> set[int]:
+    try:
+        return {int(one) for one in text.split(",")}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} should be numbers, such as 3,8") from None
+
+
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -278,6 +285,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="only compile what will be tried")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--part", type=part, default=(1, 1), help="2/3: the second third, as mixed as all")
+    for name in ("hidden", "features"):
+        parser.add_argument(f"--{name}", type=numbers, default=set(), help="3,8: only shapes with so many")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="PART", help="measure nothing: one file of these")
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--shape-seconds", type=float, default=4.0, help="of timing; at least one round is run")
@@ -315,7 +324,12 @@ def main() -> None:
         return
     place = Place(options.device)
     every = quick() if options.quick else spread() if options.sweep else grid()
-    points = part_of(every, *options.part)[: options.shapes]
+    wanted = [
+        one
+        for one in every
+        if one.hidden in (options.hidden or {one.hidden}) and one.features in (options.features or {one.features})
+    ]
+    points = part_of(wanted, *options.part)[: options.shapes]
     if options.compile:
         print(f"compiled in {prepare(points, place):.1f} s")
         return

@@ -5,7 +5,8 @@
 // Defined outside, beside what kernels.cu has: ROWS (4, 8, 16 …)  SPLIT. Forward, a warp has 16 / SPLIT units. Backward, it
 // has 16 and a SPLIT-th of the reduction, and each of the SPLIT warps goes on with its part of the units. SPLIT is 1 or 2.
 // FEATURES inputs are multiplied by the tensor cores too: inputs and weights in two TF32 parts, of which all but low × low is
-// multiplied, as good as float32. Their weights' gradient is summed by them, with the inputs in two parts.
+// multiplied, as good as float32. Their weights' gradient is summed by them, with inputs and, up to eight rows, gates' gradients
+// in two parts: with more rows the registers do not suffice.
 //
 // Fragments of m16n8k8, lane = 4 u + q: of the left operand a thread has rows u and u + 8, of the right one row n = u,
 // of the sums rows u and u + 8 and columns 2 q and 2 q + 1. Which k is which element of the reduction is free, and chosen
@@ -30,7 +31,8 @@ __device__ __forceinline__ int further(int e) {  // batch rows from the thread's
 
 struct Parts {
   float high, low;
-  __device__ __forceinline__ void of(float value) { high = to_tf32(value), low = to_tf32(value - high); }
+  // Of `low` the tensor cores take the upper bits, which is enough.
+  __device__ __forceinline__ void of(float value) { high = to_tf32(value), low = value - high; }
 };
 
 // What of the block's work is this thread's.

@@ -211,16 +211,21 @@ struct Totals {
     for (int narrow = 0; narrow < NARROW; ++narrow)
 #pragma unroll
       for (int g = 0; g < GATES; ++g) {
-        float a[4];
+        float high[4] = {}, low[4] = {};
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          a[i] = i % 2 < HALVES ? to_tf32(d[((narrow * COLUMNS + i / 2 % COLUMNS) * HALVES + i % 2) % EACH][g]) : 0.0f;
+          if (i % 2 < HALVES) {
+            Parts parts;
+            parts.of(d[((narrow * COLUMNS + i / 2 % COLUMNS) * HALVES + i % 2) % EACH][g]);
+            high[i] = parts.high, low[i] = parts.low;
+          }
 #pragma unroll
         for (int k = 0; k < X_STEPS; ++k) {
           Parts x0, x1;
           x0.of(x[narrow][k][0]), x1.of(x[narrow][k][1]);
-          if (COLUMNS > 1) multiply(weight[g][k], a, x0.low, x1.low);
-          multiply(weight[g][k], a, x0.high, COLUMNS > 1 ? x1.high : x0.low);  // four rows leave room for both
+          if (COLUMNS > 1) multiply(weight[g][k], high, x0.low, x1.low);
+          if (ROWS <= 8) multiply(weight[g][k], low, x0.high, x1.high);
+          multiply(weight[g][k], high, x0.high, COLUMNS > 1 ? x1.high : x0.low);  // four rows leave room for both
         }
       }
 #endif
