@@ -1,8 +1,8 @@
 """What a GPU does in a training, kernel by kernel. `python benchmarks/engine_kernels.py workloads/bloom/fast.py …`
 
 The words after the script are its own. First every kernel by the time it takes in all, then when the device was idle
-for longest, then the kernels of some steps in the middle of the training, with the stream each ran on and the time in
-which none ran before it.
+for longest in the second half of them, then the kernels of some steps in the middle of the training, with the stream
+each ran on and the time in which none ran before it.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def with_idle(kernels: list[Kernel]) -> list[tuple[float, Kernel]]:
 
 
 def longest_idle(kernels: list[Kernel]) -> list[str]:
+    """In the second half, when all is prepared."""
+    kernels = kernels[len(kernels) // 2 :]
     most = sorted(with_idle(kernels), reverse=True)[:SHOWN]
     begin = kernels[0].start
     return [f"{(one.start - begin) / 1e3:10.2f} ms  idle {gap:9.1f} µs before {one.name[:WIDTH]}" for gap, one in most]

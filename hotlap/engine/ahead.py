@@ -11,8 +11,6 @@ from torch import Tensor
 
 from hotlap.engine.seam import Batch, Resident
 
-AHEAD = False  # until it has run on a GPU
-
 
 class Ahead:
     """`windows` has the rows of every full window, and one row more: nothing is trained on what follows the last."""

@@ -20,9 +20,14 @@ from torch.overrides import TorchFunctionMode
 MEAN = 1  # how torch's own derivatives name that reduction
 
 
+PRODUCTS, SUMS, REST = LANES = range(3)  # beside the backward: a sum does not wait until a large product is done
+
+
 class Lanes(Protocol):
-    def beside(self) -> contextlib.AbstractContextManager[None]:
-        """What is done within begins after all that was done so far, and runs beside what is done from now on."""
+    def beside(self, lane: int) -> contextlib.AbstractContextManager[None]:
+        """What is done within begins after all that was done here so far and in that lane, and runs beside what is
+        done from now on, and beside the other lane.
+        """
 
     def join(self) -> None:
         """From here on everything comes after what was done beside."""
@@ -30,16 +35,22 @@ class Lanes(Protocol):
 
 class CudaLanes:
     def __init__(self, device: torch.device) -> None:
-        self.side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.sides: list[Any] = [torch.cuda.Stream(device) for _ in LANES]  # type: ignore[no-untyped-call]
+        self.used: set[int] = set()  # since the last join; a capture cannot wait for a stream that it does not know
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
-        self.side.wait_stream(torch.cuda.current_stream(self.side.device))
-        with torch.cuda.stream(self.side):
+    def beside(self, lane: int) -> Iterator[None]:
+        side = self.sides[lane]
+        self.used.add(lane)
+        side.wait_stream(torch.cuda.current_stream(side.device))
+        with torch.cuda.stream(side):
             yield
 
     def join(self) -> None:
-        torch.cuda.current_stream(self.side.device).wait_stream(self.side)
+        for lane in sorted(self.used):
+            side = self.sides[lane]
+            torch.cuda.current_stream(side.device).wait_stream(side)
+        self.used.clear()
 
 
 class NothingToFork(Exception):
@@ -76,10 +87,10 @@ class Forks:
         self.final = len(losses) == 1 and losses["loss"] is mode.loss and not mode.is_read
 
     @contextlib.contextmanager
-    def beside(self, *read: Tensor) -> Iterator[None]:
+    def beside(self, *read: Tensor, lane: int = REST) -> Iterator[None]:
         """What is done within reads these."""
         self.held += read
-        with self.lanes.beside():
+        with self.lanes.beside(lane):
             yield
 
     def join(self) -> None:
@@ -169,10 +180,11 @@ class _Linear(torch.autograd.Function):
         (weight, bias), forks = ctx.parameters, ctx.forks
         rows, given = upstream.reshape(-1, upstream.shape[-1]), inputs.reshape(-1, inputs.shape[-1])
         leads_on = ctx.needs_input_grad[0]
-        with forks.beside(rows, given):
-            if leads_on:
+        if leads_on:
+            with forks.beside(rows, given, lane=PRODUCTS):
                 _add(weight, rows.t().mm(given))
-            if bias is not None:
+        if bias is not None:
+            with forks.beside(rows, lane=SUMS):
                 _add(bias, rows.sum(0))
         if leads_on:
             return rows.mm(values).view_as(inputs), None, None, None
@@ -201,7 +213,11 @@ class _Loss(torch.autograd.Function):
 
 
 def _of_squares(outputs: Tensor, targets: Tensor, unit: Tensor) -> Tensor:
-    return torch.ops.aten.mse_loss_backward(unit, outputs, targets, MEAN)  # type: ignore[no-any-return]
+    """Into memory that is not filled with zeros before."""
+    into = torch.empty_like(outputs)
+    return torch.ops.aten.mse_loss_backward.grad_input(  # type: ignore[no-any-return]
+        unit, outputs, targets, MEAN, grad_input=into
+    )
 
 
 def _of_logits(outputs: Tensor, targets: Tensor, unit: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ class CudaRecorder:
 
     def capture(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
+        if self.device in _lanes:
+            _lanes[self.device].used.clear()  # by a capture that failed
         with self._random_stream_kept():
             stream = torch.cuda.current_stream(self.device)
             # The outer context brings the stream back also where ending a failed capture raises. Only this thread is

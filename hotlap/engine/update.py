@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hotlap.engine.adam import one_launch
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.metrics import Metric
@@ -160,6 +161,7 @@ class Update:
         self.unit = torch.ones((), device=tally.device)
         by_kernel = clip is not None and scaler is None and can_clip(optimizer, tally.device)
         self.clipping = Clipping(clip, tally.device) if clip is not None and by_kernel else None
+        self.adam = one_launch(optimizer, clip, tally.device) if scaler is None else None
 
     def __call__(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> None:
         losses = self.gradients(items, sizes, loss_of)
@@ -216,6 +218,8 @@ class Update:
             loss.backward(begin)  # type: ignore[no-untyped-call]
 
     def _step(self) -> None:
+        if self.adam is not None and self.adam.step():
+            return
         if self.clipping is not None:
             self.clipping.step(self.optimizer, self.parameters)
             return

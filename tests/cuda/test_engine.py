@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, ahead, choice
+from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, choice
 from hotlap.engine import checkpoints as kept
 from hotlap.engine.data import Tensors
 from hotlap.engine.errors import CaptureFailed, NonFiniteLoss
@@ -133,7 +133,6 @@ def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch
 
 @pytest.mark.parametrize("options", [{}, {"clip": 0.5}, {"drop_last": True}], ids=lambda options: "-".join(options))
 def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, monkeypatch):
-    monkeypatch.setattr(ahead, "AHEAD", True)
     taken = itertools.count()
     monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / (1 + next(taken)))
     inputs, targets = numbers(rows=700, device="cuda")

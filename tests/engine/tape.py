@@ -22,43 +22,47 @@ HOST_READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonz
 
 
 class EmulatedLanes:
-    """Two lanes, done one after the other: it is known which one an operation belongs to, and what it may not do."""
+    """Lanes, done one after the other: it is known which one an operation belongs to, and what it may not do."""
 
     def __init__(self):
-        self.is_beside = False
+        self.lane = None  # None: here
         self.forks = self.joins = 0
-        self.written = {}  # beside, since the last join: by address, the memory that must not go away
+        self.written = {}  # beside, since the last join: by address, who did and the memory that must not go away
         self.read = []  # beside, since the last join: memory that must not be used again until then
-        self.in_use = set()  # its addresses, which must not be written until then
+        self.in_use = {}  # by its address, who must have done with it before others write
 
     @contextmanager
-    def beside(self):
+    def beside(self, lane):
         self.forks += 1
-        self.is_beside = True
+        self.lane = lane
         try:
             yield
         finally:
-            self.is_beside = False
+            self.lane = None
 
     def join(self):
         assert not any(one.expired() for one in self.read), "memory read beside was freed before the join"
         self.joins += 1
-        self.written, self.read, self.in_use = {}, [], set()
+        self.written, self.read, self.in_use = {}, [], {}
 
     def check(self, func, args, kwargs, found):
-        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
-        made = [one for one in tree_flatten(found)[0] if isinstance(one, torch.Tensor)]
         if func in VIEWS:
             return
-        if self.is_beside:
-            self.read += [StorageWeakRef(one.untyped_storage()) for one in given]
-            self.written |= {one.untyped_storage().data_ptr(): one for one in made}
-            self.in_use |= {one.untyped_storage().data_ptr() for one in given}
-            return
+        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
+        made = [one for one in tree_flatten(found)[0] if isinstance(one, torch.Tensor)]
         for one in given:
-            assert one.untyped_storage().data_ptr() not in self.written, f"{func} reads what is made beside"
+            assert self._is_alone(self.written, one), f"{func} reads what is made beside"
         for one in made if func._schema.is_mutable else ():
-            assert one.untyped_storage().data_ptr() not in self.in_use, f"{func} writes what is read beside"
+            assert self._is_alone(self.in_use, one), f"{func} writes what is read beside"
+        if self.lane is not None:
+            self.read += [StorageWeakRef(one.untyped_storage()) for one in given]
+            for one in made:
+                self.written[one.untyped_storage().data_ptr()] = {self.lane: one}
+            for one in given:
+                self.in_use.setdefault(one.untyped_storage().data_ptr(), {})[self.lane] = None
+
+    def _is_alone(self, whose, tensor):
+        return set(whose.get(tensor.untyped_storage().data_ptr(), ())) <= {self.lane}
 
 
 class Watched(TorchDispatchMode):

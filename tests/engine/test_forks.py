@@ -94,9 +94,8 @@ def bits(rows=70):
 
 @pytest.fixture
 def fetches(monkeypatch):
-    """How often a next batch was fetched, once it is switched on."""
+    """How often a next batch was fetched."""
     counted, fetch = [], ahead.Ahead.fetch
-    monkeypatch.setattr(ahead, "AHEAD", True)
     monkeypatch.setattr(ahead.Ahead, "fetch", lambda self: counted.append(fetch(self)))
     return counted
 
@@ -158,7 +157,7 @@ def test_other_data_is_gathered_by_the_step_itself(options, fetches, monkeypatch
 def test_lanes_that_write_what_the_other_reads_are_caught():
     lanes, one = EmulatedLanes(), torch.ones(3)
     with Watched(lanes):
-        with lanes.beside():
+        with lanes.beside(0):
             one.square()
         with pytest.raises(AssertionError, match="writes what is read beside"):
             one.add_(1)
@@ -218,7 +217,7 @@ def test_what_is_forked_is_learnt_from_the_first_time():
     assert forks.final
     model.zero_grad()
     differentiate(forks)
-    assert lanes.forks == 3  # two layers and the loss
+    assert lanes.forks == 4  # a weight, two biases and the loss; the first layer's weight is the last of all
     assert not forks.held
 
 
@@ -282,7 +281,7 @@ def test_the_emulated_lanes_notice_a_race():
     lanes, values = EmulatedLanes(), torch.ones(3)
 
     def work():
-        with lanes.beside():
+        with lanes.beside(0):
             doubled = values * 2
         doubled + 1
 
@@ -290,12 +289,27 @@ def test_the_emulated_lanes_notice_a_race():
         work()
 
 
+def test_the_emulated_lanes_notice_a_race_between_two_of_them():
+    lanes, values = EmulatedLanes(), torch.ones(3)
+    with Watched(lanes):
+        with lanes.beside(0):
+            made = values * 2
+        with lanes.beside(0):
+            made.add_(1)
+        with lanes.beside(1), pytest.raises(AssertionError, match="reads what is made beside"):
+            made.neg()
+        with lanes.beside(1), pytest.raises(AssertionError, match="writes what is read beside"):
+            values.add_(1)
+        lanes.join()
+        made.add_(values)
+
+
 def test_the_emulated_lanes_notice_memory_freed_too_early():
     lanes, values = EmulatedLanes(), torch.ones(3)
 
     def work():
         passing = values + 1
-        with lanes.beside():
+        with lanes.beside(0):
             kept = passing * 2
         del passing
         lanes.join()

@@ -107,6 +107,12 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const float (&a)[4], f
       : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
         "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
+// From 0 to `last` and then from 0 again, one number a call, in any order of the blocks: who gets the last one may write
+// what all blocks have read before a barrier before their call.
+__device__ __forceinline__ u32 take_ticket(u32* counter, u32 last) {
+  __threadfence();
+  return atomicInc(counter, last);
+}
 __device__ __forceinline__ void fetch(const float* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }

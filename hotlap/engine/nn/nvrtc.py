@@ -58,7 +58,7 @@ def _compile(nvrtc: Any, source: str, options: tuple[str, ...]) -> bytes:
     try:
         texts = (ctypes.c_char_p * len(options))(*(one.encode() for one in options))
         if nvrtc.nvrtcCompileProgram(program, len(options), texts) != 0:
-            raise NoCompiler(f"NVRTC cannot compile the recurrent kernels: {_log(nvrtc, program)[-800:]}")
+            raise NoCompiler(f"NVRTC cannot compile a kernel: {_log(nvrtc, program)[-800:]}")
         size = ctypes.c_size_t()
         _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
         code = ctypes.create_string_buffer(size.value)

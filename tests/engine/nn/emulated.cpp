@@ -2,6 +2,8 @@
 
 #if defined(SUMS)
 typedef Sums Given;
+#elif defined(TENSORS)
+typedef Update Given;
 #else
 typedef Walk Given;
 #endif
@@ -9,6 +11,10 @@ static Given the_given;
 static void enter() {
 #if defined(SUMS)
   rnn_sums(the_given);
+#elif defined(TENSORS) && SQUARES
+  adam_squares(the_given);
+#elif defined(TENSORS)
+  adam_step(the_given);
 #elif BACKWARD
   rnn_backward(the_given);
 #else

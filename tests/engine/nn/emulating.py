@@ -18,17 +18,22 @@ COMPILER = os.environ.get("CXX", "g++")
 
 @cache
 def library(found: cuda_walk.Laid) -> ctypes.CDLL:
-    """Compiled once and kept for the next run, by content."""
     _, *sources = cuda_walk.files(found)
-    entry = "".join(f'#include "{name}"\n' for name in ("emulator.cpp", *sources, "emulated.cpp"))
-    texts = [(HERE / name).read_text() for name in ("emulator.cpp", "emulated.cpp")]
-    parts = (entry, *texts, cuda_walk.source(found), *found.defines)
+    return compiled(tuple(cuda_walk.HERE / name for name in sources), found.defines)
+
+
+@cache
+def compiled(sources: tuple[Path, ...], defines: tuple[str, ...]) -> ctypes.CDLL:
+    """Once, and kept for the next run, by content."""
+    paths = (HERE / "emulator.cpp", *sources, HERE / "emulated.cpp")
+    entry = "".join(f'#include "{path}"\n' for path in paths)
+    parts = (*(path.read_text() for path in paths), *defines)
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     path = Path(tempfile.gettempdir()) / f"hotlap-emulated-{os.getuid()}" / f"{name}.so"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         built = path.with_suffix(f".{os.getpid()}")
-        flags = ("-O0", "-shared", "-fPIC", "-std=c++17", "-w", f"-I{HERE}", f"-I{cuda_walk.HERE}", *found.defines)
+        flags = ("-O0", "-shared", "-fPIC", "-std=c++17", "-w", *defines)
         command = [COMPILER, *flags, "-x", "c++", "-", "-o", str(built)]
         subprocess.run(command, input=entry.encode(), check=True)
         built.replace(path)

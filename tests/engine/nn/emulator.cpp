@@ -141,6 +141,12 @@ inline void multiply(float (&sum)[4], const float (&a)[4], float b0, float b1) {
   }
   warp_barrier();
 }
+inline unsigned take_ticket(unsigned* counter, unsigned last) {
+  unsigned taken = *counter;
+  *counter = taken >= last ? 0 : taken + 1;
+  return taken;
+}
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline void fetch(const float* address) { (void)*(const volatile float*)address; }  // announced is what will be read
 inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 inline float tangent(float x) { return tanhf(x); }
