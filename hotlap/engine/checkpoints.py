@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, Nothin
 FORMAT = 1
 LAST, BEST = "last.pt", "best.pt"
 State = dict[str, Any]
+HELD_SECONDS = 0.2  # at most
 
 
 def every_name(epoch: int) -> str:
@@ -30,7 +32,11 @@ def every_name(epoch: int) -> str:
 
 
 class Writer:
-    """Takes one state at a time; the training waits only where the disk is slower than the checkpoints come."""
+    """Takes one state at a time; the training waits only where the disk is slower than the checkpoints come.
+
+    Writing takes the interpreter from the training thread, five milliseconds at a time. So it is held back a little,
+    until that thread waits for the device anyway.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,6 +45,7 @@ class Writer:
         self.failed: str | None = None
         self._queue: queue.Queue[tuple[State, Callable[[], None], Sequence[str]] | None] = queue.Queue(maxsize=1)
         self._thread: threading.Thread | None = None
+        self._free = threading.Event()
 
     def put(self, state: State, names: Sequence[str]) -> None:
         """The state as it is now: what the next step changes is no longer part of it."""
@@ -48,11 +55,20 @@ class Writer:
             self._thread = threading.Thread(target=self._work, name="hotlap-checkpoints", daemon=True)
             self._thread.start()
         started = time.perf_counter()
+        if self._queue.full():
+            self.go_on()
+        else:
+            self._free.clear()
         self._queue.put((aside, ready, names))
         self.waited += time.perf_counter() - started
 
+    def go_on(self) -> None:
+        """The training thread has nothing to do for now."""
+        self._free.set()
+
     def close(self) -> None:
         """Everything that was handed over is on the disk, or the error is raised that prevented it."""
+        self.go_on()
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -63,11 +79,13 @@ class Writer:
 
     def drain(self) -> None:
         """Waits until what was handed over is written; errors are kept for the end."""
+        self.go_on()
         self._queue.join()
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
             state, ready, names = item
+            self._free.wait(HELD_SECONDS)
             try:
                 ready()
                 self.last_good = write(state, self.folder, names)
@@ -112,7 +130,10 @@ def write(state: State, folder: Path, names: Sequence[str]) -> Path:
     try:
         for name in names:
             with temporary.open("wb") as file:
-                torch.save(state, file)
+                if name == names[0]:
+                    torch.save(state, file)
+                else:
+                    _copy(folder / names[0], file)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(folder / name)
@@ -120,6 +141,11 @@ def write(state: State, folder: Path, names: Sequence[str]) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return folder / names[0]
+
+
+def _copy(path: Path, into: BinaryIO) -> None:
+    with path.open("rb") as file:
+        shutil.copyfileobj(file, into, 1 << 20)
 
 
 def _flush_folder(folder: Path) -> None:

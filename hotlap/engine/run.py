@@ -101,7 +101,7 @@ class Run:
             base, phase.schedule or self.recipe.schedule, self.recipe.warmup, phase.epochs, parts.geometry.windows
         )
         self.rates.load(place.schedule if not begins else {})
-        self.phase_start = epochs.start
+        self.phase_start, self.phase_end = epochs.start, epochs.stop
         self.learning = Learning(parts.optimizer, parts.geometry.windows, self.rates.vary, parts.device)
         self.steps = self._steps()
         self.steps.steps_ahead = (epochs.stop - place.epoch) * parts.geometry.windows - place.window
@@ -224,6 +224,7 @@ class Run:
     def read_losses(self) -> dict[str, float]:
         """HOST SYNC: the epoch's only one. The mean over the rows of each loss by name."""
         geometry = self.parts.geometry
+        self._meanwhile()
         seen = self.looks.all(geometry.windows)
         self.seconds = time.perf_counter() - self.started - (self.steps.prepare_seconds - self._prepared)
         self._check(seen)
@@ -233,6 +234,13 @@ class Run:
             name: sum(value * count for value, count in zip(column, counts, strict=True)) / geometry.rows
             for name, column in zip(self.tally.names, columns, strict=True)
         }
+
+    def _meanwhile(self) -> None:
+        """While the device still works on this epoch."""
+        if self.place.epoch + 1 < self.phase_end:
+            self.steps.foresee(self.place.epoch + 1)
+        if self.writer is not None:
+            self.writer.go_on()
 
     def evaluate(self) -> dict[str, float]:
         """HOST SYNC: one, where the metrics are read. With the averaged weights where there are some."""

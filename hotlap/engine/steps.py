@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hotlap.engine import ahead
 from hotlap.engine.ahead import Ahead
 from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
 from hotlap.engine.data.sources import Tensors
@@ -35,6 +34,9 @@ Say = Callable[[str], None]
 class Steps(Protocol):
     mode: Mode | None
     prepare_seconds: float
+
+    def foresee(self, epoch: int) -> None:
+        """What of the next epoch can be done while the device works on this one."""
 
     def begin(self, epoch: int, first: int) -> None:
         """An epoch, from its window `first` on."""
@@ -124,6 +126,9 @@ class Common:
             attributes.put_back()
             kept.put_back()
 
+    def foresee(self, epoch: int) -> None:
+        """Streamed batches are made by threads, from the epoch's beginning on."""
+
     def plain_loss(self, item: Any) -> Found:
         """Of one batch of a window."""
         raise NotImplementedError
@@ -156,10 +161,17 @@ class ResidentSteps(Common):
         self.run_full: Work | None = None
         self.run_tail: Work = self._tail
         self.ahead: Ahead | None = None
+        self.coming: tuple[int, Tensor] | None = None  # an epoch and its order
+
+    def foresee(self, epoch: int) -> None:
+        self.coming = epoch, epoch_order(self.source.rows, self.recipe.seed, epoch, self.device, self.recipe.shuffle)
 
     def begin(self, epoch: int, first: int) -> None:
-        order = epoch_order(self.source.rows, self.recipe.seed, epoch, self.device, self.recipe.shuffle)
-        self.order[: self.geometry.rows].copy_(order[: self.geometry.rows])
+        if self.coming is None or self.coming[0] != epoch:
+            self.foresee(epoch)
+        assert self.coming is not None
+        self.order[: self.geometry.rows].copy_(self.coming[1][: self.geometry.rows])
+        self.coming = None
         self.update.tally.begin(first)
         if self.ahead is not None and first < self.geometry.full:
             self.ahead.begin()
@@ -221,7 +233,7 @@ class ResidentSteps(Common):
 
     def _may_gather_ahead(self) -> bool:
         """Plain tensors: what is mapped may draw random numbers, and would draw them for a batch that never comes."""
-        return ahead.AHEAD and self._may_fork() and type(self.source) is Tensors and self.geometry.accumulate == 1
+        return self._may_fork() and type(self.source) is Tensors and self.geometry.accumulate == 1
 
     def _full_ahead(self, forks: Forks, coming: Ahead) -> None:
         forks.loss_of, forks.last = self.update.forward, coming.put

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -196,3 +197,39 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     made.fit(Rows(*numbers()), epochs=2)
     for epoch, weight in enumerate(states, start=1):
         assert torch.equal(kept.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)
+
+
+# When it is written
+
+
+def test_a_checkpoint_is_written_once_the_training_waits_anyway(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "HELD_SECONDS", 60.0)
+    writer = kept.Writer(tmp_path)
+    writer.put({"values": torch.ones(2)}, [kept.LAST])
+    time.sleep(0.05)
+    assert not (tmp_path / kept.LAST).exists()
+    writer.go_on()
+    writer._queue.join()
+    assert (tmp_path / kept.LAST).exists()
+    writer.close()
+
+
+def test_it_is_not_held_back_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "HELD_SECONDS", 0.01)
+    writer = kept.Writer(tmp_path)
+    writer.put({"values": torch.ones(2)}, [kept.LAST])
+    writer._queue.join()
+    assert (tmp_path / kept.LAST).exists()
+    writer.close()
+
+
+@pytest.mark.parametrize("end", ["drain", "close"])
+def test_nothing_is_held_back_at_the_end(end, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "HELD_SECONDS", 60.0)
+    writer = kept.Writer(tmp_path)
+    for number in range(3):  # more than it takes without being waited for
+        writer.put({"values": torch.full((2,), number)}, [kept.LAST, kept.BEST])
+    getattr(writer, end)()
+    for name in (kept.LAST, kept.BEST):
+        assert torch.load(tmp_path / name, weights_only=True)["values"].tolist() == [2, 2]
+    writer.close()

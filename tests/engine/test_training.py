@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import Cosine, FromTorch, Linear, Mean, Phase, Recipe, Trainer
+from hotlap.engine import Cosine, FromTorch, Linear, Mean, Phase, Recipe, Trainer, steps
 from hotlap.engine.errors import (
     BadRecipe,
     BatchTooLarge,
@@ -16,6 +16,7 @@ from hotlap.engine.errors import (
     NoDevice,
     NonFiniteLoss,
 )
+from hotlap.engine.looks import Looks
 from hotlap.engine.order import epoch_order
 from tests.engine.training import RATE, Net, Rows, Stream, fitted, numbers, outcome, same, trainer
 
@@ -317,3 +318,13 @@ def test_a_loss_whose_names_change_is_refused():
     names = iter(["a"] * 3 + ["b"] * 99)
     with pytest.raises(BadRecipe, match="the loss returned loss, b, and loss, a before"):
         fitted(loss=lambda outputs, targets: {next(names): (outputs - targets).square().mean()})
+
+
+def test_the_next_order_is_drawn_before_the_losses_are_waited_for(monkeypatch):
+    seen, draw, read = [], steps.epoch_order, Looks.all
+    monkeypatch.setattr(
+        steps, "epoch_order", lambda rows, seed, epoch, *rest: seen.append(epoch) or draw(rows, seed, epoch, *rest)
+    )
+    monkeypatch.setattr(Looks, "all", lambda self, done: seen.append("read") or read(self, done))
+    fitted(epochs=3)
+    assert seen == [0, 1, "read", 2, "read", "read"]
