@@ -122,13 +122,21 @@ class Site:
         instead = None if self._by_root is None else self._by_root.get(module)
         return original(*args, **kwargs) if instead is None else instead(original, module, args, kwargs)
 
-    def replace(self, owner: Any, attribute: str, instead: Instead) -> None:
-        """The same for a function that has no seam; `instance` is a method's first argument, None of a function."""
+    def replace(
+        self, owner: Any, attribute: str, instead: Instead, concerns: Callable[[Any], bool] | None = None
+    ) -> None:
+        """The same for a function that has no seam; `instance` is a method's first argument, None of a function.
+
+        `concerns(first argument)` is asked first, of what is called far more often than it concerns the entry. It must
+        not fail.
+        """
         guarded = self._standing_in(instead)
         method = isinstance(owner, type)
 
         def layer(original: Original) -> Original:
             def call(*args: Any, **kwargs: Any) -> Any:
+                if concerns is not None and not (args and concerns(args[0])):
+                    return original(*args, **kwargs)
                 if method:
                     return guarded(_bound(original, args[0]), args[0], args[1:], kwargs)
                 return guarded(original, None, args, kwargs)

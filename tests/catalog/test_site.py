@@ -64,6 +64,19 @@ def test_a_function_of_a_module_has_no_instance(site):
     assert seen == [None]
 
 
+def test_a_call_that_does_not_concern_the_entry_passes_it_by(site):
+    seen = []
+
+    def twice(original, instance, args, kwargs):
+        seen.append(instance)
+        return 2 * original(*args, **kwargs)
+
+    ours = Machine()
+    site.replace(Machine, "work", twice, concerns=lambda machine: machine is ours)
+    assert (Machine().work(3), ours.work(3)) == (3, 6)
+    assert seen == [ours]
+
+
 def test_an_error_of_the_user_passes_through_and_the_entry_stays(site):
     site.replace(Machine, "work", pass_on)
     site.applied("it works")

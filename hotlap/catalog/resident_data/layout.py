@@ -21,7 +21,7 @@ class Layout:
     def build(self, leaves: Iterator[Any]) -> Any:
         if self.made is None:
             return next(leaves)
-        parts = [part.build(leaves) for part in self.parts]
+        parts = [next(leaves) if part.made is None else part.build(leaves) for part in self.parts]
         if self.keys is not None:
             return self.made(zip(self.keys, parts, strict=True))
         return self.made(*parts) if hasattr(self.made, "_fields") else self.made(parts)

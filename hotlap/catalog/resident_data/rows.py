@@ -83,24 +83,24 @@ class TensorRows:
 
     def take(self, wanted: Wanted, device: Any = None, pin: bool = False) -> Any:
         base = self.base if device is None else self._copies[device]
-        pin = pin and base.device.type == "cpu"
-        picked = self._from_ahead(base, wanted.order, wanted.start, wanted.length, pin) if wanted.order else None
+        pin = pin and base.is_cpu
+        key, order = (id(self), device, pin), wanted.order
+        picked = None if order is None else self._from_ahead(key, base, order, wanted.start, wanted.length)
         if picked is None:
             picked = base.index_select(0, wanted.on(base.device))
             picked = picked.pin_memory() if pin else picked
         return picked if self._plain else picked.permute(self._back)
 
-    def _from_ahead(self, base: Any, order: Order, start: int, length: int, pin: bool) -> Any:
+    def _from_ahead(self, key: tuple[int, Any, bool], base: Any, order: Order, start: int, length: int) -> Any:
         """Several batches by one gather, handed out one by one: a slice costs a fraction of a gather.
 
         `.data` gives each a version counter of its own, so that writing into one does not mark the others as written.
         """
-        key = (id(self), base.device, pin)
         first, size, batches = order.ahead.get(key, (0, 1, ()))
         at, rest = divmod(start - first, size)
         known = not rest and 0 <= at < len(batches) and (size == length or batches[at].shape[0] == length)
         if not known:
-            batches = self._gathered(base, order, start, length, pin)
+            batches = self._gathered(base, order, start, length, key[2])
             if batches is None:
                 return None
             order.ahead[key] = (start, length, batches)
