@@ -66,6 +66,11 @@ class Graphs:
     def graphed(self) -> GraphedRoot | None:
         return self._graphed
 
+    def parameters_of_root(self, given: Any) -> list[Any] | None:
+        """In a list, where what is given is `parameters()` of the root."""
+        root, graphed = self._root(), self._graphed
+        return None if root is None or graphed is None else graphed.parameters(given, root)
+
     # What is learnt of the program
 
     def _known(self, module: Any) -> None:

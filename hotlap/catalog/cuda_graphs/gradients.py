@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
+
+_gradient: Any = attrgetter("grad")
+_hooks: Any = attrgetter("_backward_hooks")
+_later_hooks: Any = attrgetter("_post_accumulate_grad_hooks")
 
 
 class Gradients:
@@ -19,6 +25,7 @@ class Gradients:
         self._handed: list[Any] = [None if one is None else one.detach() for one in recorded]  # what a parameter holds
         self._usual = self._references()
         self._masks: dict[tuple[bool, ...], list[bool]] = {}
+        self._of_all = self._mask([True] * len(reached))
         self.direct = False
 
     def after(self, replay: Callable[[], None], given: list[bool]) -> tuple[Any, ...]:
@@ -35,9 +42,20 @@ class Gradients:
 
     def add(self, replay: Callable[[], None]) -> None:
         """The same with all outputs given, outside of autograd."""
-        self._add(replay, self._mask([True] * len(self._reached)))
+        self._add(replay, self._of_all)
 
     def _add(self, replay: Callable[[], None], mask: list[bool]) -> None:
+        if all(map(is_, map(_gradient, self._parameters), repeat(None))):  # dropped before each step, as is usual
+            self._let_go_of_kept({})
+            replay()
+            for parameter, one, wanted in zip(self._parameters, self._handed, mask, strict=True):
+                if wanted:
+                    parameter.grad = one
+            return
+        with self._torch.no_grad():
+            self._add_to_some(replay, mask)
+
+    def _add_to_some(self, replay: Callable[[], None], mask: list[bool]) -> None:
         old = self._still_held()
         self._let_go_of_kept(old)
         replay()
@@ -73,7 +91,7 @@ class Gradients:
 
     def _references(self) -> list[int]:
         """To each gradient we hand out, ours and the user's; a parameter that holds it does not count."""
-        return [sys.getrefcount(one) for one in self._handed]
+        return list(map(sys.getrefcount, self._handed))
 
     def _mask(self, given: list[bool]) -> list[bool]:
         key = tuple(given)
@@ -83,7 +101,7 @@ class Gradients:
         return self._masks[key]
 
     def is_hooked(self) -> bool:
-        return any(one._backward_hooks or one._post_accumulate_grad_hooks for one in self._parameters)
+        return any(map(_hooks, self._parameters)) or any(map(_later_hooks, self._parameters))
 
     def forget(self) -> None:
         self._recorded, self._handed, self._parameters = [], [], []

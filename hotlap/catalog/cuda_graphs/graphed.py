@@ -10,6 +10,7 @@ from typing import Any
 
 from hotlap.catalog.cuda_graphs.gradients import Gradients
 from hotlap.catalog.cuda_graphs.inputs import Inputs
+from hotlap.catalog.cuda_graphs.listed import Listed
 from hotlap.catalog.cuda_graphs.recorder import Recorder
 from hotlap.catalog.cuda_graphs.rules import Refused
 from hotlap.catalog.cuda_graphs.standing import Kept, Standing, Traces
@@ -43,7 +44,7 @@ class GraphedRoot:
         self._tree = torch.utils._pytree
         self._inputs = Inputs(torch, recorder.device_type, args, kwargs)
         self._parameters = [one for one in module.parameters() if one.requires_grad]
-        self._standing = Standing(torch, module, forward)
+        self._standing, self._listed = Standing(torch, module, forward), Listed(torch, module)
         self._turn: Any = lambda: None
         self._given: Any = lambda: None  # the output of this turn, where there is one only
         self._grad = unwrap(torch.autograd.grad)  # not through our own seam: this is no step of the user's
@@ -56,6 +57,9 @@ class GraphedRoot:
             kept.put_back()
         self._gradients = Gradients(torch, self._parameters, self._recorded, self._reached)
         self._is_single = len(self._outputs) == 1 and self._outputs_shape.is_leaf()
+        self._returned = {n: one for n, one in enumerate(self._outputs) if isinstance(one, torch.Tensor)}
+        self._positions = [position for position, n in enumerate(self._returned) if n in self._differentiable]
+        self._in_functorch = torch._C._are_functorch_transforms_active
         self._function = self._autograd_function()
         self._apply: Any = super(torch.autograd.Function, self._function).apply  # type: ignore[misc]
 
@@ -202,7 +206,7 @@ class GraphedRoot:
         if leaves is None or not self._standing.holds(module, forward):
             return MISSING
         self._inputs.take(leaves)
-        if self._torch._C._are_functorch_transforms_active():
+        if self._in_functorch():
             return MISSING
         replayed = self._apply(*self._parameters)  # what Function.apply does outside of these transforms
         if self._is_single:
@@ -218,7 +222,7 @@ class GraphedRoot:
         class Replayed(torch.autograd.Function):  # type: ignore[misc,name-defined]
             @staticmethod
             def forward(ctx: Any, *parameters: Any) -> Any:
-                ctx.set_materialize_grads(False)
+                ctx.materialize_grads = False  # what set_materialize_grads does, in a tenth of the time
                 ctx.turn = turn = Turn()
                 graphed._turn = weakref.ref(turn)
                 return graphed._replay_forward(ctx)
@@ -240,11 +244,10 @@ class GraphedRoot:
     def _replay_forward(self, ctx: Any) -> tuple[Any, ...]:
         """Copies: the next replay overwrites what is recorded, and the user may keep what forward returned."""
         self._forward.replay()
-        copies = {n: one.clone() for n, one in enumerate(self._outputs) if isinstance(one, self._torch.Tensor)}
-        if len(copies) > len(self._differentiable):
-            ctx.mark_non_differentiable(*(one for n, one in copies.items() if n not in self._differentiable))
-        self._positions = [position for position, n in enumerate(copies) if n in self._differentiable]
-        return tuple(copies.values())
+        copies = [one.clone() for one in self._returned.values()]
+        if len(copies) > len(self._positions):
+            ctx.mark_non_differentiable(*(one for n, one in enumerate(copies) if n not in self._positions))
+        return tuple(copies)
 
     def _replay_backward(self, upstream: tuple[Any, ...]) -> tuple[Any, ...]:
         given = [upstream[position] for position in self._positions]
@@ -255,6 +258,10 @@ class GraphedRoot:
     @property
     def is_over(self) -> bool:
         return self._standing.is_over
+
+    def parameters(self, given: Any, module: Any) -> list[Any] | None:
+        """In a list, where these are what `module.parameters()` gives of the module that was recorded."""
+        return self._listed.of(given, module) if self._standing.is_held() else None
 
     # What a recorded loss needs
 
@@ -278,8 +285,7 @@ class GraphedRoot:
         if given._backward_hooks or given.retains_grad:
             return False
         self._turn().over = True
-        with self._torch.no_grad():
-            self._gradients.add(self._back.replay)
+        self._gradients.add(self._back.replay)
         return True
 
     def plain_backward(self, begins: bool) -> None:
@@ -296,9 +302,10 @@ class GraphedRoot:
         if not self._under_way:
             self._forward.forget()
             self._back.forget()
-            self._outputs, self._upstream = [], []
+            self._outputs, self._returned, self._upstream = [], {}, []
             self._inputs.forget()
             self._gradients.forget()
+            self._listed.forget()
             self._function = self._apply = None
 
 

@@ -57,10 +57,11 @@ class Habits:
 
 def is_plain_backward(first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Of all leaves, and keeping no graph. `first` is None of torch.autograd.grad."""
+    given = len(args)
     return first is not None and not (
-        _argument(args, kwargs, CREATE, "create_graph")
-        or _argument(args, kwargs, RETAIN, "retain_graph")
-        or _argument(args, kwargs, INPUTS, "inputs") is not None
+        (args[CREATE] if given > CREATE else kwargs.get("create_graph"))
+        or (args[RETAIN] if given > RETAIN else kwargs.get("retain_graph"))
+        or (args[INPUTS] if given > INPUTS else kwargs.get("inputs")) is not None
     )
 
 

@@ -121,6 +121,7 @@ class RecordedLoss:
         self.name, self._function = name, function
         self._grad = unwrap(self._torch.autograd.grad)
         self._inputs = Inputs(self._torch, self._recorder.device_type, args[1:], kwargs)
+        self._casts = root.casts()  # a call that fits has the same
         self._recording = self._record()
         self._lost = self._autograd_function(losses)
         # What Function.apply does outside of functorch's transforms, where the root is not replayed either.
@@ -163,11 +164,11 @@ class RecordedLoss:
             return MISSING
         self._inputs.take(leaves)
         self._recording.replay()
-        return self._apply(args[0], partial(self._once_more, args, kwargs, self._root.casts()))
+        return self._apply(args[0], partial(self._once_more, args, kwargs))
 
-    def _once_more(self, args: tuple[Any, ...], kwargs: dict[str, Any], casts: tuple[bool, Any], upstream: Any) -> Any:
+    def _once_more(self, args: tuple[Any, ...], kwargs: dict[str, Any], upstream: Any) -> Any:
         """The derivative as autograd would have found it."""
-        with self._torch.enable_grad(), self._root.casting(*casts):
+        with self._torch.enable_grad(), self._root.casting(*self._casts):
             output = args[0].detach().requires_grad_()
             loss = self._function(output, *args[1:], **kwargs)
         return self._grad([loss], [output], [upstream])[0]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import unwrap
+from operator import attrgetter
 from typing import Any
 
 from hotlap.catalog.cuda_graphs.recorder import Recorder, Recording
 
 MOST_PATIENCE = 64
+
+_gradient: Any = attrgetter("grad")
 
 
 class Steady:
@@ -32,7 +35,13 @@ class Steady:
         return self._recording is not None
 
     def is_for(self, key: Any) -> bool:
-        return self._recording is not None and bool(key == self._key)
+        if self._recording is None:
+            return False
+        if key is not self._key:
+            if key != self._key:
+                return False
+            self._key = key  # asked again with this very key, it is not compared once more
+        return True
 
     def ready(self, key: Any) -> bool:
         """To be asked once for each time the work is due; where it is not ready, the work is done without us."""
@@ -75,8 +84,12 @@ def key_of_step(torch: Any, optimizer: Any) -> list[Any]:
 
 def addresses(torch: Any, parameters: list[Any]) -> list[int]:
     """Of the parameters, then of their gradients."""
-    found = list(map(torch.Tensor.data_ptr, parameters))
-    return found + [0 if (gradient := one.grad) is None else gradient.data_ptr() for one in parameters]
+    address = torch.Tensor.data_ptr
+    try:
+        return [*map(address, parameters), *map(address, map(_gradient, parameters))]
+    except TypeError:  # one has no gradient
+        gradients = list(map(_gradient, parameters))
+        return [*map(address, parameters), *(0 if one is None else one.data_ptr() for one in gradients)]
 
 
 def step_of(torch: Any, optimizer: Any) -> Callable[[], None]:

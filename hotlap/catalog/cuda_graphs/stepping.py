@@ -27,6 +27,7 @@ class Stepping:
         self._why: str | None = "it has not stepped yet"
         self._name = "the optimizer"
         self._hooked: dict[type, bool] = {}
+        self._around_hooks: dict[type, bool] = {}
 
     def begin(self) -> None:
         """Before optimizers are made where possible: a learning-rate scheduler keeps the step it finds."""
@@ -69,8 +70,7 @@ class Stepping:
             raise
 
     def _is_replayed(self, optimizer: Any) -> bool:
-        recorded = self._step.recorded
-        if recorded and not self._graphs.habits.scaler and not is_hooked(optimizer):
+        if self._step.recorded and not self._graphs.habits.scaler and not is_hooked(optimizer):
             key = key_of_step(self._torch, optimizer)  # all the other reasons against it would change the key
             if self._step.is_for(key) and self._done(optimizer, key):
                 return True
@@ -111,7 +111,9 @@ class Stepping:
 
     def _is_around_hooks(self, optimizer: Any) -> bool:
         """Where the class had been hooked before us, its hooks are inside the step we stand in for."""
-        return next((self._hooked[kind] for kind in type(optimizer).__mro__ if kind in self._hooked), False)
+        if (kind := type(optimizer)) not in self._around_hooks:
+            self._around_hooks[kind] = next((self._hooked[one] for one in kind.__mro__ if one in self._hooked), False)
+        return self._around_hooks[kind]
 
     # Clipping
 
@@ -120,7 +122,8 @@ class Stepping:
         given = named.get("parameters")
         if not self._graphs.active or given is None or isinstance(given, self._torch.Tensor):
             return original(*args, **kwargs)
-        named["parameters"] = parameters = list(given)  # it may be a generator, to be read once
+        known = self._graphs.parameters_of_root(given)
+        named["parameters"] = parameters = list(given) if known is None else known  # a generator is read once
         norm = MISSING
         if isinstance(named.get("max_norm"), int | float):
             key: list[Any] = [item for item in named.items() if item[0] != "parameters"]
