@@ -36,6 +36,7 @@ class Reads:
         self._backwards: deque[Backward] = deque(maxlen=REMEMBERED)
         self._unread, self._parts_unread = SELDOM, 0  # losses in a row
         self._checked = 0
+        self._is_told = False
 
     def begin(self) -> None:
         site, tensor, base = self._site, self._torch.Tensor, self._torch._C.TensorBase
@@ -120,7 +121,9 @@ class Reads:
         return self._told(one.slot)
 
     def _told(self, host: Any) -> Any:
-        self._site.applied("losses are read while their backward runs")
+        if not self._is_told:
+            self._is_told = True
+            self._site.applied("losses are read while their backward runs")
         return host
 
     def _compared(self, usual: Any, ours: Any) -> Any:

@@ -15,7 +15,8 @@ class Backward:
     __slots__ = ("__weakref__", "_at", "_loss", "_stream", "_thread", "_version", "mark", "nodes", "slot")
 
     def __init__(self, reader: Reader, loss: Any, copy_now: bool, with_parts: bool) -> None:
-        self._loss, self._version, self._at = weakref.ref(loss, _forgetting(self)), loss._version, loss.data_ptr()
+        self._loss = weakref.ref(loss, _forgetting(self)) if with_parts else weakref.ref(loss)
+        self._version, self._at = loss._version, loss.data_ptr()
         self._thread, self._stream = get_ident(), reader.stream(loss)
         self.nodes = nodes_below(loss) if with_parts else []
         self.slot = reader.copied(loss) if copy_now else None
