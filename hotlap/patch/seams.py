@@ -104,7 +104,7 @@ class Seam:
 
     def around(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call with all that is asked for around it. Kept in one function: see the cost of a call above."""
-        if self.attended:
+        if self._before:
             self.before(instance, args, kwargs)
         if self.tape is not None:
             try:
@@ -127,7 +127,7 @@ class Seam:
                     self.tape((self.leave, now, get_ident(), note))
                 except Exception as error:  # noqa: BLE001 whatever our own code raises
                     self.stop_writing(error)
-            if self.attended:
+            if self._after:
                 self.after(instance, args, kwargs, outcome)
 
     def stop_writing(self, error: Exception) -> None:
