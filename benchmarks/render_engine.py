@@ -1,8 +1,9 @@
-"""The tables about the engine in benchmarks/README.md: data ready to train on, and files judged in one pass."""
+"""The tables about the engine in benchmarks/README.md: data ready to train on, files judged in one pass, Adam."""
 
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ The file-level evaluation of the leak workload, one file at a time as in `naive.
 (`python benchmarks/engine_files.py`): both by turns in each of several processes. Ten times is asked of a GPU.
 """,
 }
+ADAM = """### A step of Adam
+
+torch's fused kernel against the engine's, each as a CUDA graph of ten steps and replayed by turns
+(`python benchmarks/engine_adam.py --out FILE`); medians, and the least and largest quotient of two turns.
+"""
+ADAM_HEADINGS = ("machine", "date", "torch", "tensors", "clipped", "torch's µs", "engine's µs", "times faster", "raw")
 HEADINGS = ("machine", "size", "date", "torch", "naive", "engine", "times faster [95 %]", "asked", "results", "raw")
 
 
@@ -30,8 +37,34 @@ def section(folder: Path) -> list[str]:
         paths = sorted((folder / "results").glob(f"*/*-{kind}*.json"), key=lambda path: (path.parent.name, path.name))
         if paths:
             lines = [HEADINGS, ("---",) * len(HEADINGS), *(_row(path, folder) for path in paths)]
-            parts += [text, "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"]
+            parts += [text, _table(lines)]
+    adam = sorted((folder / "results").glob("*/*-engine-adam*.json"))
+    if adam:
+        rows = [row for path in adam for row in _adam_rows(path, folder)]
+        parts += [ADAM, _table([ADAM_HEADINGS, ("---",) * len(ADAM_HEADINGS), *rows])]
     return [HEAD, *parts] if parts else []
+
+
+def _table(lines: list[tuple[str, ...]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _adam_rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    about, raw = found["about"], f"[{path.name}]({path.relative_to(folder).as_posix()})"
+    rows = []
+    for one in found["results"]:
+        theirs, ours = one["us"]["torch"], one["us"]["engine"]
+        ratios = sorted(a / b for a, b in zip(theirs, ours, strict=True))
+        medians = (statistics.median(each) for each in (theirs, ours))
+        rows.append(
+            (
+                about["gpu"], about["date"][:10], about["torch"], one["model"], "no" if one["clip"] is None else "yes",
+                *(f"{one:.1f}" for one in medians),
+                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", raw,
+            )
+        )  # fmt: skip
+    return rows
 
 
 def _row(path: Path, folder: Path) -> tuple[str, ...]:
