@@ -77,7 +77,8 @@ struct Now {
     if (all.squares == 0) return;
     float total = 0.0f;
     for (int part = thread_index() % 32; part < all.parts; part += 32) total += all.squares[part];
-    clip = fminf(1.0f, all.most / (sqrtf(summed(total)) + 1e-6f));  // as clip_grad_norm_ does
+    clip = all.most / (sqrtf(summed(total)) + 1e-6f);  // as clip_grad_norm_ does: NaN stays NaN
+    if (clip >= 1.0f) clip = 1.0f;
   }
   __device__ __forceinline__ void operator()(
       const Update& all, float& weight, float gradient, float& first, float& second) const {

@@ -53,13 +53,18 @@ def one_launch(optimizer: Optimizer, clip: float | None, device: torch.device) -
     """None where torch's own step is taken."""
     if device.type != "cuda" or type(optimizer) not in (Adam, AdamW) or _is_changed(optimizer):
         return None
-    if any(group["amsgrad"] or group["maximize"] or group["differentiable"] for group in optimizer.param_groups):
+    if not all(map(_is_plain, optimizer.param_groups)):
         return None
     try:
         return OneLaunch(optimizer, clip, device)
     except (NoCompiler, RuntimeError) as error:
         _say_once(str(error))
         return None
+
+
+def _is_plain(group: dict[str, Any]) -> bool:
+    numbers = all(isinstance(one, int | float) for one in (*group["betas"], group["eps"], group["weight_decay"]))
+    return numbers and not (group["amsgrad"] or group["maximize"] or group["differentiable"])
 
 
 def _is_changed(optimizer: Any) -> bool:
@@ -162,9 +167,9 @@ class Launch:
         )
         self.columns = [number for column in columns for number in _padded(column)]
         self.parameters, self.tensors, self.decoupled = parameters, len(parameters), decoupled
-        rate = group["lr"]
-        self.rate = rate.data_ptr() if isinstance(rate, Tensor) else 0
-        self.numbers = 0.0 if isinstance(rate, Tensor) else rate, *_of_means(*group["betas"])
+        rate, is_read = group["lr"], _is_beside(group["lr"], parameters[0])
+        self.rate = rate.data_ptr() if is_read else 0
+        self.numbers = 0.0 if is_read else float(rate), *_of_means(*group["betas"])
         self.tail = group["eps"], group["weight_decay"]
 
     def packed(self, shared: tuple[int, int], blocks: int, begin: int, parts: int, most: float) -> bytes:
@@ -172,6 +177,11 @@ class Launch:
         return pack(
             *self.columns, self.rate, *shared, *_padded(self.ends), *counts, *self.numbers, *self.tail, most
         )  # fmt: skip
+
+
+def _is_beside(rate: float | Tensor, parameter: Tensor) -> bool:
+    """Whether the kernel can read it."""
+    return isinstance(rate, Tensor) and rate.device == parameter.device and rate.dtype is torch.float32
 
 
 def _padded(column: list[int]) -> list[int]:

@@ -78,6 +78,7 @@ CASES = {
     "decoupled": lambda made: AdamW(made, weight_decay=0.1),
     "no-means": lambda made: Adam(made, betas=(0.0, 0.9), eps=1e-3),
     "rate-tensor": lambda made: Adam(made, lr=torch.tensor(3e-3)),
+    "rate-in-double": lambda made: Adam(made, lr=torch.tensor(3e-3, dtype=torch.float64)),
     "groups": lambda made: Adam([{"params": made[:2], "lr": 0.1}, {"params": made[2:], "weight_decay": 0.01}]),
 }
 
@@ -91,6 +92,15 @@ def test_a_step_is_that_of_torch(make):
 @pytest.mark.parametrize("name", ["plain", "groups"])
 def test_gradients_are_clipped_by_the_norm_of_all(name, clip):
     near(*pair(CASES[name], clip=clip))
+
+
+def test_a_norm_that_is_no_number_spoils_all_as_with_torch():
+    made = parameters(((3,), (2,)))
+    optimizer = Adam(made)
+    trained(made, optimizer, 2, by_us=True)
+    made[0].grad, made[1].grad = torch.tensor([1.0, float("nan"), 1.0]), torch.ones(2)
+    assert adam.OneLaunch(optimizer, 1.0, torch.device("cpu")).step()
+    assert all(one.isnan().all() for one in made)
 
 
 def test_more_tensors_than_a_launch_takes(monkeypatch):
@@ -169,13 +179,19 @@ def hooked(made):
     return optimizer
 
 
+def tensor_betas(made):
+    optimizer = Adam(made)
+    optimizer.param_groups[0]["betas"] = (torch.tensor(0.9), torch.tensor(0.99))
+    return optimizer
+
+
 class OwnAdam(Adam):
     pass
 
 
 @pytest.mark.parametrize(
     "make",
-    [hooked, OwnAdam, torch.optim.RMSprop, partial(Adam, amsgrad=True), partial(Adam, maximize=True)],
+    [hooked, OwnAdam, torch.optim.RMSprop, partial(Adam, amsgrad=True), partial(Adam, maximize=True), tensor_betas],
 )
 def test_other_optimizers_are_left_to_torch(make):
     assert adam.one_launch(make(parameters()), None, torch.device("cuda", 0)) is None
