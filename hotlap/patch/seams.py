@@ -197,8 +197,8 @@ class Seams:
         self._around(torch.optim.Optimizer, "__init__", self.optimizer_made)
         self._around_each_step(torch.autograd, "backward", self.backward)
         self._around(torch.autograd, "grad", self.backward)
-        self._around(torch.amp.grad_scaler.GradScaler, "scale", self.scaling)
-        self._around(torch.amp.grad_scaler.GradScaler, "step", self.scaled_step)
+        self._around_method(torch.amp.grad_scaler.GradScaler, "scale", self.scaling)
+        self._around_method(torch.amp.grad_scaler.GradScaler, "step", self.scaled_step)
         self._open_steps()
         keep_out(self.ledger)
 
@@ -244,6 +244,20 @@ class Seams:
 
     def _around(self, owner: Any, name: str, seam: Seam) -> None:
         self.ledger.wrap(owner, name, lambda original: wrapt.FunctionWrapper(original, seam.around))
+
+    def _around_method(self, owner: type, name: str, seam: Seam) -> None:
+        """As _around, for a method that every step may call, though few programs need what it tells."""
+
+        def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if seam.tape is None and not seam.attended:
+                    return original(self, *args, **kwargs)
+                return seam.around(original.__get__(self), self, args, kwargs)
+
+            return call
+
+        self.ledger.wrap(owner, name, layer)
 
     def _around_each_step(self, owner: Any, name: str, seam: Seam) -> None:
         """As _around, for what every step calls: a plain function with a short way to the tape."""
