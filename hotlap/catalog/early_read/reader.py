@@ -42,11 +42,11 @@ class CudaReader:
         return bool(tensor.is_cuda)
 
     def may_mark(self, loss: Any) -> bool:
-        cuda = self._torch.cuda
-        if not loss.is_cuda or loss.get_device() != cuda.current_device():
+        cuda = self._torch._C  # what torch.cuda asks once it has looked whether CUDA has started, as it has
+        if not loss.is_cuda or loss.get_device() != cuda._cuda_getDevice():
             return False
         # While a graph is captured nothing may be read; who looks for syncs wants to see them all.
-        return not cuda.is_current_stream_capturing() and not cuda.get_sync_debug_mode()
+        return not cuda._cuda_isCurrentStreamCapturing() and not cuda._cuda_get_sync_debug_mode()
 
     def stream(self, tensor: Any) -> int:
         return int(self._torch._C._cuda_getCurrentRawStream(tensor.get_device()))
@@ -55,7 +55,7 @@ class CudaReader:
         dtype = tensor.dtype
         if dtype not in self._slots:
             self._slots[dtype] = cycle([self._pinned(dtype) for _ in range(SLOTS)])
-        return next(self._slots[dtype]).copy_(tensor.detach(), non_blocking=True)
+        return next(self._slots[dtype]).copy_(tensor.data, non_blocking=True)
 
     def _pinned(self, dtype: Any) -> Any:
         return self._torch.empty((), dtype=dtype, pin_memory=True)
