@@ -65,15 +65,15 @@ def tensors_in(torch: Any, structure: Any) -> list[Any]:
 
 def signature(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Shapes and dtypes, and the values of what is no tensor by type: another one may take another way."""
-    leaves: Any = args
-    if kwargs or not all([type(one) is torch.Tensor for one in args]):  # noqa: C419 a list is faster
-        from torch.utils._pytree import tree_leaves  # looking through containers costs ten times as much
+    tensor = torch.Tensor
+    if not kwargs and all([type(one) is tensor for one in args]):  # noqa: C419 a list is faster
+        return tuple([(one.shape, one.dtype, one.device, one.requires_grad) for one in args])
+    from torch.utils._pytree import tree_leaves  # looking through containers costs ten times as much
 
-        leaves = tree_leaves((args, kwargs))
     return tuple(
         [
-            (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, torch.Tensor) else type(leaf)
-            for leaf in leaves
+            (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, tensor) else type(leaf)
+            for leaf in tree_leaves((args, kwargs))
         ]
     )
 

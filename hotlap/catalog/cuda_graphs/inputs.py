@@ -38,13 +38,14 @@ class Inputs:
         # Tensors one after the other are what most models take; looking through containers costs ten times as much.
         self._in_a_row = not kwargs and bool(args) and all(type(one) is torch.Tensor for one in args)
         self._row = [_kind(one) for one in args] if self._in_a_row else []
+        self._tensors = [n for n, one in enumerate(self._held) if isinstance(one, torch.Tensor)]
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = self._tree.tree_unflatten(self._held, self._shape)
         return args, kwargs
 
     def versions(self) -> list[int]:
-        return [one._version for one in self._held if isinstance(one, self._torch.Tensor)]
+        return [self._held[n]._version for n in self._tensors]
 
     def fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The leaves of a call, or None where they are of another kind."""
@@ -68,9 +69,8 @@ class Inputs:
         return self._kinds is not None and _casts(self._torch, self._device_type) == self._kinds[:2]
 
     def take(self, leaves: Any) -> None:
-        for held, leaf in zip(self._held, leaves, strict=True):
-            if isinstance(leaf, self._torch.Tensor):
-                held.copy_(leaf)
+        for n in self._tensors:
+            self._held[n].copy_(leaves[n])
 
     def forget(self) -> None:
-        self._held = []
+        self._held, self._tensors = [], []

@@ -84,12 +84,11 @@ def key_of_step(torch: Any, optimizer: Any) -> list[Any]:
 
 def addresses(torch: Any, parameters: list[Any]) -> list[int]:
     """Of the parameters, then of their gradients."""
-    address = torch.Tensor.data_ptr
+    address, gradients = torch.Tensor.data_ptr, list(map(_gradient, parameters))
     try:
-        return [*map(address, parameters), *map(address, map(_gradient, parameters))]
+        return [*map(address, parameters), *map(address, gradients)]
     except TypeError:  # one has no gradient
-        gradients = list(map(_gradient, parameters))
-        return [*map(address, parameters), *(0 if one is None else one.data_ptr() for one in gradients)]
+        return [*map(address, parameters), *(0 if one is None else address(one) for one in gradients)]
 
 
 def step_of(torch: Any, optimizer: Any) -> Callable[[], None]:
