@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hotlap.catalog.cuda_graphs.twins import Twins
-from tests.catalog.emulated_graphs import Net, adamw, at_work, same, train
+from tests.catalog.emulated_graphs import Net, adamw, at_work, same, sgd, train
 
 graphs = pytest.fixture(at_work)
 
@@ -78,21 +78,33 @@ def test_a_recurrent_model_trains_as_without(graphs):
     assert graphs.site.outcome.status == "applied"
 
 
-def test_gradients_that_the_user_keeps_are_not_overwritten(graphs):
+KEPT = {
+    "itself": lambda gradient: gradient,
+    "detached": lambda gradient: gradient.detach(),
+    "data": lambda gradient: gradient.data,
+    "row": lambda gradient: gradient[0],
+    "flat": lambda gradient: gradient.view(-1),
+}
+
+
+@pytest.mark.parametrize("optimizer", [adamw, sgd])
+@pytest.mark.parametrize("how", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("wanted", [range(100), (9,), (8, 9, 12)], ids=["all", "one", "some"])
+def test_gradients_that_the_user_keeps_are_not_overwritten(how, wanted, optimizer, graphs):
     def kept_gradients():
         kept = []
 
         def around(number, net, optim):
-            kept.append(net.last.weight.grad)
+            if number in wanted and net.last.weight.grad is not None:
+                kept.append(how(net.last.weight.grad))
 
-        train(around=around)
-        return [one for one in kept if one is not None]
+        return [*train(around=around, optimizer=optimizer), *kept]
 
     plain = kept_gradients()
     graphs.begin()
     replayed = kept_gradients()
     assert graphs.site.outcome.status == "applied"
-    assert len(plain) > 10
+    assert len(replayed) == len(plain)
     assert same(replayed, plain)
 
 

@@ -24,6 +24,11 @@ class Gradients:
         self._recorded = recorded
         self._handed: list[Any] = [None if one is None else one.detach() for one in recorded]  # what a parameter holds
         self._usual = self._references()
+        self._storages = [None if one is None else one.untyped_storage() for one in recorded]
+        self._of_storages = [one._cdata for one in self._storages if one is not None]
+        self._numbers = [n for n, one in enumerate(recorded) if one is not None]
+        self._count_uses = torch._C._storage_Use_Count
+        self._usual_uses = self._uses()
         self._masks: dict[tuple[bool, ...], list[bool]] = {}
         self._of_all = self._mask([True] * len(reached))
         self.direct = False
@@ -34,9 +39,9 @@ class Gradients:
             self._add(replay, self._mask(given))
             return (None,) * len(self._parameters)
         old = self._still_held()
-        replay()
+        made = self._replayed(replay, old)
         return tuple(
-            old[n] if n in old else one.detach() if wanted else None
+            old[n] if n in old else made.get(n, one.detach()) if wanted else None
             for n, (one, wanted) in enumerate(zip(self._recorded, self._mask(given), strict=True))
         )
 
@@ -47,10 +52,10 @@ class Gradients:
     def _add(self, replay: Callable[[], None], mask: list[bool]) -> None:
         if all(map(is_, map(_gradient, self._parameters), repeat(None))):  # dropped before each step, as is usual
             self._let_go_of_kept({})
-            replay()
-            for parameter, one, wanted in zip(self._parameters, self._handed, mask, strict=True):
+            made = self._replayed(replay, {})
+            for n, (parameter, one, wanted) in enumerate(zip(self._parameters, self._handed, mask, strict=True)):
                 if wanted:
-                    parameter.grad = one
+                    parameter.grad = made.get(n, one) if made else one
             return
         with self._torch.no_grad():
             self._add_to_some(replay, mask)
@@ -58,15 +63,15 @@ class Gradients:
     def _add_to_some(self, replay: Callable[[], None], mask: list[bool]) -> None:
         old = self._still_held()
         self._let_go_of_kept(old)
-        replay()
+        made = self._replayed(replay, old)
         for n, (parameter, one) in enumerate(zip(self._parameters, self._handed, strict=True)):
             if n in old:
                 parameter.grad.add_(old[n])
             elif mask[n]:
                 if parameter.grad is None:
-                    parameter.grad = one
+                    parameter.grad = made.get(n, one)
                 else:
-                    parameter.grad.add_(one)
+                    parameter.grad.add_(made.get(n, one))
 
     def _still_held(self) -> dict[int, Any]:
         """Gradients that lie in recorded memory (they were zeroed in place, or not at all): the replay overwrites them,
@@ -89,6 +94,26 @@ class Gradients:
                 self._handed[n].data = self._handed[n].clone()
                 self._handed[n] = self._recorded[n].detach()
 
+    def _replayed(self, replay: Callable[[], None], old: dict[int, Any]) -> dict[int, Any]:
+        """Where the user looks at recorded memory through a view of a gradient, its values are put back afterwards, and
+        the new gradient, by its number, has memory of its own.
+        """
+        uses = self._uses()
+        if uses == self._usual_uses:
+            replay()
+            return {}
+        seen = [n for n, now, usual in zip(self._numbers, uses, self._usual_uses, strict=True) if now > usual]
+        before = {n: self._recorded[n].clone() for n in seen if n not in old}
+        replay()
+        made = {n: self._recorded[n].clone() for n in before}
+        for n, values in before.items():
+            self._recorded[n].copy_(values)
+        return made
+
+    def _uses(self) -> list[int]:
+        """Of the memory of each gradient: ours, and views of it."""
+        return list(map(self._count_uses, self._of_storages))
+
     def _references(self) -> list[int]:
         """To each gradient we hand out, ours and the user's; a parameter that holds it does not count."""
         return list(map(sys.getrefcount, self._handed))
@@ -104,4 +129,5 @@ class Gradients:
         return any(map(_hooks, self._parameters)) or any(map(_later_hooks, self._parameters))
 
     def forget(self) -> None:
-        self._recorded, self._handed, self._parameters = [], [], []
+        self._recorded, self._handed, self._parameters, self._storages = [], [], [], []
+        self._of_storages, self._numbers, self._usual_uses = [], [], []
