@@ -78,8 +78,9 @@ def adamw(parameters):
 
 
 def train(
-    model=mlp, optimizer=sgd, clip=None, schedule=None, autocast=False, set_to_none=True, scaler=False, keep=None
-):
+    model=mlp, optimizer=sgd, clip=None, schedule=None, autocast=False, set_to_none=True, scaler=False, keep=None,
+    view=None,
+):  # fmt: skip
     """Four epochs of eight batches, the last one smaller; evaluation after each. Nothing waits for the device."""
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(16 * 7 + 5, 48), torch.randint(0, 10, (16 * 7 + 5,)))
@@ -97,6 +98,8 @@ def train(
                 outputs = net(inputs.cuda())
                 loss = nn.functional.cross_entropy(outputs, targets.cuda())
             scaling.scale(loss).backward()
+            if view:
+                seen.append(view(net[0].weight.grad))
             if clip:
                 scaling.unscale_(optim)
                 seen.append(torch.nn.utils.clip_grad_norm_(net.parameters(), clip))
@@ -148,6 +151,16 @@ def test_the_training_is_the_same_to_the_bit(case):
     assert same(replayed, plain)
     eager = case in ("MLP, AdamW, by step", "GradScaler")
     assert ("stays eager" in outcome.why) == eager, outcome
+
+
+@pytest.mark.parametrize("view", [lambda one: one, lambda one: one.detach(), lambda one: one[0]])
+def test_gradients_that_are_kept_are_not_overwritten(view):
+    plain = train(view=view)
+    with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
+        replayed = train(view=view)
+        (outcome,) = enabled.outcomes
+    assert outcome.status == "applied", outcome
+    assert same(replayed, plain)
 
 
 def same(some, others):
