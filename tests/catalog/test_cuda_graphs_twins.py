@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 from hotlap.catalog.cuda_graphs.twins import Twins
+from hotlap.engine.nn import probe
+from hotlap.engine.nn.choosing import Key
 from tests.catalog.emulated_graphs import Net, adamw, at_work, same, sgd, train
 
 graphs = pytest.fixture(at_work)
+KEY = Key("lstm", 3, 5, 2, 4, 1, 1, True, "float32", False, True)
 
 
 class Tied(nn.Module):
@@ -76,6 +79,25 @@ def test_a_recurrent_model_trains_as_without(graphs):
     graphs.begin()
     assert same(train(model=Recurrent, optimizer=adamw, clip=0.1), plain)
     assert graphs.site.outcome.status == "applied"
+
+
+class Choosing(Net):
+    """In its first call a recurrent layer is compared and timed, forward and backward."""
+
+    chosen = False
+
+    def forward(self, inputs):
+        if not self.chosen:
+            self.chosen = True
+            probe.by_torch(KEY, *probe.made(KEY, "cpu"))
+        return super().forward(inputs)
+
+
+def test_choosing_a_kernel_is_not_taken_for_a_backward_of_the_program(graphs):
+    plain = train(model=Choosing)
+    graphs.begin()
+    assert same(train(model=Choosing), plain)
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
 
 
 KEPT = {

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
+from hotlap.engine.nn import choosing
 
 pytestmark = pytest.mark.cuda
 PROGRAM = Path(__file__).parent / "program.py"
@@ -151,6 +152,17 @@ def test_the_training_is_the_same_to_the_bit(case):
     assert same(replayed, plain)
     eager = case in ("MLP, AdamW, by step", "GradScaler")
     assert ("stays eager" in outcome.why) == eager, outcome
+
+
+def test_kernels_chosen_in_the_same_run_are_no_reason_against_graphs(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    choosing.forget()
+    with hotlap.enable(None, with_=["cuda-graphs", "recurrent-kernels"]) as enabled:
+        train(model=Recurrent, optimizer=adamw)
+        outcomes = enabled.outcomes
+    choosing.forget()
+    assert list(tmp_path.rglob("*.cubin"))
+    assert [one.status for one in outcomes] == ["applied", "applied"], outcomes
 
 
 @pytest.mark.parametrize("view", [lambda one: one, lambda one: one.detach(), lambda one: one[0]])

@@ -8,6 +8,7 @@ comparison says nothing about a kernel. The program's random numbers are left al
 from __future__ import annotations
 
 import copy
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,4 +64,7 @@ def in_float64(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
 
 
 def _with_gradients(key: Key, layer: Any, y: Tensor, dy: Tensor) -> list[Tensor]:
-    return [y, *(torch.autograd.grad(y, list(layer.parameters()), dy) if key.backward else ())]
+    if not key.backward:
+        return [y]
+    gradients = unwrap(torch.autograd.grad)  # who watches the program's backwards must not take this for one
+    return [y, *gradients(y, list(layer.parameters()), dy)]
