@@ -112,7 +112,10 @@ KEPT = {
 @pytest.mark.parametrize("optimizer", [adamw, sgd])
 @pytest.mark.parametrize("how", KEPT.values(), ids=KEPT)
 @pytest.mark.parametrize("wanted", [range(100), (9,), (8, 9, 12)], ids=["all", "one", "some"])
-def test_gradients_that_the_user_keeps_are_not_overwritten(how, wanted, optimizer, graphs):
+def test_gradients_that_the_user_keeps_are_not_overwritten(how, wanted, optimizer, graphs, request):
+    if "itself" not in request.node.callspec.id and not hasattr(torch._C, "_storage_Use_Count"):
+        pytest.skip("this torch, built without CUDA, does not count who uses a storage")
+
     def kept_gradients():
         kept = []
 

@@ -27,7 +27,8 @@ class Gradients:
         self._storages = [None if one is None else one.untyped_storage() for one in recorded]
         self._of_storages = [one._cdata for one in self._storages if one is not None]
         self._numbers = [n for n, one in enumerate(recorded) if one is not None]
-        self._count_uses = torch._C._storage_Use_Count
+        # Older builds without CUDA, in which nothing is replayed, do not have it.
+        self._count_uses = getattr(torch._C, "_storage_Use_Count", lambda storage: 1)
         self._usual_uses = self._uses()
         self._masks: dict[tuple[bool, ...], list[bool]] = {}
         self._of_all = self._mask([True] * len(reached))
