@@ -127,16 +127,21 @@ class Site:
     ) -> None:
         """The same for a function that has no seam; `instance` is a method's first argument, None of a function.
 
-        `concerns(first argument)` is asked first, of what is called far more often than it concerns the entry. It must
-        not fail.
+        `concerns(first argument)` is asked first, of what is called far more often than it concerns the entry. Where it
+        fails, the call is the program's own.
         """
         guarded = self._standing_in(instead)
         method = isinstance(owner, type)
 
         def layer(original: Original) -> Original:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if concerns is not None and not (args and concerns(args[0])):
-                    return original(*args, **kwargs)
+                if concerns is not None:
+                    try:
+                        is_ours = bool(args) and concerns(args[0])
+                    except Exception:  # noqa: BLE001 whatever our own code raises
+                        is_ours = False
+                    if not is_ours:
+                        return original(*args, **kwargs)
                 if method:
                     return guarded(_bound(original, args[0]), args[0], args[1:], kwargs)
                 return guarded(original, None, args, kwargs)

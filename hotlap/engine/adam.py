@@ -11,12 +11,14 @@ import logging
 import math
 import struct
 from functools import cache
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from hotlap.engine.nn.cuda_walk import stream_of
 from hotlap.engine.nn.driver import Kernel
@@ -51,9 +53,7 @@ def kernel(squares: bool, device: int) -> Any:
 
 def one_launch(optimizer: Optimizer, clip: float | None, device: torch.device) -> OneLaunch | None:
     """None where torch's own step is taken."""
-    if device.type != "cuda" or type(optimizer) not in (Adam, AdamW) or _is_changed(optimizer):
-        return None
-    if not all(map(_is_plain, optimizer.param_groups)):
+    if device.type != "cuda" or not _is_plain(optimizer):
         return None
     try:
         return OneLaunch(optimizer, clip, device)
@@ -62,15 +62,17 @@ def one_launch(optimizer: Optimizer, clip: float | None, device: torch.device) -
         return None
 
 
-def _is_plain(group: dict[str, Any]) -> bool:
+def _is_plain(optimizer: Any) -> bool:
+    """Torch's Adam, and nobody changes what this very one does."""
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    if type(optimizer) not in (Adam, AdamW) or any(hooks) or "step" in vars(optimizer):
+        return False
+    return all(map(_is_usual, optimizer.param_groups))
+
+
+def _is_usual(group: dict[str, Any]) -> bool:
     numbers = all(isinstance(one, int | float) for one in (*group["betas"], group["eps"], group["weight_decay"]))
     return numbers and not (group["amsgrad"] or group["maximize"] or group["differentiable"])
-
-
-def _is_changed(optimizer: Any) -> bool:
-    """Someone may change what this very optimizer does, or has replaced its step."""
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    return any(hooks) or "step" in vars(optimizer)
 
 
 @cache
@@ -91,12 +93,26 @@ class OneLaunch:
 
     def step(self) -> bool:
         """False, and nothing is done, where a tensor is not as the kernel needs it or has no state yet."""
+        is_watched = bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
+        if not _is_plain(self.optimizer) or (is_watched and self.clip is not None):  # hooks come after the clipping
+            return False
         launches = self._launches()
         if launches is None:
             return False
-        watched = Optimizer.profile_hook_step(lambda _: self._launch(launches))  # by who watches all optimizers
-        watched(self.optimizer)
+        if is_watched:
+            Optimizer.profile_hook_step(lambda _: self._watched())(self.optimizer)
+        else:
+            self._launch(launches)
         return True
+
+    def _watched(self) -> None:
+        """Within the hooks of all optimizers, which may have changed the gradients."""
+        launches = self._launches()
+        if launches is not None:
+            self._launch(launches)
+            return
+        with torch.no_grad():
+            unwrap(type(self.optimizer).step)(self.optimizer)
 
     def _launch(self, launches: list[Launch]) -> None:
         stream = stream_of(self.index)
@@ -118,25 +134,24 @@ class OneLaunch:
         for group in self.optimizer.param_groups:
             trained = [one for one in group["params"] if one.grad is not None]
             states = [self.optimizer.state.get(one, {}) for one in trained]
-            if not all(_fits(one, state) for one, state in zip(trained, states, strict=True)):
+            if not all(self._fits(one, state) for one, state in zip(trained, states, strict=True)):
                 return None
             decoupled = isinstance(self.optimizer, AdamW) or group.get("decoupled_weight_decay", False)
             for first in range(0, len(trained), TENSORS):
                 part = slice(first, first + TENSORS)
                 found.append(Launch(trained[part], states[part], group, decoupled))
-        return found
+        return found if len(found) <= len(self.tickets) else None
 
-
-def _fits(parameter: Any, state: dict[str, Any]) -> bool:
-    if not state or parameter.numel() == 0:
-        return False
-    alike = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
-    if any(one.layout is not torch.strided or one.dtype is not torch.float32 for one in alike):
-        return False
-    if any(one.stride() != parameter.stride() or one.device != parameter.device for one in alike):
-        return False
-    step = state["step"]
-    return _is_dense(parameter) and step.device == parameter.device and step.dtype is torch.float32
+    def _fits(self, parameter: Any, state: dict[str, Any]) -> bool:
+        if not state or parameter.numel() == 0:
+            return False
+        alike = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
+        here = (*alike, state["step"])
+        if any(one.layout is not torch.strided or one.dtype is not torch.float32 for one in here):
+            return False
+        if any(one.device != self.tickets.device for one in here):
+            return False
+        return _is_dense(parameter) and all(one.stride() == parameter.stride() for one in alike)
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -42,7 +42,7 @@ class Writer:
         self.folder = folder
         self.waited = 0.0
         self.last_good: Path | None = None
-        self.failed: str | None = None
+        self.failed: dict[str, str] = {}  # names that should have been written since, and why they were not
         self._queue: queue.Queue[tuple[State, Callable[[], None], Sequence[str]] | None] = queue.Queue(maxsize=1)
         self._thread: threading.Thread | None = None
         self._free = threading.Event()
@@ -73,9 +73,9 @@ class Writer:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
-        if self.failed is not None:
-            why, self.failed = self.failed, None
-            raise CheckpointNotWritten(why)
+        if self.failed:
+            why, self.failed = "; ".join(self.failed.values()), {}
+            raise CheckpointNotWritten(f"{why}; last good: {self.last_good}")
 
     def drain(self) -> None:
         """Waits until what was handed over is written; errors are kept for the end."""
@@ -87,16 +87,23 @@ class Writer:
             state, ready, names = item
             self._free.wait(HELD_SECONDS)
             try:
-                ready()
-                self.last_good = write(state, self.folder, names)
-                self.failed = None
-            except OSError as error:
-                self.failed = f"no checkpoint could be written to {self.folder}: {error}; last good: {self.last_good}"
-            except RuntimeError as error:  # torch's own writer says so of a full disk
-                self.failed = f"no checkpoint could be written to {self.folder}: {error}; last good: {self.last_good}"
+                self._write(state, ready, names)
             finally:
                 self._queue.task_done()
         self._queue.task_done()
+
+    def _write(self, state: State, ready: Callable[[], None], names: Sequence[str]) -> None:
+        """The first name last: what is resumed must not know of a best checkpoint that is not there."""
+        written: Path | None = None
+        for name in (*names[1:], names[0]):
+            try:
+                ready()
+                written = write(state, self.folder / name, written)
+            except (OSError, RuntimeError) as error:  # torch's own writer raises the latter where the disk is full
+                self.failed[name] = f"no checkpoint could be written to {self.folder / name}: {error}"
+            else:
+                self.failed.pop(name, None)
+                self.last_good = written
 
 
 def set_aside(state: State) -> tuple[State, Callable[[], None]]:
@@ -108,7 +115,7 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
             if value.device.type != "cuda":
                 return value.detach().clone()
             on_device.append(value.device)
-            pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            pinned = torch.empty_like(value, device="cpu", pin_memory=True)  # laid out alike: a resumed run goes on so
             return pinned.copy_(value.detach(), non_blocking=True)  # on the stream of the steps: before the next one
         if isinstance(value, dict):
             return {name: copied(one) for name, one in value.items()}
@@ -124,23 +131,22 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
     return aside, arrived.synchronize
 
 
-def write(state: State, folder: Path, names: Sequence[str]) -> Path:
-    """Under all these names; each is replaced at once or stays as it was."""
-    temporary = folder / f".{names[0]}.{os.getpid()}.tmp"
+def write(state: State, path: Path, same: Path | None = None) -> Path:
+    """Replaced at once or left as it was. `same` has the state already."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        for name in names:
-            with temporary.open("wb") as file:
-                if name == names[0]:
-                    torch.save(state, file)
-                else:
-                    _copy(folder / names[0], file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(folder / name)
-        _flush_folder(folder)
+        with temporary.open("wb") as file:
+            if same is None:
+                torch.save(state, file)
+            else:
+                _copy(same, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-    return folder / names[0]
+    return path
 
 
 def _copy(path: Path, into: BinaryIO) -> None:

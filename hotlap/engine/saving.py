@@ -91,6 +91,7 @@ def load_into(run: Run, state: State, path: Path) -> Place:
         if name in state["buffers"] and state["buffers"][name].shape == own.shape:
             own.copy_(state["buffers"][name])
     parts.optimizer.load_state_dict(state["optimizer"])
+    _lay_out(parts.optimizer)
     if parts.scaler is not None and state["scaler"]:
         parts.scaler.load_state_dict(state["scaler"])
     if run.average is not None:
@@ -99,6 +100,15 @@ def load_into(run: Run, state: State, path: Path) -> Place:
     _load_tallies(run, state)
     set_random_states(state["random"])
     return _place(state["place"])
+
+
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Moments as their weights are, also from a checkpoint that has them in another order of dimensions."""
+    for parameter, state in optimizer.state.items():
+        alike = {name: one for name, one in state.items() if getattr(one, "shape", None) == parameter.shape}
+        for name, value in alike.items():
+            if value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _load_tallies(run: Run, state: State) -> None:

@@ -9,9 +9,13 @@ from torch import nn
 from hotlap.catalog.cuda_graphs.twins import Twins
 from hotlap.engine.nn import probe
 from hotlap.engine.nn.choosing import Key
-from tests.catalog.emulated_graphs import Net, adamw, at_work, same, train
+from tests.catalog.emulated_graphs import Net, adamw, at_work, same, sgd, train
 
 graphs = pytest.fixture(at_work)
+needs_counts = pytest.mark.skipif(
+    not hasattr(torch._C, "_storage_Use_Count"),
+    reason="this torch, old and built without CUDA, does not count who uses a storage",
+)
 KEY = Key("lstm", 3, 5, 2, 4, 1, 1, True, "float32", False, True)
 
 
@@ -109,12 +113,10 @@ KEPT = {
 }
 
 
+@needs_counts
 @pytest.mark.parametrize("how", KEPT.values(), ids=KEPT)
 @pytest.mark.parametrize("wanted", [range(100), (9,), (8, 9, 12)], ids=["all", "one", "some"])
-def test_gradients_that_the_user_keeps_are_not_overwritten(how, wanted, graphs, request):
-    if "itself" not in request.node.callspec.id and not hasattr(torch._C, "_storage_Use_Count"):
-        pytest.skip("this torch, built without CUDA, does not count who uses a storage")
-
+def test_gradients_that_the_user_keeps_are_not_overwritten(how, wanted, graphs):
     def kept_gradients():
         kept = []
 
@@ -148,3 +150,75 @@ def test_a_model_trained_later_is_recorded_too(kept, graphs):
     assert same(train(model=Recurrent, around=keep), plain[1])
     assert graphs.recorder.replays["forward"] > replays + 10
     assert "Recurrent" in graphs.site.outcome.why
+
+
+def by_grad(net, loss):
+    for one, gradient in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+        one.grad = gradient
+
+
+def by_hook(net, loss):
+    handle = net.first.weight.register_hook(lambda gradient: None)
+    loss.backward()
+    handle.remove()
+
+
+OTHER_WAYS = {
+    "grad": by_grad,
+    "hook": by_hook,
+    "inputs": lambda net, loss: loss.backward(inputs=[net.last.weight]),
+    "retained": lambda net, loss: loss.backward(retain_graph=True),
+}
+
+
+@needs_counts
+@pytest.mark.parametrize("zeroed", [True, False])
+@pytest.mark.parametrize("way", OTHER_WAYS.values(), ids=OTHER_WAYS)
+def test_one_backward_of_another_kind_spoils_no_gradient(way, zeroed, graphs):
+    """Neither one kept from the step before, nor those that were not dropped before it."""
+
+    def trained():
+        torch.manual_seed(0)
+        net = Net()
+        optimizer, seen = sgd(net.parameters()), []
+        for number in range(16):
+            if zeroed or number != 13:
+                optimizer.zero_grad()
+            loss = net(torch.randn(5, 6)).square().mean()
+            if number == 13:
+                way(net, loss)
+            else:
+                loss.backward()
+            if number in (12, 13):
+                seen += [one.grad for one in net.parameters()]
+            if number == 13:
+                seen += [one.grad.clone() for one in net.parameters() if one.grad is not None]
+            optimizer.step()
+        return [*(one for one in seen if one is not None), *net.state_dict().values()]
+
+    plain = trained()
+    graphs.begin()
+    assert same(trained(), plain)
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
+
+
+def test_a_forward_that_waits_for_its_backward_while_another_is_recorded(graphs):
+    """BatchNorm has saved buffers, which recording puts back."""
+
+    def trained():
+        torch.manual_seed(0)
+        net = Net()
+        optimizer = sgd(net.parameters())
+        for number in range(10):
+            optimizer.zero_grad()
+            inputs = torch.randn(5, 6)
+            loss = net(inputs).square().mean()
+            if number >= 3:
+                loss = loss + net(inputs + 1).square().mean()
+            loss.backward()
+            optimizer.step()
+        return list(net.state_dict().values())
+
+    plain = trained()
+    graphs.begin()
+    assert same(trained(), plain)

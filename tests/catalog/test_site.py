@@ -77,6 +77,11 @@ def test_a_call_that_does_not_concern_the_entry_passes_it_by(site):
     assert seen == [ours]
 
 
+def test_where_nobody_knows_whether_it_concerns_the_entry_the_call_is_the_programs(site):
+    site.replace(Machine, "work", lambda original, *given: 0, concerns=lambda machine: 1 / 0)
+    assert Machine().work(3) == 3
+
+
 def test_an_error_of_the_user_passes_through_and_the_entry_stays(site):
     site.replace(Machine, "work", pass_on)
     site.applied("it works")

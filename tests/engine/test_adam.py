@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import Adam, AdamW
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from hotlap.engine import adam
 from hotlap.engine.nn.nvrtc import NoCompiler
@@ -221,6 +221,72 @@ def test_who_watches_all_optimizers_sees_it():
     finally:
         handle.remove()
     assert seen == [optimizer, optimizer]
+
+
+def other_gradients(optimizer, *given):
+    for one in optimizer.param_groups[0]["params"]:
+        one.grad = one.grad * -5
+
+
+def other_layout(optimizer, *given):
+    for one in optimizer.param_groups[0]["params"]:
+        one.grad = torch.ones(one.shape[::-1]).t()
+
+
+@pytest.mark.parametrize("hook", [other_gradients, other_layout])
+def test_gradients_that_a_hook_of_all_optimizers_replaces_are_the_ones(hook):
+    handle = register_optimizer_step_pre_hook(hook)
+    try:
+        near(*pair(Adam, sizes=[(3, 4), (5, 2)]))
+    finally:
+        handle.remove()
+
+
+def test_clipping_is_before_such_hooks_and_so_left_to_torch():
+    made = parameters()
+    optimizer = Adam(made)
+    trained(made, optimizer, 2, by_us=True)
+    handle = register_optimizer_step_pre_hook(other_gradients)
+    try:
+        assert not adam.OneLaunch(optimizer, 1.0, torch.device("cpu")).step()
+    finally:
+        handle.remove()
+
+
+def test_what_changes_later_is_noticed():
+    made = parameters()
+    optimizer = Adam(made)
+    trained(made, optimizer, 2, by_us=True)
+    launch = adam.OneLaunch(optimizer, None, torch.device("cpu"))
+    for one in made:
+        one.grad = torch.ones_like(one)
+    assert launch.step()
+    optimizer.param_groups[0]["maximize"] = True
+    assert not launch.step()
+    optimizer.param_groups[0]["maximize"] = False
+    optimizer.step = optimizer.step
+    assert not launch.step()
+
+
+def test_groups_that_are_added_later_are_left_to_torch():
+    made = parameters()
+    optimizer = Adam(made)
+    launch = adam.OneLaunch(optimizer, None, torch.device("cpu"))
+    optimizer.add_param_group({"params": parameters(((3,),))})
+    for group in optimizer.param_groups:
+        for one in group["params"]:
+            one.grad = torch.ones_like(one)
+    optimizer.step()
+    assert not launch.step()
+
+
+def test_a_tensor_on_another_device_is_left_to_torch():
+    made = parameters(((3,),))
+    optimizer = Adam(made)
+    trained(made, optimizer, 2, by_us=True)
+    launch = adam.OneLaunch(optimizer, None, torch.device("cpu"))
+    launch.tickets = launch.tickets.to("meta")
+    assert not launch.step()
 
 
 def test_autograd_knows_that_weights_have_changed():

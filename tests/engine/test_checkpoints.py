@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hotlap.engine.trainer
-from hotlap.engine import Checkpoints, Cosine, FromTorch, Phase
+from hotlap.engine import Checkpoints, Cosine, FromTorch, Phase, saving
 from hotlap.engine import checkpoints as kept
 from hotlap.engine.errors import (
     CheckpointDamaged,
@@ -233,3 +233,58 @@ def test_nothing_is_held_back_at_the_end(end, tmp_path, monkeypatch):
     for name in (kept.LAST, kept.BEST):
         assert torch.load(tmp_path / name, weights_only=True)["values"].tolist() == [2, 2]
     writer.close()
+
+
+def failing(monkeypatch, name, times=1):
+    """The first so many writes under this name find the disk full."""
+    left, write = [times], kept.write
+
+    def written(state, path, same=None):
+        if path.name == name and left[0]:
+            left[0] -= 1
+            raise OSError(28, "No space left on device")
+        return write(state, path, same)
+
+    monkeypatch.setattr(kept, "write", written)
+
+
+def test_a_best_checkpoint_that_is_missing_is_said_though_later_ones_are_written(tmp_path, monkeypatch):
+    failing(monkeypatch, kept.BEST)
+    writer = kept.Writer(tmp_path)
+    writer.put({"epoch": 3}, [kept.LAST, kept.BEST])
+    writer.drain()
+    assert writer.last_good == tmp_path / kept.LAST
+    writer.put({"epoch": 4}, [kept.LAST])
+    with pytest.raises(CheckpointNotWritten, match=r"best\.pt: .*No space left.*last good: .*last\.pt"):
+        writer.close()
+
+
+def test_one_that_could_be_written_later_is_no_failure(tmp_path, monkeypatch):
+    failing(monkeypatch, kept.BEST)
+    writer = kept.Writer(tmp_path)
+    for epoch in (3, 4):
+        writer.put({"epoch": epoch}, [kept.LAST, kept.BEST])
+    writer.close()
+    assert torch.load(tmp_path / kept.BEST, weights_only=True) == {"epoch": 4}
+
+
+def test_what_is_resumed_is_written_last(tmp_path, monkeypatch):
+    order, write = [], kept.write
+    monkeypatch.setattr(kept, "write", lambda *given: order.append(given[1].name) or write(*given))
+    writer = kept.Writer(tmp_path)
+    writer.put({"epoch": 3}, [kept.LAST, kept.BEST, kept.every_name(3)])
+    writer.close()
+    assert order == [kept.BEST, kept.every_name(3), kept.LAST]
+
+
+def test_moments_are_laid_out_as_their_weights():
+    weight = nn.Parameter(torch.randn(3, 5, 2, 2).contiguous(memory_format=torch.channels_last))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    before = {name: value.clone() for name, value in optimizer.state[weight].items()}
+    optimizer.state[weight]["exp_avg"] = before["exp_avg"].contiguous()
+    saving._lay_out(optimizer)
+    for name, value in optimizer.state[weight].items():
+        assert torch.equal(value, before[name])
+        assert value.stride() == before[name].stride()

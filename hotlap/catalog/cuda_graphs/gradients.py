@@ -40,9 +40,10 @@ class Gradients:
             self._add(replay, self._mask(given))
             return (None,) * len(self._parameters)
         old = self._still_held()
-        made = self._replayed(replay, old)
+        self._let_go_of_kept(old)
+        made = self._replayed(replay, {}, old)  # nobody knows whether autograd will add to them, or only hand them out
         return tuple(
-            old[n] if n in old else made.get(n, one.detach()) if wanted else None
+            (made[n] if n in made else one.detach()) if wanted else None
             for n, (one, wanted) in enumerate(zip(self._recorded, self._mask(given), strict=True))
         )
 
@@ -95,16 +96,18 @@ class Gradients:
                 self._handed[n].data = self._handed[n].clone()
                 self._handed[n] = self._recorded[n].detach()
 
-    def _replayed(self, replay: Callable[[], None], old: dict[int, Any]) -> dict[int, Any]:
+    def _replayed(
+        self, replay: Callable[[], None], old: dict[int, Any], before: dict[int, Any] | None = None
+    ) -> dict[int, Any]:
         """Where the user looks at recorded memory through a view of a gradient, its values are put back afterwards, and
-        the new gradient, by its number, has memory of its own.
+        the new gradient, by its number, has memory of its own. So it is with those in `before`.
         """
-        uses = self._uses()
-        if uses == self._usual_uses:
+        uses, before = self._uses(), before or {}
+        if uses == self._usual_uses and not before:
             replay()
             return {}
         seen = [n for n, now, usual in zip(self._numbers, uses, self._usual_uses, strict=True) if now > usual]
-        before = {n: self._recorded[n].clone() for n in seen if n not in old}
+        before = {**{n: self._recorded[n].clone() for n in seen if n not in old}, **before}
         replay()
         made = {n: self._recorded[n].clone() for n in before}
         for n, values in before.items():

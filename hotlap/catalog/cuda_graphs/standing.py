@@ -114,9 +114,14 @@ class Kept:
         self._torch, self._recorder = torch, recorder
         self._random = recorder.random_state()
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+        preserved, buffers = torch.autograd._unsafe_preserve_version_counter, module.buffers()
+        self._versions = [preserved(buffer) for buffer in buffers if not buffer.is_inference()]
 
     def put_back(self) -> None:
+        """Autograd does not take them for changed: a forward that waits for its backward may have saved them."""
         self._recorder.set_random_state(self._random)
         with self._torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
+        for one in self._versions:
+            one.__exit__(None, None, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FrameType, FunctionType
 from typing import Any
 
-OURS = ("torch", "hotlap")
+NOT_THE_USERS = {"torch", "hotlap", *sys.stdlib_module_names}
 MOST_EVENTS = 200_000  # a step that does more in Python than this is not watched to its end
 DEEP = 2  # containers in containers
 
@@ -60,7 +60,7 @@ class Watch:
                 self._found.append(found)
 
     def _is_given_one(self, frame: FrameType) -> bool:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in OURS:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in NOT_THE_USERS:
             return False
         code = frame.f_code
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

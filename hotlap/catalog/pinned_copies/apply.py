@@ -57,7 +57,7 @@ class Copies:
         return instead
 
     def of_a_batch(self, tensor: Any) -> bool:
-        for batch in self._recent:
+        for batch in tuple(self._recent):  # another thread may fetch meanwhile
             known = batch.get(id(tensor))
             if known is not None and known() is tensor:
                 return True
