@@ -91,8 +91,10 @@ class Common:
     def choose(self, work: Callable[[Mode], Work], windows: int, seconds: float) -> Chosen:
         """Seconds: what a step has taken so far."""
         alone = needs_no_trial(self.recipe, self.recorder is not None, seconds * self.steps_ahead)
-        if self.wanted is None and alone and len(self._ways()) == 1:
-            chosen = Chosen(Mode(), work(Mode()), "step: eager")
+        only = self._ways()
+        if self.wanted is None and alone and len(only) == 1:
+            mode = Mode(way=only[0])  # by name: a resumed run is trained the same way
+            chosen = Chosen(mode, work(mode), "step: eager")
         else:
             chosen = choose(self.trial(work, windows), self.recipe, self.wanted)
         self.mode = chosen.mode

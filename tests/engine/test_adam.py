@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -210,16 +211,21 @@ def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
     ]
 
 
+@contextmanager
+def removed(handle):
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def test_who_watches_all_optimizers_sees_it():
     made = parameters()
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
     seen = []
-    handle = register_optimizer_step_post_hook(lambda one, *given: seen.append(one))
-    try:
+    with removed(register_optimizer_step_post_hook(lambda one, *given: seen.append(one))):
         trained(made, optimizer, 2, by_us=True)
-    finally:
-        handle.remove()
     assert seen == [optimizer, optimizer]
 
 
@@ -235,22 +241,16 @@ def other_layout(optimizer, *given):
 
 @pytest.mark.parametrize("hook", [other_gradients, other_layout])
 def test_gradients_that_a_hook_of_all_optimizers_replaces_are_the_ones(hook):
-    handle = register_optimizer_step_pre_hook(hook)
-    try:
+    with removed(register_optimizer_step_pre_hook(hook)):
         near(*pair(Adam, sizes=[(3, 4), (5, 2)]))
-    finally:
-        handle.remove()
 
 
 def test_clipping_is_before_such_hooks_and_so_left_to_torch():
     made = parameters()
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
-    handle = register_optimizer_step_pre_hook(other_gradients)
-    try:
+    with removed(register_optimizer_step_pre_hook(other_gradients)):
         assert not adam.OneLaunch(optimizer, 1.0, torch.device("cpu")).step()
-    finally:
-        handle.remove()
 
 
 def test_what_changes_later_is_noticed():

@@ -199,6 +199,14 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
         assert torch.equal(kept.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)
 
 
+def test_a_way_that_was_asked_for_is_kept(tmp_path):
+    """Without a choice nothing is tried; what is resumed must know the way all the same."""
+    options = {"threads": 1, "onednn": "off", "graph": "off", "compile": "off"}
+    fitted(epochs=1, checkpoints=Checkpoints(tmp_path), **options)
+    onednn, threads, _ = kept.load(tmp_path / kept.LAST)["place"]["mode"][2]
+    assert (onednn, threads) == (False, 1)
+
+
 # When it is written
 
 
