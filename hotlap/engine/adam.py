@@ -20,12 +20,11 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from hotlap.engine.nn.cuda_walk import stream_of
-from hotlap.engine.nn.driver import Kernel
-from hotlap.engine.nn.nvrtc import NoCompiler, architecture, compiled
+from hotlap.engine.cuda.driver import DEVICE, Kernel, stream_of
+from hotlap.engine.cuda.nvrtc import NoCompiler, architecture, compiled
 
 HERE = Path(__file__).parent
-FILES = (HERE / "nn" / "device.cu", HERE / "adam.cu")
+FILES = (DEVICE, HERE / "adam.cu")
 THREADS, TENSORS = 256, 64  # of a block; of a launch, whose arguments have 4096 bytes
 CHUNK, CHUNKS = 4 * THREADS, 4096  # elements of a round; more chunks than this are larger ones
 PARTS = 256  # blocks that add up squares

@@ -13,7 +13,7 @@ from torch.optim import Adam, AdamW
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from hotlap.engine import adam
-from hotlap.engine.nn.nvrtc import NoCompiler
+from hotlap.engine.cuda.nvrtc import NoCompiler
 from tests.engine.nn import emulating
 
 OTHER_ORDER = (3, 5, 2, 2)

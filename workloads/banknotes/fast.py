@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from hotlap.engine.config_scripts import Given, configured
 from hotlap.engine.config_templates import TwoPhases
 from hotlap.engine.data import Arrays, Beside, NpyFolder, mapped, resident
+from hotlap.engine.nn import fuse_norms
 from hotlap.engine.recipe import Checkpoints, Phase, Recipe
 from hotlap.engine.records import EpochRecord, StepRecord, seconds_apart
 from hotlap.engine.trainer import Trainer
@@ -146,6 +147,7 @@ def train(settings: naive.Settings, arguments: argparse.Namespace, given: Given,
     train_set, valid_set = naive.build_datasets(folder, settings)
     train_data, valid_data = pictures(train_set, device), pictures(valid_set, device)
     model: NoteDetector = naive.build_model(settings).to(device)
+    fuse_norms(model)
     print(naive.samples_line(train_data.rows, valid_data.rows), flush=True)
     trainer = Trainer(
         model,

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from hotlap.engine.cuda.folder import cache_folder, written
 from hotlap.engine.nn import cuda_walk, measuring
-from hotlap.engine.nn.folder import cache_folder, written
 from hotlap.engine.nn.geometry import parse
 
 log = logging.getLogger("hotlap.engine.nn")

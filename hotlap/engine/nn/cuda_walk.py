@@ -9,15 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hotlap.engine.nn import nvrtc
-from hotlap.engine.nn.driver import Kernel
+from hotlap.engine.cuda import nvrtc
+from hotlap.engine.cuda.driver import DEVICE, Kernel
 from hotlap.engine.nn.geometry import Layout, Variant, layout
 
 HERE = Path(__file__).parent
 SOURCES = (
-    "device.cu", "walk.cu", "kernels.cu", "forward.cu", "backward.cu",
+    "walk.cu", "kernels.cu", "forward.cu", "backward.cu",
     "tiles.cu", "tiles_forward.cu", "tiles_backward.cu", "sums.cu",
 )  # fmt: skip
 NAMES = {False: "rnn_forward", True: "rnn_backward"}
@@ -75,22 +73,17 @@ def binary(found: Laid, device: int) -> bytes:
 def source(found: Laid | None = None) -> str:
     """What this kernel is compiled from; of None everything."""
     names = SOURCES if found is None else files(found)
-    return "".join((HERE / name).read_text(encoding="utf-8") for name in names)
+    return "".join(path.read_text(encoding="utf-8") for path in (DEVICE, *(HERE / name for name in names)))
 
 
 def files(found: Laid) -> tuple[str, ...]:
+    """Behind DEVICE."""
     if isinstance(found, Adder):
-        return "device.cu", "sums.cu"
+        return ("sums.cu",)
     way = "backward.cu" if found.backward else "forward.cu"
     if found.variant.product == "tile":
-        return "device.cu", "walk.cu", "tiles.cu", f"tiles_{way}"
-    return "device.cu", "walk.cu", "kernels.cu", way
-
-
-def stream_of(device: int) -> int:
-    get: Any = torch._C._cuda_getCurrentRawStream
-    stream: int = get(device)
-    return stream
+        return "walk.cu", "tiles.cu", f"tiles_{way}"
+    return "walk.cu", "kernels.cu", way
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hotlap.engine.nn import cuda_walk, nvrtc
+from hotlap.engine.cuda import nvrtc
+from hotlap.engine.nn import cuda_walk
 from hotlap.engine.nn.agreement import agreeing, say_once
 from hotlap.engine.nn.candidates import Chip, likely, of_triton
 from hotlap.engine.nn.cuda_walk import Sizes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from hotlap.engine.nn import cuda_walk
+from hotlap.engine.cuda.driver import stream_of
 from hotlap.engine.nn.cuda_walk import Adder, kernel
 from hotlap.engine.nn.geometry import Layout, Variant, layout, parse
 from hotlap.engine.nn.stack import Shape
@@ -96,7 +96,7 @@ class Plan:
         self.device = device
 
     def stream(self) -> int:
-        return cuda_walk.stream_of(self.device)
+        return stream_of(self.device)
 
 
 def _needed(shape: Shape, variant: Variant, backward: bool, features: int) -> Layout:

@@ -4,6 +4,10 @@
 typedef Sums Given;
 #elif defined(TENSORS)
 typedef Update Given;
+#elif defined(ACTIVATION)
+typedef Norm Given;
+static int the_part;
+extern "C" void choose(int part) { the_part = part; }
 #else
 typedef Walk Given;
 #endif
@@ -15,6 +19,9 @@ static void enter() {
   adam_squares(the_given);
 #elif defined(TENSORS)
   adam_step(the_given);
+#elif defined(ACTIVATION)
+  void (*parts[])(Norm) = {norm_moments, norm_settle, norm_apply, norm_sums, norm_settle_sums, norm_inputs};
+  parts[the_part](the_given);
 #elif BACKWARD
   rnn_backward(the_given);
 #else

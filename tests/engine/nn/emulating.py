@@ -18,8 +18,7 @@ COMPILER = os.environ.get("CXX", "g++")
 
 @cache
 def library(found: cuda_walk.Laid) -> ctypes.CDLL:
-    _, *sources = cuda_walk.files(found)
-    return compiled(tuple(cuda_walk.HERE / name for name in sources), found.defines)
+    return compiled(tuple(cuda_walk.HERE / name for name in cuda_walk.files(found)), found.defines)
 
 
 @cache
@@ -58,5 +57,5 @@ class Kernel:
 def on_cpu(monkeypatch, round_to_tf32=False):
     """All kernels of this test run here."""
     monkeypatch.setattr(plans, "kernel", partial(Kernel, round_to_tf32=round_to_tf32))
-    monkeypatch.setattr(cuda_walk, "stream_of", lambda device: 0)
+    monkeypatch.setattr(plans, "stream_of", lambda device: 0)
     plans.planned.cache_clear()

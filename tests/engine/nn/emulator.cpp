@@ -13,6 +13,9 @@
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 
 namespace emulated {
 constexpr int kThreads = CLUSTER * THREADS, kWarps = (kThreads + 31) / 32;
@@ -118,6 +121,37 @@ inline float from_lane_across(float value, int mask) {
   warp_barrier();
   return found;
 }
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  return bits;
+}
+inline float of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+inline uint32_t bfloat16_bits(float value) {
+  uint32_t bits = bits_of(value);
+  return (value != value ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+inline uint32_t two_bfloat16(float low, float high) { return bfloat16_bits(high) << 16 | bfloat16_bits(low); }
+inline float of_float16(uint32_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  float size = exponent == 0 ? ldexpf(fraction, -24) : ldexpf(1024 + fraction, exponent - 25);
+  if (exponent == 31) size = fraction ? NAN : INFINITY;
+  return bits >> 15 & 1 ? -size : size;
+}
+inline uint32_t float16_bits(float value) {
+  const uint32_t sign = bits_of(value) >> 31 << 15;
+  const float size = fabsf(value);
+  if (value != value) return sign | 0x7e00;
+  if (size >= 65520.0f) return sign | 0x7c00;
+  if (size < 0x1p-14f) return sign | (uint32_t)nearbyintf(ldexpf(size, 24));
+  const int exponent = ilogbf(size);
+  return sign | (((exponent + 15) << 10) + (uint32_t)nearbyintf(ldexpf(size, 10 - exponent)) - 1024);
+}
+inline uint32_t two_float16(float low, float high) { return float16_bits(high) << 16 | float16_bits(low); }
 inline float to_tf32(float value) {
   if (emulated::rounding) {
     uint32_t bits;

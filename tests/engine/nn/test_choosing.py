@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hotlap.engine.nn import agreement, choosing, cuda_walk, folder, measuring, nvrtc, probe
+from hotlap.engine.cuda import folder, nvrtc
+from hotlap.engine.nn import agreement, choosing, cuda_walk, measuring, probe
 from hotlap.engine.nn.choosing import CUDNN, Key, choice, fastest
 
 KEY = Key("lstm", 200, 400, 3, 64, 1, 1, True, "float32", False, True)

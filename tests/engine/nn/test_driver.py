@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hotlap.engine import nn as ours
-from hotlap.engine.nn import choosing, cuda_walk, driver, plans
+from hotlap.engine.cuda import driver
+from hotlap.engine.nn import choosing, cuda_walk, plans
 from hotlap.engine.nn.geometry import layout, parse
 
 SIZE = struct.calcsize("19Q5q4i")
@@ -76,7 +77,7 @@ def fake(monkeypatch):
     made, caches = Driver(), (driver.primary, cuda_walk.kernel, plans.planned)
     monkeypatch.setattr(driver, "driver", lambda: made)
     monkeypatch.setattr(cuda_walk, "binary", lambda found, device: b"machine code")
-    monkeypatch.setattr(cuda_walk, "stream_of", lambda device: 77)
+    monkeypatch.setattr(plans, "stream_of", lambda device: 77)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for one in caches:
         one.cache_clear()

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from hotlap.engine.nn.nvrtc import NoCompiler
+from hotlap.engine.cuda.nvrtc import NoCompiler
 
+DEVICE = Path(__file__).parent / "device.cu"  # every kernel is compiled behind it
 DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 REPORTED = {"registers": 4, "local_bytes": 3}  # CU_FUNC_ATTRIBUTE_NUM_REGS, …_LOCAL_SIZE_BYTES
 SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -140,3 +142,9 @@ class Kernel:
                 self._shared,
             )
         return {**found, "blocks_at_once": value.value}
+
+
+def stream_of(device: int) -> int:
+    get: Any = torch._C._cuda_getCurrentRawStream
+    stream: int = get(device)
+    return stream

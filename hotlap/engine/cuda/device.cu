@@ -1,4 +1,4 @@
-// What kernels.cu needs of the device: barriers, the memory of a cluster, tensor cores, functions. Compiled before it.
+// What kernels need of the device: barriers, the memory of a cluster, tensor cores, functions. Compiled before them.
 
 typedef unsigned int u32;
 #define SHARED extern __shared__ __align__(16) float shared_memory[];  // read four floats at once
@@ -96,6 +96,23 @@ __device__ __forceinline__ void send_four_everywhere(float* address, float4 valu
 }
 #endif
 __device__ __forceinline__ float from_lane_across(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+__device__ __forceinline__ u32 bits_of(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ float of_bits(u32 bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ float of_float16(u32 bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)bits));
+  return value;
+}
+__device__ __forceinline__ u32 two_float16(float low, float high) {
+  u32 bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+__device__ __forceinline__ u32 two_bfloat16(float low, float high) {
+  u32 bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
 __device__ __forceinline__ float to_tf32(float value) {
   u32 bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.nn.folder import cache_folder, written
+from hotlap.engine.cuda.folder import cache_folder, written
 
 
 class NoCompiler(RuntimeError):

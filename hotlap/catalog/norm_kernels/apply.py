@@ -1,0 +1,108 @@
+"""Runs the nn.BatchNorm2d layers of each root by hotlap.engine.norms, with the activation where one directly follows.
+
+The layers stay as they are: class, parameters and state_dict are torch's. Only calls of their forward pass through
+here; an activation that is given what its normalisation has just activated gives it back as it is.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from hotlap.catalog.identity import ByIdentity
+from hotlap.catalog.rehearsal import HOOKS
+from hotlap.catalog.site import Original, Site
+
+LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device, unless a graph is captured
+
+
+def apply(site: Site) -> None:
+    site.when_root(Taken(site).known)
+
+
+class Layer:
+    """What is known of a normalisation."""
+
+    def __init__(self, kind: str, activation: Any = None) -> None:
+        self.kind = kind  # of the activation, as in norm.cu
+        self.activation = (lambda: None) if activation is None else weakref.ref(activation)
+        self.made: Any = lambda: None  # what it has just activated
+
+
+class Taken:
+    """The layers whose calls are ours, and the activations behind them."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._layers: ByIdentity[Layer] = ByIdentity()
+        self._activations: ByIdentity[Layer] = ByIdentity()
+        self._seen: set[Any] = set()  # kernels that were asked for before
+        self._replaced = False
+
+    def known(self, root: Any) -> None:
+        nn, site = self._site.torch.nn, self._site
+        layers = [one for one in root.modules() if type(one) is nn.BatchNorm2d]
+        taken = [one for one in layers if on_gpu(one)]
+        if not taken:
+            site.no_effect("its batch normalisations are not on a GPU" if layers else "the model has no BatchNorm2d")
+            return
+        from hotlap.engine.norms.pairs import pairs
+
+        for one in taken:
+            self._layers.put(one, Layer("none"))
+        found = [one for one in pairs(root) if one.layer in self._layers]
+        for pair in found:
+            layer = Layer(pair.kind, pair.behind)
+            self._layers.put(pair.layer, layer)
+            self._activations.put(pair.behind, layer)
+        self._replace()
+        site.applied(f"{len(taken)} batch normalisations, {len(found)} with the activation behind them")
+
+    def _replace(self) -> None:
+        if self._replaced:
+            return
+        self._replaced, nn, site = True, self._site.torch.nn, self._site
+        site.ledger.later(self._layers.clear)
+        site.ledger.later(self._activations.clear)
+        site.replace(nn.modules.batchnorm._BatchNorm, "forward", self._normalise, self._layers.__contains__)
+        for kind in (nn.ReLU, nn.SiLU):
+            site.replace(kind, "forward", self._activate, self._activations.__contains__)
+
+    def _normalise(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layer = self._layers.get(module)
+        if layer is None or kwargs or not self._pays(args[0], layer.kind):
+            return original(*args, **kwargs)
+        from hotlap.engine.norms.layer import by_kernels, plan_for
+
+        kind = layer.kind if self._is_unseen(module) and self._is_unseen(layer.activation()) else "none"
+        plan = plan_for(module, args[0], kind)
+        if plan is None:
+            return original(*args, **kwargs)
+        made = by_kernels(plan, module, args[0])
+        if kind != "none":
+            layer.made = weakref.ref(made)
+        return made
+
+    def _activate(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layer = self._activations.get(module)
+        if layer is not None and not kwargs and layer.made() is args[0]:
+            layer.made = lambda: None
+            return args[0]
+        return original(*args, **kwargs)
+
+    def _pays(self, x: Any, kind: str) -> bool:
+        """Kernels are loaded at the first call of their kind, so that a graph may be captured with them later."""
+        key = (x.dtype, kind)
+        if key not in self._seen:
+            self._seen.add(key)
+            return True
+        return x.numel() >= LARGE or bool(self._site.torch.cuda.is_current_stream_capturing())
+
+    def _is_unseen(self, module: Any) -> bool:
+        """Nobody looks at what comes out of it."""
+        hooked = module is not None and any(getattr(module, name) for name in HOOKS)
+        return not hooked and not self._site.torch.nn.modules.module._has_any_global_hook()
+
+
+def on_gpu(layer: Any) -> bool:
+    return layer.weight is not None and bool(layer.weight.is_cuda)

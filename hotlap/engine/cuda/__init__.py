@@ -1,0 +1,1 @@
+"""CUDA C++ compiled, kept and launched at run time."""

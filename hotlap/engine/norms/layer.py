@@ -1,0 +1,126 @@
+"""BatchNorm2d that stands in for torch.nn's, and may have the activation behind it built in."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hotlap.engine.cuda.nvrtc import NoCompiler
+from hotlap.engine.norms import launches
+from hotlap.engine.norms.launches import ACTIVATIONS, TYPES, Plan, Shape
+from hotlap.engine.norms.operation import OF_ACTIVATION, Statistics, normalised
+
+log = logging.getLogger("hotlap.engine.nn")
+OLDEST = (8, 0)  # compute capability: below it there is no bfloat16
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """torch's, and then `activation`: none, relu or silu. Same parameters, same state_dict."""
+
+    def __init__(self, num_features: int, *args: Any, activation: str = "none", **options: Any) -> None:
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {activation!r}; it can be one of {', '.join(ACTIVATIONS)}")
+        super().__init__(num_features, *args, **options)
+        self.activation = activation
+
+    @classmethod
+    def of(cls, layer: nn.BatchNorm2d, activation: str = "none") -> BatchNorm2d:
+        """With the very parameters and buffers of `layer`."""
+        made = cls(1, layer.eps, layer.momentum, activation=activation)
+        vars(made).update(vars(layer))
+        made.activation = activation
+        return made
+
+    def extra_repr(self) -> str:
+        own: Any = super().extra_repr
+        return f"{own()}, activation={self.activation}"
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        plan = plan_for(self, input, self.activation)
+        if plan is None:
+            made: Tensor = OF_ACTIVATION[self.activation](super().forward(input))
+            return made
+        return by_kernels(plan, self, input)
+
+
+def by_kernels(plan: Plan, layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    keeps, momentum = layer.track_running_stats, layer.momentum or 0.0
+    buffers = (layer.running_mean, layer.running_var, layer.num_batches_tracked) if keeps else (None, None, None)
+    return normalised(plan, x, layer.weight, layer.bias, Statistics(*buffers, momentum), layer.eps)
+
+
+def plan_for(layer: nn.BatchNorm2d, x: Any, activation: str) -> Plan | None:
+    """None where torch's own way is taken."""
+    if type(x) is not Tensor or not x.is_cuda or not layer.training:
+        return None
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or _is_transformed():
+        return None
+    why = why_not(layer, x)
+    if why is not None:
+        _say_once(why)
+        return None
+    shape = Shape(x.numel() // x.shape[1], x.shape[1], x.dtype, activation, x.get_device())
+    if not _is_loaded(x.dtype, activation, shape.device):
+        return None
+    return launches.planned(shape)
+
+
+def _is_transformed() -> bool:
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def why_not(layer: nn.BatchNorm2d, x: Tensor) -> str | None:
+    if x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
+        return "the inputs are not in channels-last"
+    if x.dtype not in TYPES or x.shape[1] % launches.width(x.dtype) or x.data_ptr() % 16:
+        return f"{x.shape[1]} channels of {x.dtype}, from this address, are no whole vectors of 16 bytes"
+    if x.shape[1] != layer.num_features or x.numel() <= x.shape[1]:
+        return "the inputs are not of the layer's shape, or a single row"  # torch says what is wrong with them
+    if layer.momentum is None:
+        return "running statistics are means over all batches"
+    tensors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    if any(one is not None and (one.dtype is not torch.float32 or one.device != x.device) for one in tensors):
+        return "weights or statistics are not in float32 beside the inputs"
+    return None
+
+
+def _is_loaded(dtype: torch.dtype, activation: str, device: int) -> bool:
+    """Not loaded while a graph is captured, which would fail."""
+    if (dtype, activation, device) in _ready:
+        return True
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    return load(dtype, activation, device)
+
+
+def load(dtype: torch.dtype, activation: str, device: int) -> bool:
+    """Whether there are kernels; those that there are will be used, also while a graph is captured."""
+    why = _loading(dtype, activation, device)
+    if why is not None:
+        _say_once(why)
+        return False
+    _ready.add((dtype, activation, device))
+    return True
+
+
+_ready: set[tuple[torch.dtype, str, int]] = set()
+
+
+@cache
+def _loading(dtype: torch.dtype, activation: str, device: int) -> str | None:
+    if torch.cuda.get_device_capability(device) < OLDEST:
+        return "this GPU has no bfloat16"
+    try:
+        launches.load(dtype, activation, device)
+    except (NoCompiler, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+@cache
+def _say_once(why: str) -> None:
+    log.debug("batch normalisation by torch: %s", why)

@@ -1,0 +1,157 @@
+"""norm-kernels: calls of batch normalisations and activations go another way; the layers stay as they are."""
+
+import importlib
+import io
+
+import pytest
+import torch
+from catalog.compute_models import IMAGES, ROWS, ConvNet, mlp, train
+from observations import device, kernel, model, observation
+from torch import nn
+
+from hotlap.catalog import entries
+from hotlap.catalog.moments import Moments
+from hotlap.catalog.site import Site
+from hotlap.engine.norms import launches, layer
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+from tests.engine import emulating_norms
+
+taking = importlib.import_module("hotlap.catalog.norm_kernels.apply")
+
+
+@pytest.fixture
+def site():
+    seams = Seams(torch, Guard(strict=True))
+    seams.open()
+    made = Site("norm-kernels", entries()["norm-kernels"], None, torch, seams, Moments(seams))
+    taking.apply(made)
+    yield made
+    made.close()
+    seams.close()
+
+
+@pytest.fixture
+def as_if_on_a_gpu(monkeypatch):
+    """The layers count as if they were there, and are run by the kernels' source on the CPU; kinds of the calls."""
+    emulating_norms.on_cpu(monkeypatch)
+    monkeypatch.setattr(taking, "on_gpu", lambda _: True)
+    monkeypatch.setattr(taking, "LARGE", 1)
+    planned = []
+
+    def plan_for(norm, x, kind):
+        if not norm.training or layer.why_not(norm, x) is not None:
+            return None
+        planned.append(kind)
+        return launches.planned(launches.Shape(x.numel() // x.shape[1], x.shape[1], x.dtype, kind, 0))
+
+    monkeypatch.setattr(layer, "plan_for", plan_for)
+    return planned
+
+
+def last():
+    return ConvNet().to(memory_format=torch.channels_last)
+
+
+class Watched(ConvNet):
+    """Somebody looks at what the normalisation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.to(memory_format=torch.channels_last)
+
+    def watch(self):
+        self.body[1].register_forward_hook(lambda module, args, made: self.seen.append(made.detach().min().item()))
+
+
+def test_calls_go_our_way_and_train_alike(site, as_if_on_a_gpu):
+    site.closed = True
+    expected, theirs, _, _ = train(last, IMAGES, steps=8)
+    assert as_if_on_a_gpu == []
+    site.closed = False
+    losses, module, _, _ = train(last, IMAGES, steps=8)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert site.outcome.status == "applied"
+    assert site.outcome.why == "1 batch normalisations, 1 with the activation behind them"
+    assert set(as_if_on_a_gpu) == {"relu"}
+    assert len(as_if_on_a_gpu) >= 5  # from the moment the root is known
+    assert torch.allclose(module.body[1].running_var, theirs.body[1].running_var, rtol=1e-5)
+    assert module.body[1].num_batches_tracked == 8
+    assert type(module.body[1]) is nn.BatchNorm2d
+    assert type(module.body[2]) is nn.ReLU
+
+
+def test_who_looks_between_them_sees_what_is_there(site, as_if_on_a_gpu):
+    def between(step, model, _):
+        if step == 5:
+            model.watch()
+
+    _, module, _, _ = train(Watched, IMAGES, steps=8, between=between)
+    assert as_if_on_a_gpu[-1] == "none"
+    assert min(module.seen) < 0
+
+
+def test_only_layers_of_a_root_go_our_way(site, as_if_on_a_gpu):
+    train(last, IMAGES, steps=4)
+    as_if_on_a_gpu.clear()
+    other = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU())
+    other(torch.randn(2, 8, 4, 4).to(memory_format=torch.channels_last))
+    assert as_if_on_a_gpu == []
+
+
+def test_small_layers_are_torchs_unless_a_graph_is_captured(site, as_if_on_a_gpu, monkeypatch):
+    monkeypatch.setattr(taking, "LARGE", 1 << 22)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    train(last, IMAGES, steps=8)
+    assert as_if_on_a_gpu == ["relu"]  # once, which loads it
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    train(last, IMAGES, steps=8)
+    assert len(as_if_on_a_gpu) > 2
+
+
+def test_in_evaluation_it_is_torch(site, as_if_on_a_gpu):
+    _, module, _, _ = train(last, IMAGES, steps=4)
+    as_if_on_a_gpu.clear()
+    module.eval()
+    x = torch.randn(IMAGES).to(memory_format=torch.channels_last)
+    found = module(x)
+    site.close()
+    assert torch.equal(found, module(x))
+    assert as_if_on_a_gpu == []
+
+
+def test_what_is_saved_is_torchs(site, as_if_on_a_gpu):
+    _, module, _, _ = train(last, IMAGES, steps=4)
+    saved = io.BytesIO()
+    torch.save(module.body, saved)
+    assert b"hotlap" not in saved.getvalue()
+
+
+def test_closing_it_puts_torchs_forward_back(site, as_if_on_a_gpu):
+    classes = (nn.modules.batchnorm._BatchNorm, nn.ReLU, nn.SiLU)
+    before = [dict(vars(one)) for one in classes]
+    train(last, IMAGES, steps=4)
+    assert [dict(vars(one)) for one in classes] != before
+    site.close()
+    assert [dict(vars(one)) for one in classes] == before
+
+
+def test_models_without_them(site):
+    train(mlp, ROWS, steps=4)
+    assert site.outcome.why == "the model has no BatchNorm2d"
+
+
+def test_on_a_cpu_there_is_nothing_to_do(site):
+    train(last, IMAGES, steps=4)
+    assert (site.outcome.status, site.outcome.why) == ("no effect", "its batch normalisations are not on a GPU")
+
+
+def test_detect():
+    detect = entries()["norm-kernels"].detect
+    seen = observation(
+        models=(model(device="cuda:0", layers={"BatchNorm2d": 2}),),
+        device=device(8.0, kernels=(kernel("memory", 0.5),)),
+    )
+    assert detect(seen).most == pytest.approx(0.4)
+    assert detect(observation()) is None
