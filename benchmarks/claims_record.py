@@ -91,11 +91,16 @@ def works(run: Run, measure: str) -> list[Work]:
         return steady(contract.read(run.lines))
     if measure == STARTUP:
         return [Work(samples=1, seconds=line.at) for line in run.lines if contract.TRAIN.fullmatch(line.text)]
-    if measure in (HOST_MEMORY, DEVICE_MEMORY):
-        peak = run.peak_host_mb if measure == HOST_MEMORY else run.peak_device_mb
-        return [Work(samples=1, seconds=peak)] if peak else []
-    printed = [float(found[1]) for line in run.lines if (found := re.search(rf"\b{measure} (\S+)", line.text))]
+    if measure == HOST_MEMORY:
+        return [Work(samples=1, seconds=run.peak_host_mb)] if run.peak_host_mb else []
+    if measure == DEVICE_MEMORY:
+        return [Work(samples=1, seconds=peak) for peak in _printed(run, "device_mb")]
+    printed = _printed(run, measure)
     return [Work(samples=1, seconds=seconds) for seconds in printed[1:] or printed]
+
+
+def _printed(run: Run, name: str) -> list[float]:
+    return [float(found[1]) for line in run.lines if (found := re.search(rf"\b{name} (\S+)", line.text))]
 
 
 def figure(record: Claims, claim: Claim, book: Book) -> Figure | None:

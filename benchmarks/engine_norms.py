@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,17 @@ from graph_times import Captured, about, by_turns, medians
 from torch import nn
 
 from hotlap.engine.nn import BatchNorm2d
-from hotlap.engine.norms.layer import plan_for
+from hotlap.engine.norms import launches
+from hotlap.engine.norms.layer import by_kernels
 
 SHAPES = [(32, 320), (64, 160), (32, 160), (128, 80), (64, 80), (256, 40), (128, 40), (512, 20), (256, 20)]
 BATCH = 16
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def work(layer: nn.Module, x: Any, g: Any) -> Captured:
-    inputs = (x, *layer.parameters())
-    return Captured(lambda: torch.autograd.grad(layer(x), inputs, g))
+def work(forward: Callable[[Any], Any], parameters: Iterable[Any], x: Any, g: Any) -> Captured:
+    inputs = (x, *parameters)
+    return Captured(lambda: torch.autograd.grad(forward(x), inputs, g))
 
 
 def ways(channels: int, side: int, dtype: torch.dtype, activation: str) -> dict[str, Captured]:
@@ -36,9 +39,10 @@ def ways(channels: int, side: int, dtype: torch.dtype, activation: str) -> dict[
     )
     x.requires_grad_()
     theirs = nn.Sequential(nn.BatchNorm2d(channels), *([nn.SiLU()] if activation == "silu" else [])).cuda()
-    ours = BatchNorm2d(channels, activation=activation).cuda()
-    assert plan_for(ours, x, activation) is not None
-    return {"torch": work(theirs, x, g), "engine": work(ours, x, g)}
+    ours = BatchNorm2d(channels).cuda()
+    shape = launches.Shape(BATCH * side * side, channels, dtype, activation, x.get_device())
+    kernels = partial(by_kernels, launches.planned(shape), ours)  # also where the layer would leave it to torch
+    return {"torch": work(theirs, theirs.parameters(), x, g), "engine": work(kernels, ours.parameters(), x, g)}
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ seconds. Each change was made alone to `naive.py` of the bundled workload, train
 | training | seconds of training per sample, every epoch but the first of each run |
 | validation | seconds of validation in an epoch |
 | start-up | from the start of the process to the first epoch, imports included |
-| memory | peak of all processes of the run; on a GPU what was in use there, with the CUDA context |
+| memory | peak of all processes of the run; on a GPU the most that torch had reserved there, without the CUDA context |
 | recipe | a changed hyper-parameter: other training, no gain of speed, whatever the clock says |
 
 A gain in validation, in start-up or by another recipe is not one in training, and they do not add up.

@@ -1,9 +1,10 @@
-"""The tables about the engine in benchmarks/README.md: data ready to train on, files judged in one pass, Adam."""
+"""The tables about the engine in benchmarks/README.md: data ready to train on, files judged in one pass, kernels."""
 
 from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,25 @@ ADAM = """### A step of Adam
 torch's fused kernel against the engine's, each as a CUDA graph of ten steps and replayed by turns
 (`python benchmarks/engine_adam.py --out FILE`); medians, and the least and largest quotient of two turns.
 """
+NORMS = """### Batch normalisation
+
+In channels-last, forward and backward, with and without SiLU behind it: torch's kernels against those of
+`hotlap.engine.nn.BatchNorm2d`, each as a CUDA graph of ten and replayed by turns
+(`python benchmarks/engine_norms.py --out FILE`); medians, and the least and largest quotient of two turns. Without an
+activation the layer leaves fp16 and fp32 to torch.
+"""
+NORM_HEADINGS = (
+    "machine",
+    "date",
+    "torch",
+    "shape",
+    "type",
+    "activation",
+    "torch's µs",
+    "engine's µs",
+    "times faster",
+    "raw",
+)
 ADAM_HEADINGS = ("machine", "date", "torch", "tensors", "clipped", "torch's µs", "engine's µs", "times faster", "raw")
 HEADINGS = ("machine", "size", "date", "torch", "naive", "engine", "times faster [95 %]", "asked", "results", "raw")
 
@@ -38,10 +58,14 @@ def section(folder: Path) -> list[str]:
         if paths:
             lines = [HEADINGS, ("---",) * len(HEADINGS), *(_row(path, folder) for path in paths)]
             parts += [text, _table(lines)]
-    adam = sorted((folder / "results").glob("*/*-engine-adam*.json"))
-    if adam:
-        rows = [row for path in adam for row in _adam_rows(path, folder)]
-        parts += [ADAM, _table([ADAM_HEADINGS, ("---",) * len(ADAM_HEADINGS), *rows])]
+    for text, headings, pattern, named in (
+        (ADAM, ADAM_HEADINGS, "engine-adam", lambda one: (one["model"], "no" if one["clip"] is None else "yes")),
+        (NORMS, NORM_HEADINGS, "engine-norms", _norm),
+    ):
+        paths = sorted((folder / "results").glob(f"*/*-{pattern}*.json"))
+        if paths:
+            rows = [row for path in paths for row in _turn_rows(path, folder, named)]
+            parts += [text, _table([headings, ("---",) * len(headings), *rows])]
     return [HEAD, *parts] if parts else []
 
 
@@ -49,7 +73,11 @@ def _table(lines: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def _adam_rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
+def _norm(one: dict[str, Any]) -> tuple[str, ...]:
+    return "×".join(map(str, one["shape"])), one["dtype"], one["activation"]
+
+
+def _turn_rows(path: Path, folder: Path, named: Callable[[dict[str, Any]], tuple[str, ...]]) -> list[tuple[str, ...]]:
     found = json.loads(path.read_text(encoding="utf-8"))
     about, raw = found["about"], f"[{path.name}]({path.relative_to(folder).as_posix()})"
     rows = []
@@ -59,7 +87,7 @@ def _adam_rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
         medians = (statistics.median(each) for each in (theirs, ours))
         rows.append(
             (
-                about["gpu"], about["date"][:10], about["torch"], one["model"], "no" if one["clip"] is None else "yes",
+                about["gpu"], about["date"][:10], about["torch"], *named(one),
                 *(f"{one:.1f}" for one in medians),
                 f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", raw,
             )

@@ -218,8 +218,9 @@ def test_what_naive_has_already_is_read_backwards():
 
 
 def test_start_up_memory_and_printed_seconds_are_read_from_the_same_runs():
-    run = run_of("leak", "naive", 0, lines_of([1.0, 1.0], [1.0, 1.0]), peak_device_mb=300.0)
-    printed = [replace(run.lines[0], text=f"segment_seconds {one}  file_seconds 7") for one in (5.0, 2.0)]
+    run = run_of("leak", "naive", 0, lines_of([1.0, 1.0], [1.0, 1.0]), peak_device_mb=9000.0)
+    texts = ("segment_seconds 5  file_seconds 7", "segment_seconds 2  file_seconds 7", "device_mb 300")
+    printed = [replace(run.lines[0], text=text) for text in texts]
     run = replace(run, lines=(*run.lines, *printed))
     read = {name: [one.seconds for one in claims_record.works(run, name)] for name in
             ("startup", "host-memory", "device-memory", "segment_seconds", "file_seconds")}  # fmt: skip

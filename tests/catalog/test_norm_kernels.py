@@ -40,7 +40,7 @@ def as_if_on_a_gpu(monkeypatch):
     planned = []
 
     def plan_for(norm, x, kind):
-        if not norm.training or layer.why_not(norm, x) is not None:
+        if not norm.training or layer.why_not(norm, x, "silu") is not None:
             return None
         planned.append(kind)
         return launches.planned(launches.Shape(x.numel() // x.shape[1], x.shape[1], x.dtype, kind, 0))
@@ -100,14 +100,18 @@ def test_only_layers_of_a_root_go_our_way(site, as_if_on_a_gpu):
     assert as_if_on_a_gpu == []
 
 
-def test_small_layers_are_torchs_unless_a_graph_is_captured(site, as_if_on_a_gpu, monkeypatch):
+@pytest.mark.parametrize(("alongside", "calls"), [((), 0), (("cuda-graphs",), 4)])
+def test_small_layers_are_taken_for_graphs_only_and_for_a_while(site, as_if_on_a_gpu, monkeypatch, alongside, calls):
     monkeypatch.setattr(taking, "LARGE", 1 << 22)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    train(last, IMAGES, steps=8)
-    assert as_if_on_a_gpu == ["relu"]  # once, which loads it
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    train(last, IMAGES, steps=8)
-    assert len(as_if_on_a_gpu) > 2
+    monkeypatch.setattr(taking, "PATIENCE", 3)
+    site.alongside = frozenset(alongside)
+
+    def between(step, model, _):
+        model.eval()(torch.randn(IMAGES).to(memory_format=torch.channels_last))  # evaluations are not counted
+        model.train()
+
+    train(last, IMAGES, steps=12, between=between)
+    assert as_if_on_a_gpu == ["relu"] * calls
 
 
 def test_in_evaluation_it_is_torch(site, as_if_on_a_gpu):

@@ -239,11 +239,13 @@ def test_a_watched_or_shared_layer_is_left_alone():
         ({"x": made((1, 8, 1, 1), torch.float32)}, "single row"),
         ({"momentum": None}, "means over all batches"),
         ({"dtype": torch.float64}, "float32 beside"),
+        ({"activation": "none"}, "as fast for torch.float32"),
+        ({"activation": "none", "x": made((2, 8, 4, 4), torch.bfloat16)}, None),
         ({}, None),
     ],
 )
 def test_what_the_kernels_cannot_do_is_left_to_torch(change, why):
     x = change.get("x", made((2, 8, 4, 4), torch.float32))
     norm = nn.BatchNorm2d(x.shape[1], momentum=change.get("momentum", 0.1)).to(change.get("dtype", torch.float32))
-    found = layer.why_not(norm, x)
+    found = layer.why_not(norm, x, change.get("activation", "silu"))
     assert (found is None) if why is None else why in found

@@ -13,7 +13,8 @@ from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.rehearsal import HOOKS
 from hotlap.catalog.site import Original, Site
 
-LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device, unless a graph is captured
+LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device
+PATIENCE = 40  # calls of a layer in which CUDA graphs should have taken over
 
 
 def apply(site: Site) -> None:
@@ -36,7 +37,7 @@ class Taken:
         self._site = site
         self._layers: ByIdentity[Layer] = ByIdentity()
         self._activations: ByIdentity[Layer] = ByIdentity()
-        self._seen: set[Any] = set()  # kernels that were asked for before
+        self._small = 0  # calls of small layers by the host
         self._replaced = False
 
     def known(self, root: Any) -> None:
@@ -70,7 +71,7 @@ class Taken:
 
     def _normalise(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         layer = self._layers.get(module)
-        if layer is None or kwargs or not self._pays(args[0], layer.kind):
+        if layer is None or kwargs or not module.training or not self._pays(args[0]):
             return original(*args, **kwargs)
         from hotlap.engine.norms.layer import by_kernels, plan_for
 
@@ -90,13 +91,17 @@ class Taken:
             return args[0]
         return original(*args, **kwargs)
 
-    def _pays(self, x: Any, kind: str) -> bool:
-        """Kernels are loaded at the first call of their kind, so that a graph may be captured with them later."""
-        key = (x.dtype, kind)
-        if key not in self._seen:
-            self._seen.add(key)
+    def _pays(self, x: Any) -> bool:
+        """Small layers only where CUDA graphs spare the host its launches; and from when they have not come, no more.
+
+        It must not depend on whether a graph is being captured: what is captured is compared with what is not.
+        """
+        if x.numel() >= LARGE:
             return True
-        return x.numel() >= LARGE or bool(self._site.torch.cuda.is_current_stream_capturing())
+        if "cuda-graphs" not in self._site.alongside or self._small > PATIENCE * len(self._layers):
+            return False
+        self._small += 1
+        return True
 
     def _is_unseen(self, module: Any) -> bool:
         """Nobody looks at what comes out of it."""

@@ -59,7 +59,7 @@ def plan_for(layer: nn.BatchNorm2d, x: Any, activation: str) -> Plan | None:
         return None
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or _is_transformed():
         return None
-    why = why_not(layer, x)
+    why = why_not(layer, x, activation)
     if why is not None:
         _say_once(why)
         return None
@@ -73,13 +73,15 @@ def _is_transformed() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
-def why_not(layer: nn.BatchNorm2d, x: Tensor) -> str | None:
+def why_not(layer: nn.BatchNorm2d, x: Tensor, activation: str) -> str | None:
     if x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
         return "the inputs are not in channels-last"
     if x.dtype not in TYPES or x.shape[1] % launches.width(x.dtype) or x.data_ptr() % 16:
         return f"{x.shape[1]} channels of {x.dtype}, from this address, are no whole vectors of 16 bytes"
     if x.shape[1] != layer.num_features or x.numel() <= x.shape[1]:
         return "the inputs are not of the layer's shape, or a single row"  # torch says what is wrong with them
+    if activation == "none" and x.dtype is not torch.bfloat16:
+        return f"torch's own kernels are as fast for {x.dtype} without an activation"
     if layer.momentum is None:
         return "running statistics are means over all batches"
     tensors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)

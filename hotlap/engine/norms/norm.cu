@@ -84,12 +84,21 @@ struct Place {
   }
 };
 
-// Rows of one part; the blocks of a part take `rows` in a row, then skip those of the other parts.
-__device__ __forceinline__ float rows_of_part(const Norm& all, int part) {
-  const int vectors = all.channels / WIDE, rows = THREADS / (vectors < LANES ? vectors : LANES);
-  const long long round = (long long)all.row_parts * rows, rest = all.rows % round - (long long)part * rows;
-  return (float)(all.rows / round * rows + (rest < 0 ? 0 : rest > rows ? rows : rest));
-}
+// How many rows a part has: its blocks take `rows` in a row, then skip those of the other parts.
+struct Shares {
+  int rows, whole;
+  long long rest;  // of the last, shorter round
+  __device__ __forceinline__ Shares(const Norm& all) {
+    const int vectors = all.channels / WIDE;
+    rows = THREADS / (vectors < LANES ? vectors : LANES);
+    const long long round = (long long)all.row_parts * rows, rounds = all.rows / round;
+    whole = (int)(rounds * rows), rest = all.rows - rounds * round;
+  }
+  __device__ __forceinline__ float of(int part) const {
+    const long long left = rest - (long long)part * rows;
+    return (float)(whole + (left < 0 ? 0 : left > rows ? rows : (int)left));
+  }
+};
 
 // The mean of some values and the sum of their squared distances from it.
 struct Moments {
@@ -197,10 +206,12 @@ KERNEL norm_moments(const Norm all) {
 KERNEL norm_settle(const Norm all) {
   SHARED
   const int channel = block_index() * CHANNELS + thread_index() % CHANNELS, begin = thread_index() / CHANNELS;
+  const Shares shares(all);
   Moments found[1] = {{0.0f, 0.0f, 0.0f}};
+#pragma unroll 4
   for (int part = begin; part < all.row_parts; part += THREADS / CHANNELS) {
     const float2 read = all.parts[(long long)part * all.channels + channel];
-    found[0].add({rows_of_part(all, part), read.x, read.y});
+    found[0].add({shares.of(part), read.x, read.y});
   }
   gather(found, shared_memory, begin, THREADS / CHANNELS, thread_index() % CHANNELS, CHANNELS);
   if (begin != 0) return;
@@ -283,6 +294,7 @@ KERNEL norm_settle_sums(const Norm all) {
   SHARED
   const int channel = block_index() * CHANNELS + thread_index() % CHANNELS, begin = thread_index() / CHANNELS;
   Sums found[1] = {{0.0f, 0.0f}};
+#pragma unroll 4
   for (int part = begin; part < all.row_parts; part += THREADS / CHANNELS) {
     const float2 read = all.parts[(long long)part * all.channels + channel];
     found[0].add({read.x, read.y});
