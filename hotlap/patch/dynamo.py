@@ -1,7 +1,8 @@
-"""Keeping out of torch.compile's sight.
+"""Keeping out of sight of torch.compile and torch.jit.script.
 
-Dynamo reads the Python it compiles: a patched method would be traced and break the graph. While it compiles, every
-patch steps aside, and our own files are never compiled. Nothing here imports Dynamo: that alone takes a second.
+Dynamo reads the Python it compiles: a patched method would be traced and break the graph; TorchScript could not read it
+at all. While they compile, every patch steps aside, and our own files are never compiled. Nothing here imports Dynamo:
+that alone takes a second.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import wrapt
 from hotlap.patch.ledger import Ledger
 
 OUR_ROOMS = ("hotlap.patch", "hotlap.catalog", "hotlap.observe")
+SCRIPTING = "_script_impl"  # of torch.jit._script
 THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function
 
 
 def keep_out(ledger: Ledger, for_good: bool = False) -> None:
-    """Hide this ledger's patches whenever Dynamo compiles, now or once it is imported.
+    """Hide this ledger's patches whenever Dynamo or TorchScript compiles, now or once they are imported.
 
     `for_good` closes the ledger instead. It is meant for functions of modules: compiled code checks their identity at
     each call, so that even a patch hidden in time would make Dynamo compile again and again, and in the end give up.
@@ -31,7 +33,34 @@ def keep_out(ledger: Ledger, for_good: bool = False) -> None:
         if not ledger.closed:
             (_leave_when_compiling if for_good else _hide_while_compiling)(ledger)
 
+    def script_imported(module: Any) -> None:
+        if not ledger.closed and hasattr(module, SCRIPTING):
+            _hide_while_scripting(ledger, module)
+
     wrapt.register_post_import_hook(dynamo_imported, "torch._dynamo")
+    wrapt.register_post_import_hook(script_imported, "torch.jit._script")
+
+
+def _hide_while_scripting(ledger: Ledger, module: Any) -> None:
+    depth = 0  # a module's parts are scripted within it
+
+    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        def script(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            if "_frames_up" in kwargs:  # how far away the caller is, whose names a script may use
+                kwargs["_frames_up"] += 1
+            depth += 1
+            try:
+                if depth > 1:
+                    return original(*args, **kwargs)
+                with ledger.hidden():
+                    return original(*args, **kwargs)
+            finally:
+                depth -= 1
+
+        return script
+
+    ledger.wrap(module, SCRIPTING, layer)
 
 
 def _leave_when_compiling(ledger: Ledger) -> None:

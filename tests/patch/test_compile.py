@@ -1,8 +1,13 @@
-"""torch.compile sees nothing of us: same results, same graphs, same breaks, no further compilation."""
+"""torch.compile and torch.jit see nothing of us: same results, same graphs, same breaks, no further compilation."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
+
+from hotlap.patch.dynamo import keep_out
+from hotlap.patch.ledger import Ledger
 
 COMPILE = """
 import torch
@@ -292,3 +297,38 @@ with hotlap.span("forward"):
 assert recorder.heard == ["forward <", "forward >"]
 """
     )
+
+
+class Doubling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.act = nn.BatchNorm1d(3), nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.softplus(self.act(self.norm(x)) * 2)
+
+
+def test_torchscript_reads_what_is_torchs_own():
+    calls = []
+
+    def layer(original):
+        def call(*args, **kwargs):
+            calls.append(original)
+            return original(*args, **kwargs)
+
+        return call
+
+    ledgers, x = (Ledger(), Ledger()), torch.randn(4, 3)
+    for one, owner in zip(ledgers, (nn.modules.batchnorm._BatchNorm, nn.ReLU), strict=True):
+        one.wrap(owner, "forward", layer)
+        keep_out(one)
+    model = Doubling()
+    scripted = torch.jit.script(model)
+    assert calls == []
+    expected = model(x)
+    assert len(calls) == 2  # all is back when it is done
+    assert torch.allclose(scripted.eval()(x), model.eval()(x))
+    assert expected.shape == x.shape
+    for one in ledgers:
+        one.close()
+    assert torch.jit._script._script_impl.__module__ == "torch.jit._script"
