@@ -92,6 +92,48 @@ def test_who_looks_between_them_sees_what_is_there(site, as_if_on_a_gpu):
     assert min(module.seen) < 0
 
 
+class OneByOne(ConvNet):
+    """Runs the layers by itself, and keeps the least that each makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.least = []
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        for one in self.body:
+            x = one(x)
+            self.least.append(x.min().item())
+        return self.head(torch.relu(x).mean((2, 3)))
+
+
+def test_layers_that_are_run_one_by_one_keep_their_own_activation(site, as_if_on_a_gpu):
+    _, module, _, _ = train(OneByOne, IMAGES, steps=6)
+    assert "1 with the activation behind" in site.outcome.why
+    assert set(as_if_on_a_gpu) == {"none"}
+    assert all(least < 0 for least in module.least[1::4])
+    assert all(least == 0 for least in module.least[2::4])
+
+
+def test_a_wrong_call_is_the_users_error(site, as_if_on_a_gpu):
+    _, module, _, _ = train(last, IMAGES, steps=4)
+    for given in ((), (None,), (torch.randn(2, 5, 4, 4).to(memory_format=torch.channels_last),)):
+        with pytest.raises((TypeError, AttributeError, RuntimeError)):
+            module.body[1](*given)
+    assert site.outcome.status == "applied"
+
+
+def test_a_model_can_be_scripted_and_traced(site, as_if_on_a_gpu, recwarn):
+    _, module, _, _ = train(last, IMAGES, steps=4)
+    as_if_on_a_gpu.clear()
+    x = torch.randn(IMAGES).to(memory_format=torch.channels_last)
+    recwarn.clear()
+    traced, scripted = torch.jit.trace(module, x, check_trace=False), torch.jit.script(module)
+    assert not [one.filename for one in recwarn if "hotlap" in one.filename]
+    assert as_if_on_a_gpu == []
+    assert torch.allclose(traced.eval()(x), scripted.eval()(x))
+
+
 def test_only_layers_of_a_root_go_our_way(site, as_if_on_a_gpu):
     train(last, IMAGES, steps=4)
     as_if_on_a_gpu.clear()
@@ -133,7 +175,7 @@ def test_what_is_saved_is_torchs(site, as_if_on_a_gpu):
 
 
 def test_closing_it_puts_torchs_forward_back(site, as_if_on_a_gpu):
-    classes = (nn.modules.batchnorm._BatchNorm, nn.ReLU, nn.SiLU)
+    classes = (nn.modules.batchnorm._BatchNorm, nn.ReLU, nn.Sequential)
     before = [dict(vars(one)) for one in classes]
     train(last, IMAGES, steps=4)
     assert [dict(vars(one)) for one in classes] != before

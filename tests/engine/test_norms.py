@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -211,6 +212,49 @@ def test_pairs_are_made_one_layer_and_compute_the_same(model, fused):
     model.load_state_dict(plain.state_dict())
     assert fuse_norms(model) == 0
     assert torch.equal(copy.deepcopy(model).eval()(x), plain.eval()(x))
+
+
+class Tapped(nn.Module):
+    """Looks at every layer by itself, also where they are in an nn.Sequential or a block."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.block = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU()), Block()
+
+    def forward(self, x):
+        found = []
+        for one in self.layers:
+            x = one(x)
+            found.append(x)
+        return [*found, self.layers(x), self.block(x), self.block.norm(self.block.conv(x)), self.block.act(x)]
+
+
+def test_who_runs_the_layers_one_by_one_gets_what_each_makes():
+    model = Tapped()
+    plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
+    assert fuse_norms(model) == 2
+    for _ in range(2):
+        assert all(torch.equal(one, other) for one, other in zip(model(x), plain(x), strict=True))
+    assert model(x)[0].min() < 0
+    again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    assert all(torch.equal(one, other) for one, other in zip(again(x), model(x), strict=True))
+
+
+def test_a_forward_that_fails_leaves_nothing_switched():
+    model = Block()
+    fuse_norms(model)
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, 4, 6, 6))
+    x = torch.randn(2, 8, 6, 6)
+    assert torch.equal(model.norm(x), nn.BatchNorm2d(8)(x))
+    assert torch.equal(model.act(x), nn.functional.silu(x))
+
+
+def test_a_fused_model_can_be_compiled():
+    model = Block()
+    plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
+    fuse_norms(model)
+    assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(x), plain(x), atol=1e-6)
 
 
 def test_the_parameters_are_the_same_tensors():

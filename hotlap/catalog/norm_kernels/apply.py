@@ -11,7 +11,7 @@ from typing import Any
 
 from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.rehearsal import HOOKS
-from hotlap.catalog.site import Original, Site
+from hotlap.catalog.site import Instead, Original, Site
 
 LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device
 PATIENCE = 40  # calls of a layer in which CUDA graphs should have taken over
@@ -28,6 +28,7 @@ class Layer:
         self.kind = kind  # of the activation, as in norm.cu
         self.activation = (lambda: None) if activation is None else weakref.ref(activation)
         self.made: Any = lambda: None  # what it has just activated
+        self.within = 0  # calls under way of the module in which the activation follows
 
 
 class Taken:
@@ -37,8 +38,9 @@ class Taken:
         self._site = site
         self._layers: ByIdentity[Layer] = ByIdentity()
         self._activations: ByIdentity[Layer] = ByIdentity()
+        self._parents: ByIdentity[list[Layer]] = ByIdentity()
         self._small = 0  # calls of small layers by the host
-        self._replaced = False
+        self._replaced: set[Any] = set()
 
     def known(self, root: Any) -> None:
         nn, site = self._site.torch.nn, self._site
@@ -56,26 +58,39 @@ class Taken:
             layer = Layer(pair.kind, pair.behind)
             self._layers.put(pair.layer, layer)
             self._activations.put(pair.behind, layer)
-        self._replace()
+            self._parents.put(pair.parent, [*(self._parents.get(pair.parent) or ()), layer])
+        for held in (self._layers, self._activations, self._parents):
+            site.ledger.later(held.clear)
+        self._replace(nn.modules.batchnorm._BatchNorm, self._normalise, self._layers)
+        for kind in {type(one.behind) for one in found}:
+            self._replace(kind, self._activate, self._activations)
+        for kind in {type(one.parent) for one in found}:
+            self._replace(kind, self._run, self._parents)
         site.applied(f"{len(taken)} batch normalisations, {len(found)} with the activation behind them")
 
-    def _replace(self) -> None:
-        if self._replaced:
-            return
-        self._replaced, nn, site = True, self._site.torch.nn, self._site
-        site.ledger.later(self._layers.clear)
-        site.ledger.later(self._activations.clear)
-        site.replace(nn.modules.batchnorm._BatchNorm, "forward", self._normalise, self._layers.__contains__)
-        for kind in (nn.ReLU, nn.SiLU):
-            site.replace(kind, "forward", self._activate, self._activations.__contains__)
+    def _replace(self, kind: Any, instead: Instead, concerned: ByIdentity[Any]) -> None:
+        if kind not in self._replaced:
+            self._replaced.add(kind)
+            self._site.replace(kind, "forward", instead, concerned.__contains__)
+
+    def _run(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layers = self._parents.get(module) or ()
+        for one in layers:
+            one.within += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            for one in layers:
+                one.within -= 1
 
     def _normalise(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         layer = self._layers.get(module)
-        if layer is None or kwargs or not module.training or not self._pays(args[0]):
+        if layer is None or kwargs or len(args) != 1 or not module.training or not self._pays(args[0]):
             return original(*args, **kwargs)
         from hotlap.engine.norms.layer import by_kernels, plan_for
 
-        kind = layer.kind if self._is_unseen(module) and self._is_unseen(layer.activation()) else "none"
+        is_unseen = layer.within and self._is_unseen(module) and self._is_unseen(layer.activation())
+        kind = layer.kind if is_unseen else "none"
         plan = plan_for(module, args[0], kind)
         if plan is None:
             return original(*args, **kwargs)
@@ -86,7 +101,7 @@ class Taken:
 
     def _activate(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         layer = self._activations.get(module)
-        if layer is not None and not kwargs and layer.made() is args[0]:
+        if layer is not None and len(args) == 1 and not kwargs and layer.made() is args[0]:
             layer.made = lambda: None
             return args[0]
         return original(*args, **kwargs)
@@ -96,6 +111,9 @@ class Taken:
 
         It must not depend on whether a graph is being captured: what is captured is compared with what is not.
         """
+        torch = self._site.torch
+        if type(x) is not torch.Tensor or torch.jit.is_tracing():
+            return False
         if x.numel() >= LARGE:
             return True
         if "cuda-graphs" not in self._site.alongside or self._small > PATIENCE * len(self._layers):

@@ -21,6 +21,8 @@ OLDEST = (8, 0)  # compute capability: below it there is no bfloat16
 class BatchNorm2d(nn.BatchNorm2d):
     """torch's, and then `activation`: none, relu or silu. Same parameters, same state_dict."""
 
+    activates = True  # fuse_norms switches it on only while that module runs in which the activation follows
+
     def __init__(self, num_features: int, *args: Any, activation: str = "none", **options: Any) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation is {activation!r}; it can be one of {', '.join(ACTIVATIONS)}")
@@ -40,11 +42,26 @@ class BatchNorm2d(nn.BatchNorm2d):
         return f"{own()}, activation={self.activation}"
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        plan = plan_for(self, input, self.activation)
+        activation = self.activation if self.activates else "none"
+        plan = plan_for(self, input, activation)
         if plan is None:
-            made: Tensor = OF_ACTIVATION[self.activation](super().forward(input))
+            made: Tensor = OF_ACTIVATION[activation](super().forward(input))
             return made
         return by_kernels(plan, self, input)
+
+
+class Behind(nn.Module):
+    """The activation behind such a layer, where the layer has it built in."""
+
+    passes = False  # the layer has done it
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        made: Tensor = input if self.passes else OF_ACTIVATION[self.activation](input)
+        return made
 
 
 def by_kernels(plan: Plan, layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -57,7 +74,7 @@ def plan_for(layer: nn.BatchNorm2d, x: Any, activation: str) -> Plan | None:
     """None where torch's own way is taken."""
     if type(x) is not Tensor or not x.is_cuda or not layer.training:
         return None
-    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or _is_transformed():
+    if torch.is_inference_mode_enabled() or _is_read_by_torch():
         return None
     why = why_not(layer, x, activation)
     if why is not None:
@@ -69,8 +86,11 @@ def plan_for(layer: nn.BatchNorm2d, x: Any, activation: str) -> Plan | None:
     return launches.planned(shape)
 
 
-def _is_transformed() -> bool:
-    return bool(torch._C._are_functorch_transforms_active())
+def _is_read_by_torch() -> bool:
+    """By Dynamo, a tracer or functorch, who would not see what a kernel of ours does."""
+    read: Any = torch._C
+    traced = read._get_tracing_state() is not None or read._are_functorch_transforms_active()
+    return bool(traced or torch.compiler.is_compiling())
 
 
 def why_not(layer: nn.BatchNorm2d, x: Tensor, activation: str) -> str | None:

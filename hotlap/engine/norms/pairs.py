@@ -1,7 +1,8 @@
 """Which activation directly follows which batch normalisation, told from the source without running it.
 
 Two forms are known: neighbours in an nn.Sequential, and `self.act(self.norm(…))` in the forward of a module that uses
-either of them nowhere else. In both nobody but the activation sees what the normalisation made.
+either of them nowhere else. In both nobody but the activation sees what the normalisation made, as long as it is the
+module they are in that runs them: who takes the layers of an nn.Sequential one by one gets what each of them makes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from hotlap.engine.norms.layer import BatchNorm2d
+from hotlap.engine.norms.layer import BatchNorm2d, Behind
 
+FUSED = "_fused_norms"  # names of the layers, kept in the module they are in
 KINDS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
 
 
@@ -40,9 +42,29 @@ def fuse_norms(model: nn.Module) -> int:
     """Puts BatchNorm2d with its activation built in where the two follow each other; how often."""
     found = list(pairs(model))
     for one in found:
-        one.parent._modules[one.norm] = BatchNorm2d.of(one.layer, one.kind)
-        one.parent._modules[one.activation] = nn.Identity()
+        norm = BatchNorm2d.of(one.layer, one.kind)
+        norm.activates = False
+        one.parent._modules[one.norm], one.parent._modules[one.activation] = norm, Behind(one.kind)
+        names: Any = vars(one.parent).get(FUSED)
+        if names is None:
+            one.parent.register_forward_pre_hook(_enter)
+            one.parent.register_forward_hook(_leave, always_call=True)
+        setattr(one.parent, FUSED, (*(names or ()), (one.norm, one.activation)))
     return len(found)
+
+
+def _enter(module: nn.Module, args: Any) -> None:
+    _switch(module, True)
+
+
+def _leave(module: nn.Module, args: Any, made: Any) -> None:
+    _switch(module, False)
+
+
+def _switch(module: Any, inside: bool) -> None:
+    for norm, activation in vars(module)[FUSED]:
+        module._modules[norm].activates = inside
+        module._modules[activation].passes = inside
 
 
 def pairs(model: nn.Module) -> Iterator[Pair]:
