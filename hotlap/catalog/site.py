@@ -18,6 +18,7 @@ from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam, Seams
 
+CHECKPOINT = "torch.utils.checkpoint"  # ends a recomputation by an exception, as soon as all is saved
 Original = Callable[..., Any]
 Instead = Callable[[Original, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -189,7 +190,7 @@ class Site:
             try:
                 return instead(attempt, instance, args, kwargs)
             except Exception as error:
-                if error is attempt.error:
+                if error is attempt.error or type(error).__module__ == CHECKPOINT:
                     raise
                 self._failed(error)
                 if attempt.error is not None and attempt.as_asked:

@@ -115,6 +115,66 @@ def test_layers_that_are_run_one_by_one_keep_their_own_activation(site, as_if_on
     assert all(least == 0 for least in module.least[2::4])
 
 
+class Checkpointed(ConvNet):
+    def __init__(self):
+        super().__init__()
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        made = torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False)
+        return self.head(torch.relu(made).mean((2, 3)))
+
+
+class Pieces(ConvNet):
+    """Checkpoints that end between the normalisation and its activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        made = torch.utils.checkpoint.checkpoint_sequential(self.body, 2, x, use_reentrant=False)
+        return self.head(torch.relu(made).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("model_of", "kinds"), [(Checkpointed, {"relu"}), (Pieces, set())])
+def test_a_model_may_be_checkpointed(site, as_if_on_a_gpu, model_of, kinds):
+    site.closed = True
+    expected, theirs, _, _ = train(model_of, IMAGES, steps=6)
+    site.closed = False
+    losses, module, _, _ = train(model_of, IMAGES, steps=6)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert site.outcome.status == "applied"
+    assert module.body[1].num_batches_tracked == theirs.body[1].num_batches_tracked
+    assert kinds <= set(as_if_on_a_gpu)
+
+
+def replace_activation(model):
+    model.body[2] = nn.GELU()
+
+
+def insert_layer(model):
+    model.body.insert(2, nn.Tanh())
+
+
+def patch_activation(model):
+    model.body[2].forward = torch.tanh
+
+
+@pytest.mark.parametrize("change", [replace_activation, insert_layer, patch_activation])
+def test_a_model_may_change_later(site, as_if_on_a_gpu, change):
+    def between(step, model, _):
+        if step == 4:
+            change(model)
+
+    site.closed = True
+    expected, _, _, _ = train(last, IMAGES, steps=8, between=between)
+    site.closed = False
+    losses, _, _, _ = train(last, IMAGES, steps=8, between=between)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert "relu" in as_if_on_a_gpu
+
+
 def test_a_wrong_call_is_the_users_error(site, as_if_on_a_gpu):
     _, module, _, _ = train(last, IMAGES, steps=4)
     for given in ((), (None,), (torch.randn(2, 5, 4, 4).to(memory_format=torch.channels_last),)):
@@ -131,7 +191,8 @@ def test_a_model_can_be_scripted_and_traced(site, as_if_on_a_gpu, recwarn):
     traced, scripted = torch.jit.trace(module, x, check_trace=False), torch.jit.script(module)
     assert not [one.filename for one in recwarn if "hotlap" in one.filename]
     assert as_if_on_a_gpu == []
-    assert torch.allclose(traced.eval()(x), scripted.eval()(x))
+    assert torch.allclose(traced(x), module(x), atol=1e-6)
+    assert torch.allclose(scripted.eval()(x), module.eval()(x), atol=1e-6)
 
 
 def test_only_layers_of_a_root_go_our_way(site, as_if_on_a_gpu):
@@ -154,6 +215,7 @@ def test_small_layers_are_taken_for_graphs_only_and_for_a_while(site, as_if_on_a
 
     train(last, IMAGES, steps=12, between=between)
     assert as_if_on_a_gpu == ["relu"] * calls
+    assert (site.outcome.status, site.outcome.why[:20]) == ("withdrawn", "all layers are small")
 
 
 def test_in_evaluation_it_is_torch(site, as_if_on_a_gpu):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hotlap.engine.kept import HostTraces
 from hotlap.engine.nn import BatchNorm2d, fuse_norms
 from hotlap.engine.norms import launches, layer
 from hotlap.engine.norms.launches import Shape
@@ -120,6 +121,37 @@ def test_gradients_come_in_any_layout():
     (first,) = torch.autograd.grad(y, x, torch.ones(1, dtype=x.dtype).expand(2, 16, 4, 5), retain_graph=True)
     (second,) = torch.autograd.grad(y, x, torch.ones(2, 16, 4, 5, dtype=x.dtype))
     assert torch.equal(first, second)
+
+
+def test_hooks_may_keep_the_inputs_in_another_layout():
+    """As torch.autograd.graph.save_on_cpu(pin_memory=True) does."""
+    x, weight = made((2, 16, 4, 5), torch.float32).requires_grad_(), torch.ones(16, requires_grad=True)
+    found = []
+    for unpack in (lambda one: one, lambda one: one.clone(memory_format=torch.contiguous_format)):
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: one, unpack):
+            y = ours(x, weight, None, statistics_of(16), "silu")
+        found.append(torch.autograd.grad(y.square().sum(), (x, weight)))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_gradients_may_begin_anywhere_in_memory():
+    x = made((2, 8, 4, 4), torch.float32).requires_grad_()
+    y = ours(x, None, None, statistics_of(8), "relu")
+    g = torch.randn(y.numel() + 1)[1:].view(2, 4, 4, 8).permute(0, 3, 1, 2)
+    assert g.data_ptr() % 16
+    assert g.is_contiguous(memory_format=torch.channels_last)
+    (first,) = torch.autograd.grad(y, x, g, retain_graph=True)
+    (second,) = torch.autograd.grad(y, x, g.clone())
+    assert torch.equal(first, second)
+
+
+def test_a_bias_may_change_before_the_backward():
+    x, bias = made((2, 8, 4, 4), torch.float32), torch.zeros(8, requires_grad=True)
+    y = ours(x, None, bias, statistics_of(8), "none")
+    with torch.no_grad():
+        bias += 1
+    y.sum().backward()
+    assert torch.equal(bias.grad, torch.full((8,), 32.0))
 
 
 def test_gradients_can_be_derived_once_more():
@@ -240,6 +272,14 @@ def test_who_runs_the_layers_one_by_one_gets_what_each_makes():
     assert all(torch.equal(one, other) for one, other in zip(again(x), model(x), strict=True))
 
 
+def test_a_forward_leaves_no_trace_for_which_a_step_would_not_be_captured():
+    model = Tapped()
+    fuse_norms(model)
+    traces = HostTraces(model, torch.device("cpu"))
+    model(torch.randn(2, 3, 6, 6))
+    assert "changes the attribute" not in (traces.why_not() or "")
+
+
 def test_a_forward_that_fails_leaves_nothing_switched():
     model = Block()
     fuse_norms(model)
@@ -248,6 +288,31 @@ def test_a_forward_that_fails_leaves_nothing_switched():
     x = torch.randn(2, 8, 6, 6)
     assert torch.equal(model.norm(x), nn.BatchNorm2d(8)(x))
     assert torch.equal(model.act(x), nn.functional.silu(x))
+
+
+@pytest.mark.parametrize("change", ["act", "norm", "del"])
+def test_what_is_replaced_later_does_its_own_part_only(change):
+    model = Block().eval()
+    plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
+    fuse_norms(model)
+    for one in (model, plain):
+        if change == "act":
+            one.act = nn.GELU()
+        else:
+            one.norm = nn.Identity()
+    assert torch.equal(model(x), plain(x))
+
+
+class Overridden(Block):
+    def forward(self, x):
+        return getattr(self, "norm")(self.conv(x))  # noqa: B009
+
+
+def test_the_forward_that_runs_is_read():
+    model, plain = Overridden(), Block()
+    assert fuse_norms(model) == 0
+    plain.forward = lambda x: plain.norm(plain.conv(x))
+    assert fuse_norms(plain) == 0
 
 
 def test_a_fused_model_can_be_compiled():
@@ -283,6 +348,9 @@ def test_a_watched_or_shared_layer_is_left_alone():
         ({"x": made((1, 8, 1, 1), torch.float32)}, "single row"),
         ({"momentum": None}, "means over all batches"),
         ({"dtype": torch.float64}, "float32 beside"),
+        ({"tracked": torch.tensor(1.0)}, "float32 beside"),
+        ({"weight": nn.Parameter(torch.ones(16)[::2])}, "float32 beside"),
+        ({"weight": nn.Parameter(torch.ones(4))}, "float32 beside"),
         ({"activation": "none"}, "as fast for torch.float32"),
         ({"activation": "none", "x": made((2, 8, 4, 4), torch.bfloat16)}, None),
         ({}, None),
@@ -291,5 +359,6 @@ def test_a_watched_or_shared_layer_is_left_alone():
 def test_what_the_kernels_cannot_do_is_left_to_torch(change, why):
     x = change.get("x", made((2, 8, 4, 4), torch.float32))
     norm = nn.BatchNorm2d(x.shape[1], momentum=change.get("momentum", 0.1)).to(change.get("dtype", torch.float32))
+    norm.weight, norm.num_batches_tracked = change.get("weight", norm.weight), change.get("tracked", torch.tensor(0))
     found = layer.why_not(norm, x, change.get("activation", "silu"))
     assert (found is None) if why is None else why in found

@@ -1,16 +1,17 @@
 """Runs the nn.BatchNorm2d layers of each root by hotlap.engine.norms, with the activation where one directly follows.
 
 The layers stay as they are: class, parameters and state_dict are torch's. Only calls of their forward pass through
-here; an activation that is given what its normalisation has just activated gives it back as it is.
+here; an activation that is given what its normalisation has just activated gives it back as it is. That is done only
+while the module runs in which the one follows the other: who calls the layers by themselves gets what each makes.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
 from hotlap.catalog.identity import ByIdentity
-from hotlap.catalog.rehearsal import HOOKS
 from hotlap.catalog.site import Instead, Original, Site
 
 LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device
@@ -18,17 +19,29 @@ PATIENCE = 40  # calls of a layer in which CUDA graphs should have taken over
 
 
 def apply(site: Site) -> None:
-    site.when_root(Taken(site).known)
+    taken = Taken(site)
+    site.when_root(taken.known)
+    site.before(site.seams.stepping, taken.stepping)
 
 
 class Layer:
-    """What is known of a normalisation."""
+    """What is known of a normalisation, and of the activation behind it."""
 
-    def __init__(self, kind: str, activation: Any = None) -> None:
+    def __init__(self, kind: str = "none", pair: Any = None) -> None:
         self.kind = kind  # of the activation, as in norm.cu
-        self.activation = (lambda: None) if activation is None else weakref.ref(activation)
-        self.made: Any = lambda: None  # what it has just activated
-        self.within = 0  # calls under way of the module in which the activation follows
+        if pair is not None:
+            self.names = (pair.norm, pair.activation)
+            self.both = (weakref.ref(pair.layer), weakref.ref(pair.behind))
+            self.order = list(pair.parent._modules)
+
+    def is_in(self, parent: Any) -> bool:
+        """Both still, in their places, and nobody looks at them or has changed what they do."""
+        from hotlap.engine.norms.pairs import is_watched
+
+        found = [parent._modules.get(name) for name in self.names]
+        if any(one is None or one is not held() for one, held in zip(found, self.both, strict=True)):
+            return False
+        return list(parent._modules) == self.order and not any(map(is_watched, found))
 
 
 class Taken:
@@ -37,9 +50,12 @@ class Taken:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._layers: ByIdentity[Layer] = ByIdentity()
-        self._activations: ByIdentity[Layer] = ByIdentity()
+        self._activations: ByIdentity[bool] = ByIdentity()
         self._parents: ByIdentity[list[Layer]] = ByIdentity()
-        self._small = 0  # calls of small layers by the host
+        self._activated: ByIdentity[bool] = ByIdentity()  # tensors on their way to the activation
+        self._thread = threading.local()  # running: of the parents under way, the layers whose activation is ours
+        self._small = self._counted = 0  # calls of small layers by the host, now and before this step
+        self._is_large = False  # some layer is
         self._replaced: set[Any] = set()
 
     def known(self, root: Any) -> None:
@@ -52,12 +68,12 @@ class Taken:
         from hotlap.engine.norms.pairs import pairs
 
         for one in taken:
-            self._layers.put(one, Layer("none"))
+            self._layers.put(one, Layer())
         found = [one for one in pairs(root) if one.layer in self._layers]
         for pair in found:
-            layer = Layer(pair.kind, pair.behind)
+            layer = Layer(pair.kind, pair)
             self._layers.put(pair.layer, layer)
-            self._activations.put(pair.behind, layer)
+            self._activations.put(pair.behind, True)
             self._parents.put(pair.parent, [*(self._parents.get(pair.parent) or ()), layer])
         for held in (self._layers, self._activations, self._parents):
             site.ledger.later(held.clear)
@@ -74,14 +90,14 @@ class Taken:
             self._site.replace(kind, "forward", instead, concerned.__contains__)
 
     def _run(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        layers = self._parents.get(module) or ()
-        for one in layers:
-            one.within += 1
+        is_observed = self._site.torch.nn.modules.module._has_any_global_hook()
+        layers = () if is_observed else [one for one in self._parents.get(module) or () if one.is_in(module)]
+        before = getattr(self._thread, "running", ())
+        self._thread.running = layers
         try:
             return original(*args, **kwargs)
         finally:
-            for one in layers:
-                one.within -= 1
+            self._thread.running = before
 
     def _normalise(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         layer = self._layers.get(module)
@@ -89,20 +105,18 @@ class Taken:
             return original(*args, **kwargs)
         from hotlap.engine.norms.layer import by_kernels, plan_for
 
-        is_unseen = layer.within and self._is_unseen(module) and self._is_unseen(layer.activation())
-        kind = layer.kind if is_unseen else "none"
+        kind = layer.kind if layer in getattr(self._thread, "running", ()) else "none"
         plan = plan_for(module, args[0], kind)
         if plan is None:
             return original(*args, **kwargs)
         made = by_kernels(plan, module, args[0])
         if kind != "none":
-            layer.made = weakref.ref(made)
+            self._activated.put(made, True)
         return made
 
     def _activate(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        layer = self._activations.get(module)
-        if layer is not None and len(args) == 1 and not kwargs and layer.made() is args[0]:
-            layer.made = lambda: None
+        if len(args) == 1 and not kwargs and args[0] in self._activated:
+            self._activated.drop(args[0])
             return args[0]
         return original(*args, **kwargs)
 
@@ -115,16 +129,22 @@ class Taken:
         if type(x) is not torch.Tensor or torch.jit.is_tracing():
             return False
         if x.numel() >= LARGE:
+            self._is_large = True
             return True
-        if "cuda-graphs" not in self._site.alongside or self._small > PATIENCE * len(self._layers):
-            return False
         self._small += 1
-        return True
+        return self._is_patient and "cuda-graphs" in self._site.alongside
 
-    def _is_unseen(self, module: Any) -> bool:
-        """Nobody looks at what comes out of it."""
-        hooked = module is not None and any(getattr(module, name) for name in HOOKS)
-        return not hooked and not self._site.torch.nn.modules.module._has_any_global_hook()
+    @property
+    def _is_patient(self) -> bool:
+        """The same for a whole step: what it recomputes must be what it computed."""
+        return self._counted <= PATIENCE * len(self._layers)
+
+    def stepping(self, optimizer: Any) -> None:
+        if self._small == self._counted:  # a replay
+            self._small = 0
+        self._counted = self._small
+        if self._layers and not self._is_patient and not self._is_large:
+            self._site.withdraw("all layers are small, and no CUDA graph spares the host its launches")
 
 
 def on_gpu(layer: Any) -> bool:

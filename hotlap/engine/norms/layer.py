@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from hotlap.engine.cuda.nvrtc import NoCompiler
 from hotlap.engine.norms import launches
@@ -21,7 +22,7 @@ OLDEST = (8, 0)  # compute capability: below it there is no bfloat16
 class BatchNorm2d(nn.BatchNorm2d):
     """torch's, and then `activation`: none, relu or silu. Same parameters, same state_dict."""
 
-    activates = True  # fuse_norms switches it on only while that module runs in which the activation follows
+    activates = 1  # of a layer made by fuse_norms: calls under way of the module in which the activation follows
 
     def __init__(self, num_features: int, *args: Any, activation: str = "none", **options: Any) -> None:
         if activation not in ACTIVATIONS:
@@ -33,8 +34,7 @@ class BatchNorm2d(nn.BatchNorm2d):
     def of(cls, layer: nn.BatchNorm2d, activation: str = "none") -> BatchNorm2d:
         """With the very parameters and buffers of `layer`."""
         made = cls(1, layer.eps, layer.momentum, activation=activation)
-        vars(made).update(vars(layer))
-        made.activation = activation
+        vars(made).update(vars(layer), activation=activation)
         return made
 
     def extra_repr(self) -> str:
@@ -53,11 +53,10 @@ class BatchNorm2d(nn.BatchNorm2d):
 class Behind(nn.Module):
     """The activation behind such a layer, where the layer has it built in."""
 
-    passes = False  # the layer has done it
-
     def __init__(self, activation: str) -> None:
         super().__init__()
         self.activation = activation
+        self.passes = 0  # calls under way in which the layer has done it
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         made: Tensor = input if self.passes else OF_ACTIVATION[self.activation](input)
@@ -87,10 +86,10 @@ def plan_for(layer: nn.BatchNorm2d, x: Any, activation: str) -> Plan | None:
 
 
 def _is_read_by_torch() -> bool:
-    """By Dynamo, a tracer or functorch, who would not see what a kernel of ours does."""
+    """By Dynamo, a tracer, functorch or forward derivatives, who would not see what a kernel of ours does."""
     read: Any = torch._C
     traced = read._get_tracing_state() is not None or read._are_functorch_transforms_active()
-    return bool(traced or torch.compiler.is_compiling())
+    return bool(traced or torch.compiler.is_compiling() or forward_ad._current_level >= 0)
 
 
 def why_not(layer: nn.BatchNorm2d, x: Tensor, activation: str) -> str | None:
@@ -105,9 +104,17 @@ def why_not(layer: nn.BatchNorm2d, x: Tensor, activation: str) -> str | None:
     if layer.momentum is None:
         return "running statistics are means over all batches"
     tensors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
-    if any(one is not None and (one.dtype is not torch.float32 or one.device != x.device) for one in tensors):
-        return "weights or statistics are not in float32 beside the inputs"
+    usual = all(one is None or _is_usual(one, torch.float32, x, layer.num_features) for one in tensors)
+    tracked = layer.num_batches_tracked
+    if not usual or not (tracked is None or _is_usual(tracked, torch.int64, x, 1)):
+        return "weights or statistics are not plain tensors in float32 beside the inputs"
     return None
+
+
+def _is_usual(tensor: Tensor, dtype: torch.dtype, x: Tensor, size: int) -> bool:
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.dtype is not dtype or tensor.device != x.device:
+        return False
+    return tensor.numel() == size and tensor.is_contiguous()
 
 
 def _is_loaded(dtype: torch.dtype, activation: str, device: int) -> bool:

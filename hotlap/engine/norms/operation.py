@@ -20,8 +20,10 @@ class Statistics:
         self.mean, self.variance, self.tracked, self.momentum = mean, variance, tracked, momentum
 
 
-def _format(x: Tensor) -> torch.memory_format:
-    return torch.channels_last if x.dim() == 4 else torch.contiguous_format
+def _readable(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """As the kernels read it: in channels-last, at an address of whole vectors."""
+    made = tensor.to(dtype).contiguous(memory_format=torch.channels_last)
+    return made.clone() if made.data_ptr() % 16 else made
 
 
 def normalised(
@@ -59,19 +61,19 @@ class Normalised(torch.autograd.Function):
         ctx: Any, plan: Plan, statistics: Statistics, eps: float, x: Tensor, weight: Tensor | None, bias: Tensor | None
     ) -> Tensor:
         y, kept = _forward(plan, x, weight, bias, statistics, eps)
-        ctx.plan, ctx.eps = plan, eps
-        ctx.save_for_backward(x, weight, bias, kept)
+        ctx.plan, ctx.eps, ctx.bias = plan, eps, bias  # a bias may be changed before the backward
+        ctx.save_for_backward(x, weight, kept)
         return y
 
     @staticmethod
     def backward(ctx: Any, *coming: Tensor) -> Any:
-        x, weight, bias, kept = ctx.saved_tensors
+        (x, weight, kept), bias = ctx.saved_tensors, ctx.bias
         if torch.is_grad_enabled():  # a graph of the gradients is asked for
             return None, None, None, *_by_torch(ctx, x, weight, bias, coming[0])
         *_, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         plan, channels = ctx.plan, ctx.plan.shape.channels
         parts = torch.empty(2 * plan.parts[SUMS] * channels, dtype=torch.float32, device=x.device)
-        g = coming[0].to(x.dtype).contiguous(memory_format=_format(x))
+        x, g = _readable(x, x.dtype), _readable(coming[0], x.dtype)  # hooks may have kept them in another layout
         dx = torch.empty_like(x) if needs_x else None
         dweight = torch.empty_like(weight) if needs_weight else None
         dbias = torch.empty_like(bias) if needs_bias else None

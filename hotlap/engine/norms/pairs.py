@@ -21,6 +21,11 @@ from hotlap.engine.norms.layer import BatchNorm2d, Behind
 
 FUSED = "_fused_norms"  # names of the layers, kept in the module they are in
 KINDS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
+HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
+    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
+BY_OTHER_NAMES = ("getattr", "children", "named_children", "modules", "named_modules", "_modules", "get_submodule")
 
 
 class Pair(NamedTuple):
@@ -43,7 +48,7 @@ def fuse_norms(model: nn.Module) -> int:
     found = list(pairs(model))
     for one in found:
         norm = BatchNorm2d.of(one.layer, one.kind)
-        norm.activates = False
+        norm.activates = 0
         one.parent._modules[one.norm], one.parent._modules[one.activation] = norm, Behind(one.kind)
         names: Any = vars(one.parent).get(FUSED)
         if names is None:
@@ -54,17 +59,20 @@ def fuse_norms(model: nn.Module) -> int:
 
 
 def _enter(module: nn.Module, args: Any) -> None:
-    _switch(module, True)
+    _switch(module, 1)
 
 
 def _leave(module: nn.Module, args: Any, made: Any) -> None:
-    _switch(module, False)
+    _switch(module, -1)
 
 
-def _switch(module: Any, inside: bool) -> None:
-    for norm, activation in vars(module)[FUSED]:
-        module._modules[norm].activates = inside
-        module._modules[activation].passes = inside
+def _switch(module: Any, by: int) -> None:
+    """Where one of the two has been replaced since, the other does its own part only."""
+    for name, activation in vars(module)[FUSED]:
+        norm, behind = module._modules.get(name), module._modules.get(activation)
+        if isinstance(norm, BatchNorm2d) and isinstance(behind, Behind):
+            norm.activates += by
+            behind.passes += by
 
 
 def pairs(model: nn.Module) -> Iterator[Pair]:
@@ -79,57 +87,66 @@ def pairs(model: nn.Module) -> Iterator[Pair]:
             kind = KINDS.get(type(second)) if second is not None else None
             if first is None or second is None or kind is None or type(first) is not nn.BatchNorm2d:
                 continue
-            if users[id(first)] == users[id(second)] == 1 and not (_is_watched(first) or _is_watched(second)):
+            if users[id(first)] == users[id(second)] == 1 and not (is_watched(first) or is_watched(second)):
                 yield Pair(module, norm, activation, kind)
 
 
 def _neighbours(module: nn.Module) -> Iterator[tuple[str, str]]:
-    if type(module).forward is nn.Sequential.forward:
-        names = list(module._modules)
-        yield from pairwise(names)
-    elif "forward" not in vars(module):
-        kind: Any = type(module)
-        yield from _nested(kind)
+    kind: Any = type(module)
+    if "forward" in vars(module) or not any(type(one) is nn.BatchNorm2d for one in module._modules.values()):
+        return
+    if inspect.unwrap(kind.forward) is inspect.unwrap(nn.Sequential.forward):
+        yield from pairwise(module._modules)
+    else:
+        yield from _nested(kind, inspect.unwrap(kind.forward))
 
 
-def _is_watched(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in vars(module)
+def is_watched(module: Any) -> bool:
+    """Somebody looks at what comes out of it, or has changed what it does."""
+    return any(getattr(module, name, None) for name in HOOKS) or "forward" in vars(module)
 
 
 @cache
-def _nested(kind: Any) -> tuple[tuple[str, str], ...]:
-    """(norm, activation) of each `self.activation(self.norm(…))`, where the class uses neither anywhere else."""
+def _nested(kind: Any, forward: Any) -> tuple[tuple[str, str], ...]:
+    """(norm, activation) of each `self.activation(self.norm(…))` in this forward, where the class uses neither
+    anywhere else.
+    """
     try:
-        bodies = [ast.parse(textwrap.dedent(inspect.getsource(one))) for one in kind.__mro__ if _is_written(one)]
+        body = _parsed(forward)
+        functions = [_parsed(one) for one in _functions(kind) if one is not forward]
     except (OSError, TypeError, SyntaxError):
         return ()
     uses: dict[str, int] = {}
-    found = []
-    for body in bodies:
-        for node in _outside_of_init(body):
-            name = _of_self(node)
-            if name is not None:
-                uses[name] = uses.get(name, 0) + 1
-            pair = _pair(node)
-            if pair is not None:
-                found.append(pair)
+    for tree in (body, *functions):
+        for node in ast.walk(tree):
+            if _name(node) in BY_OTHER_NAMES:
+                return ()
+            used = _of_self(node)
+            if used is not None:
+                uses[used] = uses.get(used, 0) + 1
+    found = [pair for node in ast.walk(body) if (pair := _pair(node)) is not None]
     return tuple((norm, activation) for norm, activation in found if uses[norm] == uses[activation] == 1)
 
 
-def _is_written(kind: type[Any]) -> bool:
-    """By the user."""
-    return kind not in (nn.Module, object)
-
-
-def _outside_of_init(body: ast.Module) -> Iterator[ast.AST]:
-    waiting: list[ast.AST] = [body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+def _functions(kind: Any) -> Iterator[Any]:
+    """All that the class can call, but for what makes it and what torch has written."""
+    for base in kind.__mro__:
+        if base in (nn.Module, object):
             continue
-        yield node
-        waiting.extend(ast.iter_child_nodes(node))
+        for name, value in vars(base).items():
+            made = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            if name != "__init__" and inspect.isfunction(made):
+                yield inspect.unwrap(made)
+
+
+def _parsed(function: Any) -> ast.Module:
+    return ast.parse(textwrap.dedent(inspect.getsource(function)))
+
+
+def _name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _of_self(node: ast.AST | None) -> str | None:
