@@ -15,6 +15,7 @@ from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.site import Instead, Original, Site
 
 LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device
+OF_ALL = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 PATIENCE = 40  # calls of a layer in which CUDA graphs should have taken over
 
 
@@ -90,8 +91,9 @@ class Taken:
             self._site.replace(kind, "forward", instead, concerned.__contains__)
 
     def _run(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_observed = self._site.torch.nn.modules.module._has_any_global_hook()
-        layers = () if is_observed else [one for one in self._parents.get(module) or () if one.is_in(module)]
+        hooks, layers = self._site.torch.nn.modules.module, []
+        if not any(getattr(hooks, name) for name in OF_ALL):
+            layers = [one for one in self._parents.get(module) or () if one.is_in(module)]
         before = getattr(self._thread, "running", ())
         self._thread.running = layers
         try:

@@ -68,7 +68,7 @@ def _leave(module: nn.Module, args: Any, made: Any) -> None:
 
 def _switch(module: Any, by: int) -> None:
     """Where one of the two has been replaced since, the other does its own part only."""
-    for name, activation in vars(module)[FUSED]:
+    for name, activation in getattr(module, FUSED):
         norm, behind = module._modules.get(name), module._modules.get(activation)
         if isinstance(norm, BatchNorm2d) and isinstance(behind, Behind):
             norm.activates += by
