@@ -1,6 +1,8 @@
 """inplace-activations: the same bits, and nothing left in the model."""
 
+import importlib
 import io
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -129,3 +131,21 @@ def test_hooks_and_models_without_activations():
         with enabled() as under:
             train(make, ROWS, steps=4)
             assert under.outcomes[0].status == status
+
+
+STAYS_AWAY = {(True, True): True, (True, False): False, (False, True): False}
+
+
+@pytest.mark.parametrize(("alongside", "on_gpu"), STAYS_AWAY)
+def test_beside_graphs_on_a_gpu_it_stays_away(alongside, on_gpu, monkeypatch):
+    considering = importlib.import_module("hotlap.catalog.inplace_activations.apply")
+    monkeypatch.setattr(considering, "_why_not", lambda *_: None)
+    said, taken, root = [], [], mlp()
+    root.parameters = lambda: [SimpleNamespace(is_cuda=on_gpu)]
+    site = SimpleNamespace(
+        torch=torch, alongside={"cuda-graphs"} if alongside else set(), no_effect=said.append,
+        stand_in_for=lambda *given: taken.append(given),
+    )  # fmt: skip
+    considering._consider(site, root)
+    assert bool(said) == STAYS_AWAY[alongside, on_gpu]
+    assert bool(taken) != bool(said)

@@ -60,6 +60,17 @@ def test_what_is_said_after_a_step_on_a_gpu(site, monkeypatch, chosen, capabilit
     assert torch.get_float32_matmul_precision() == {"applied": "highest"}.get(status, tf32.precision(torch))
 
 
+def test_a_choice_made_later_is_noticed_without_asking_after_every_step(site, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tf32, "_tell", lambda site, optimizer: asked.append(torch.get_float32_matmul_precision()))
+    tf32.apply(site)
+    for number in range(tf32.EVERY + 2):
+        if number == 5:
+            torch.set_float32_matmul_precision("medium")
+        step()
+    assert asked == ["high", "medium"]
+
+
 def test_the_programs_choice_by_the_older_interface_stays(site):
     torch.set_float32_matmul_precision("medium")
     tf32.apply(site)

@@ -13,6 +13,7 @@ from hotlap.catalog.site import Original, Site
 
 # Those whose gradient torch computes from the result. The others keep a copy of their input: nothing is saved.
 CANDIDATES = ("ReLU", "LeakyReLU", "ELU", "CELU", "SELU")
+GRAPHS = "cuda-graphs"
 MOST_SIGNATURES = 3  # each is proven anew
 
 
@@ -25,6 +26,9 @@ def _consider(site: Site, root: Any) -> None:
     plain = [one for one in root.modules() if type(one) in classes and not one.inplace]
     if not plain:
         site.no_effect("the model has no activation modules that could work in place")
+        return
+    if GRAPHS in site.alongside and any(one.is_cuda for one in root.parameters()):
+        site.no_effect(f"{GRAPHS} replays the model, where it saves no time and would cost the host some in every step")
         return
     why = _why_not(site, root)
     if why is not None:
