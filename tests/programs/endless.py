@@ -84,7 +84,7 @@ try:
             with torch.no_grad():
                 for inputs, _ in valid:
                     model(inputs)
-                    time.sleep(0.002)
+                    time.sleep(0.01)
             model.train()
 finally:
     if options.out:

@@ -20,9 +20,7 @@ PATIENCE = 40  # calls of a layer in which CUDA graphs should have taken over
 
 
 def apply(site: Site) -> None:
-    taken = Taken(site)
-    site.when_root(taken.known)
-    site.before(site.seams.stepping, taken.stepping)
+    site.when_root(Taken(site).known)
 
 
 class Layer:
@@ -68,6 +66,8 @@ class Taken:
             return
         from hotlap.engine.norms.pairs import pairs
 
+        if not self._replaced:
+            site.before(site.seams.stepping, self._stepping)
         for one in taken:
             self._layers.put(one, Layer())
         found = [one for one in pairs(root) if one.layer in self._layers]
@@ -141,7 +141,7 @@ class Taken:
         """The same for a whole step: what it recomputes must be what it computed."""
         return self._counted <= PATIENCE * len(self._layers)
 
-    def stepping(self, optimizer: Any) -> None:
+    def _stepping(self, optimizer: Any) -> None:
         if self._small == self._counted:  # a replay
             self._small = 0
         self._counted = self._small
