@@ -10,11 +10,13 @@ from observations import device, kernel, model, observation
 from torch import nn
 
 from hotlap.catalog import entries
+from hotlap.catalog.cuda_graphs.apply import Graphs
 from hotlap.catalog.moments import Moments
 from hotlap.catalog.site import Site
 from hotlap.engine.norms import launches, layer
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from tests.catalog.emulated_graphs import EmulatedRecorder
 from tests.engine import emulating_norms
 
 taking = importlib.import_module("hotlap.catalog.norm_kernels.apply")
@@ -173,6 +175,24 @@ def test_a_model_may_change_later(site, as_if_on_a_gpu, change):
     losses, _, _, _ = train(last, IMAGES, steps=8, between=between)
     assert losses == pytest.approx(expected, rel=1e-5)
     assert "relu" in as_if_on_a_gpu
+
+
+def test_what_cuda_graphs_records_are_the_kernels(site, as_if_on_a_gpu, monkeypatch):
+    """It compares what it recorded with the model as it is: they must run the same way."""
+    monkeypatch.setattr(taking, "LARGE", 1 << 22)
+    site.alongside = frozenset({"cuda-graphs"})
+    beside = Site("cuda-graphs", entries()["cuda-graphs"], None, torch, site.seams, site._moments)
+    graphs = Graphs(beside, EmulatedRecorder())
+    expected, theirs, _, _ = train(last, IMAGES, steps=16)  # whose entry is not at work yet
+    as_if_on_a_gpu.clear()
+    graphs.begin()
+    losses, module, _, _ = train(last, IMAGES, steps=16)
+    assert (site.outcome.status, beside.outcome.status) == ("applied", "applied"), beside.outcome
+    assert graphs.recorder.replays["forward"] >= 8
+    assert set(as_if_on_a_gpu) == {"relu"}
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert module.body[1].num_batches_tracked == theirs.body[1].num_batches_tracked
+    beside.close()
 
 
 def test_a_wrong_call_is_the_users_error(site, as_if_on_a_gpu):

@@ -16,6 +16,8 @@ from hotlap.engine.norms import launches, layer
 from hotlap.engine.norms.launches import Shape
 from hotlap.engine.norms.operation import OF_ACTIVATION, Statistics, normalised
 from tests.engine import emulating_norms
+from tests.engine.tape import EmulatedRecorder
+from tests.engine.training import Rows, fitted
 
 ERRORS = {torch.float32: 2e-6, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of one rounding, and of sums
 
@@ -278,6 +280,29 @@ def test_a_forward_leaves_no_trace_for_which_a_step_would_not_be_captured():
     traces = HostTraces(model, torch.device("cpu"))
     model(torch.randn(2, 3, 6, 6))
     assert "changes the attribute" not in (traces.why_not() or "")
+
+
+class OfImages(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.head = Block(), nn.Linear(8, 1)
+        fuse_norms(self)
+
+    def forward(self, x):
+        return self.head(self.block(x.view(-1, 3, 4, 4)).mean((2, 3)))
+
+
+def test_a_step_of_a_fused_model_is_captured(monkeypatch):
+    x = torch.randn(40, 48, generator=torch.Generator().manual_seed(0))
+    rows = Rows(x, x.sum(1, keepdim=True))
+    recorder = EmulatedRecorder()
+    made, history = fitted(
+        2, train=rows, valid=rows, recorder=recorder, monkeypatch=monkeypatch, model=OfImages, graph="on"
+    )
+    assert history.mode == "one CUDA graph"
+    plain, _ = fitted(2, train=rows, valid=rows, model=OfImages, graph="off")
+    for one, other in zip(made.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_forward_that_fails_leaves_nothing_switched():
