@@ -44,9 +44,11 @@ class Places:
         self._known: dict[tuple[object, ...], Place] = {}
 
     def here(self, what: str) -> Place | None:
-        """The place of the call that is being made; None when no Python code made it."""
+        """The place of the call that is being made; None where no Python code made it, or torch's own, which has its
+        reasons: it clears up ahead of a capture.
+        """
         frame = _caller(sys._getframe(1))
-        if frame is None:
+        if frame is None or frame.f_globals.get("__name__", "").startswith("torch."):
             return None
         above = frame.f_back
         key = (what, id(frame.f_code), frame.f_lasti, above and id(above.f_code), above and above.f_lasti)
