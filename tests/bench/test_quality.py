@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.bench import data, process, record
+from hotlap.bench import data, process, record, session
+from hotlap.bench.data import Needs
 from hotlap.bench.record import Choice
 from tests.bench.benches import lines_of, run_of
+from tests.bench.conftest import SURROUNDINGS
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -19,6 +21,10 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 def quality(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr(data, "make", lambda place, workload, size, on_wait: tmp_path)
+    monkeypatch.setattr(data, "needs", lambda place, workload, size: Needs(
+        workload=workload, root=tmp_path, bytes_needed=0, memory_mb=1.0
+    ))  # fmt: skip
+    monkeypatch.setattr(session, "look", lambda device: (SURROUNDINGS, device))
     import quality
 
     yield quality
