@@ -17,7 +17,7 @@ def cache_folder() -> Path:
         base = Path.home() / "Library" / "Caches"
     else:
         base = Path.home() / ".cache"
-    return base / "hotlap" / "recurrent"
+    return base / "hotlap" / "kernels"
 
 
 def written(path: Path, content: bytes) -> None:

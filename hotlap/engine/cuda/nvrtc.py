@@ -34,7 +34,7 @@ def compiled(source: str, defines: tuple[str, ...], target: str) -> bytes:
     version = ctypes.c_int(), ctypes.c_int()
     nvrtc.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
     parts = (source, *options, str(version[0].value), str(version[1].value))
-    path = cache_folder() / "kernels" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
+    path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
     kept = _kept(path)
     if kept is None:
         kept = _compile(nvrtc, source, options)

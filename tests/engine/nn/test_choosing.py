@@ -267,9 +267,9 @@ def test_what_fails_is_left_out(monkeypatch, caplog):
 
 def test_kernels_and_choices_are_kept_in_the_users_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert folder.cache_folder() == tmp_path / "hotlap" / "recurrent"
-    folder.written(folder.cache_folder() / "kernels" / "one", b"content")
-    assert [one.name for one in (folder.cache_folder() / "kernels").iterdir()] == ["one"]
+    assert folder.cache_folder() == tmp_path / "hotlap" / "kernels"
+    folder.written(folder.cache_folder() / "one", b"content")
+    assert [one.name for one in folder.cache_folder().iterdir()] == ["one"]
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
@@ -291,7 +291,7 @@ def test_a_kernel_torn_on_disk_is_compiled_again(monkeypatch, tmp_path):
     for _ in range(2):
         assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
     assert len(compiled) == 1
-    (path,) = (folder.cache_folder() / "kernels").iterdir()
+    (path,) = folder.cache_folder().iterdir()
     path.write_bytes(path.read_bytes()[:-3])
     assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
     assert len(compiled) == 2
