@@ -58,6 +58,9 @@ class Behind(nn.Module):
         self.activation = activation
         self.passes = 0  # calls under way in which the layer has done it
 
+    def extra_repr(self) -> str:
+        return self.activation
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         made: Tensor = input if self.passes else OF_ACTIVATION[self.activation](input)
         return made
