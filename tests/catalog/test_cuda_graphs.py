@@ -211,6 +211,36 @@ def test_parameters_that_share_a_gradient_are_clipped_apart(graphs):
     assert graphs.recorder.replays["forward"] >= 15
 
 
+NORMS = {
+    "a view of it": lambda norm: norm.detach(),
+    "a number": lambda norm: torch.tensor(norm.item()),
+    "it, written into": lambda norm: norm.add_(1.0),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_that_is_kept_stays_as_it_was(name, graphs):
+    plain = train(clip=0.1, kept_norm=NORMS[name])
+    graphs.begin()
+    assert same(train(clip=0.1, kept_norm=NORMS[name]), plain)
+    assert "clipping too" in graphs.site.outcome.why
+
+
+def test_a_norm_and_views_of_it_stay_the_same_memory(graphs):
+    kept = []
+    graphs.begin()
+    train(clip=0.1, kept_norm=lambda norm: kept.append((norm, norm.view(1))) or norm)
+    assert all(norm.data_ptr() == view.data_ptr() for norm, view in kept)
+    assert len({norm.data_ptr() for norm, _ in kept}) == len(kept)
+
+
+def test_a_norm_that_nobody_keeps_is_not_copied(graphs):
+    held = []
+    graphs.begin()
+    train(clip=0.1, kept_norm=lambda norm: torch.tensor(held.append(norm.data_ptr()) or 0.0))
+    assert len(set(held[-8:])) == 1
+
+
 def test_an_optimizer_that_counts_on_the_host_stays_eager(graphs):
     plain = train(optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01), clip=0.1)
     graphs.begin()

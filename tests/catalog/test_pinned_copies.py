@@ -66,6 +66,20 @@ def test_only_tensors_of_recent_batches_are_known_and_none_is_kept(site):
         assert len(copies._recent) <= 4
 
 
+def test_batches_with_nothing_to_pin_are_not_looked_through_for_long_and_others_may_follow(site):
+    copies = Copies(site)
+    host, elsewhere = torch.ones(2), torch.ones(2, device="meta")
+    copies.fetched(None, (), {}, [host])
+    for _ in range(3):
+        copies.fetched(None, (), {}, [elsewhere])  # of another loader, say: the copy of the first is still to come
+    assert copies.of_a_batch(host)
+    copies.fetched(None, (), {}, [elsewhere])
+    assert not copies._recent
+    copies.fetched(None, (), {}, {"inputs": [host], "where": elsewhere})
+    assert copies.of_a_batch(host)
+    assert not copies.of_a_batch(elsewhere)
+
+
 def test_what_resident_data_watches_is_only_seen_to_be_copied(site):
     apply(site)
     learning = Learning(frozenset({"meta"}))

@@ -80,7 +80,7 @@ def adamw(parameters):
 
 def train(
     model=mlp, optimizer=sgd, clip=None, schedule=None, autocast=False, set_to_none=True, scaler=False, keep=None,
-    view=None,
+    view=None, kept_norm=lambda norm: norm,
 ):  # fmt: skip
     """Four epochs of eight batches, the last one smaller; evaluation after each. Nothing waits for the device."""
     torch.manual_seed(0)
@@ -103,7 +103,7 @@ def train(
                 seen.append(view(net[0].weight.grad))
             if clip:
                 scaling.unscale_(optim)
-                seen.append(torch.nn.utils.clip_grad_norm_(net.parameters(), clip))
+                seen.append(kept_norm(torch.nn.utils.clip_grad_norm_(net.parameters(), clip)))
             scaling.step(optim)
             scaling.update()
             seen += [loss.detach(), outputs.detach()]
@@ -172,6 +172,18 @@ def test_gradients_that_are_kept_are_not_overwritten(view):
         replayed = train(view=view)
         (outcome,) = enabled.outcomes
     assert outcome.status == "applied", outcome
+    assert same(replayed, plain)
+
+
+@pytest.mark.parametrize(
+    "kept", [lambda one: one, lambda one: one.detach(), lambda one: one.cpu(), lambda one: torch.zeros(())]
+)
+def test_norms_that_are_kept_are_not_overwritten(kept):
+    plain = train(optimizer=adam, clip=0.5, kept_norm=kept)
+    with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
+        replayed = train(optimizer=adam, clip=0.5, kept_norm=kept)
+        (outcome,) = enabled.outcomes
+    assert "clipping too" in outcome.why, outcome
     assert same(replayed, plain)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hotlap.catalog.cuda_graphs.lent import Lent
 from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, step_of
 from hotlap.catalog.forwards import MISSING
@@ -23,6 +24,7 @@ class Stepping:
     def __init__(self, graphs: Graphs) -> None:
         self._graphs, self._torch = graphs, graphs.torch
         self._step, self._clip = Steady(graphs.recorder), Steady(graphs.recorder)
+        self._norm = Lent(graphs.torch)
         self._failed: str | None = None
         self._why: str | None = "it has not stepped yet"
         self._name = "the optimizer"
@@ -41,7 +43,11 @@ class Stepping:
 
     def drop(self) -> None:
         self._step.forget()
+        self._forget_clipping()
+
+    def _forget_clipping(self) -> None:
         self._clip.forget()
+        self._norm.forget()
 
     def __str__(self) -> str:
         done = [f"{self._name}'s step"] * self._step.recorded + ["clipping"] * self._clip.recorded
@@ -130,7 +136,7 @@ class Stepping:
             key += addresses(self._torch, parameters)
             if self._clip.is_for(key) or self._may_clip(named):  # the other reasons against it would change the key
                 norm = self._clip_outcome(key, lambda: original.original(**named))
-        return original(**named) if norm is MISSING else norm.clone()
+        return original(**named) if norm is MISSING else norm
 
     def _may_clip(self, named: dict[str, Any]) -> bool:
         kind = self._graphs.recorder.device_type
@@ -144,10 +150,15 @@ class Stepping:
 
     def _clip_outcome(self, key: list[Any], work: Any) -> Any:
         try:
-            return self._clip.replay(key, work) if self._clip.ready(key) else MISSING
+            if not self._clip.ready(key):
+                return MISSING
+            if self._norm.is_free():
+                return self._norm.give(self._clip.replay(key, work))
+            self._forget_clipping()  # its memory is the program's now; the next recording has its own
+            return MISSING
         except Exception as error:
             if self._graphs.site.seams.guard.strict:
                 raise
             self._failed = f"recording the clipping failed: {type(error).__name__}: {error}"
-            self._clip.forget()
+            self._forget_clipping()
             return MISSING

@@ -27,23 +27,26 @@ class Copies:
     def __init__(self, site: Site) -> None:
         self._site, self._torch = site, site.torch
         self._recent: deque[dict[int, weakref.ref[Any]]] = deque(maxlen=RECENT)
+        self._without = 0  # batches in a row with nothing to pin: another entry brings them on the device
 
     def fetched(self, iterator: Any, args: Any, kwargs: Any, batch: Any) -> None:
         """Remember the tensors of a batch; they are neither marked nor kept alive."""
         if batch is None:
             return  # the end of an epoch
-        tensors = [leaf for leaf in self._leaves(batch) if self._can_be_pinned(leaf)]
-        self._recent.append({id(leaf): weakref.ref(leaf) for leaf in tensors})
+        if tensors := self._on_the_host(batch):
+            self._recent.append({id(leaf): weakref.ref(leaf) for leaf in tensors})
+            self._without = 0
+        elif self._recent:
+            self._without += 1
+            if self._without >= RECENT:
+                self._recent.clear()  # nothing to look for at each copy of the program
 
-    def _leaves(self, batch: Any) -> Any:
+    def _on_the_host(self, batch: Any) -> list[Any]:
         """Most batches are a few tensors; looking through containers costs ten times as much."""
         tensor = self._torch.Tensor
-        if type(batch) in (list, tuple) and all([type(one) is tensor for one in batch]):  # noqa: C419 a list is faster
-            return batch
-        return take_apart(self._torch, batch, None)[1]
-
-    def _can_be_pinned(self, leaf: Any) -> bool:
-        return type(leaf) is self._torch.Tensor and leaf.is_cpu and not leaf.requires_grad
+        if type(batch) not in (list, tuple) or not all([type(one) is tensor for one in batch]):  # noqa: C419 it is faster
+            batch = take_apart(self._torch, batch, None)[1]
+        return [one for one in batch if type(one) is tensor and one.is_cpu and not one.requires_grad]
 
     def in_place_of(self, name: str) -> Any:
         def instead(original: Original, tensor: Any, args: Any, kwargs: Any) -> Any:
@@ -57,7 +60,7 @@ class Copies:
         return instead
 
     def of_a_batch(self, tensor: Any) -> bool:
-        for batch in tuple(self._recent):  # another thread may fetch meanwhile
+        for batch in tuple(self._recent):  # a copy: another thread may fetch meanwhile
             known = batch.get(id(tensor))
             if known is not None and known() is tensor:
                 return True
