@@ -34,7 +34,7 @@ from hotlap.cli.bench import Progress
 from hotlap.errors import INTERRUPTED, HotlapError
 from hotlap.model.codec import SCHEMA
 
-DEVICE_PEAK = Path(__file__).resolve().parent / "device_peak"
+AT_START = Path(__file__).resolve().parent / "claims_process"  # of every process
 Runner = Callable[[process.Arm, Key, Path, process.OnLine], Run]
 MACHINE = ("cpu", "cores", "system", "gpu", "gpus", "cuda")  # what must be the same for runs to be compared
 
@@ -300,8 +300,7 @@ def measured(options: argparse.Namespace, book: Book, changes: Sequence[Change])
     if options.resume and options.out.exists():
         record = resumed(claims_record.load(options.out), record, options.share, book)
     claims_record.save(record, options.out)
-    if options.device == claims_book.CUDA:  # the device as a whole may be in use by others
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(DEVICE_PEAK), os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(AT_START), os.environ.get("PYTHONPATH"))))
     return perform(session, record)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -231,6 +233,16 @@ def test_start_up_memory_and_printed_seconds_are_read_from_the_same_runs():
         "segment_seconds": [2.0],
         "file_seconds": [7.0],
     }
+
+
+def test_a_run_on_some_cores_counts_those():
+    given = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    program = "import os; print(os.cpu_count())"
+    if given is not None:
+        program = f"import os; os.sched_setaffinity(0, {{{given}}}); print(os.cpu_count())"
+    environment = {**os.environ, "PYTHONPATH": str(claims.AT_START)}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [str(1 if given is not None else os.cpu_count())]
 
 
 def test_a_training_whose_loss_broke_down_is_not_called_faster():
