@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,11 +47,11 @@ def computing(recipe: Recipe) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recomputing(model: nn.Module, blocks: bool | tuple[str, ...]) -> Iterator[None]:
+def recomputing(model: nn.Module, blocks: bool | tuple[str, ...], device: torch.device) -> Iterator[None]:
     """These blocks keep no activations: backward computes them again, with the same random numbers."""
     chosen = [(block, vars(block).get("forward")) for block in blocks_of(model, blocks)]
     for block, _ in chosen:
-        block.forward = _recomputed(block)
+        block.forward = _recomputed(block, may_be_captured=device.type != "cpu")
     try:
         yield
     finally:
@@ -72,10 +72,11 @@ def blocks_of(model: nn.Module, blocks: bool | tuple[str, ...]) -> list[nn.Modul
     return [known[name] for name in blocks]
 
 
-def _recomputed(block: nn.Module) -> Callable[..., Any]:
-    """Putting random streams back is not possible inside a graph: a block that drew nothing at its first call goes
-    without."""
-    plain, draws = block.forward, cast("bool | None", None)
+def _recomputed(block: nn.Module, may_be_captured: bool) -> Callable[..., Any]:
+    """Putting random streams back is not possible inside a graph: there a block that drew nothing at its first call
+    goes without."""
+    plain = block.forward
+    draws = None if may_be_captured else True
 
     def contexts() -> tuple[Any, Any]:
         return contextlib.nullcontext(), _statistics_untouched(block)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,8 @@ from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, Nothin
 FORMAT = 1
 LAST, BEST = "last.pt", "best.pt"
 State = dict[str, Any]
+PARTS = ("place", "about", "model", "buffers", "optimizer", "scaler", "average", "losses", "train_metrics", "random")
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)  # what weights_only reads
 HELD_SECONDS = 0.2  # at most
 
 
@@ -47,11 +50,20 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._free = threading.Event()
 
+    def prepare(self) -> None:
+        """Before the first step: what cannot be written is told then, and what a killed run left half written goes."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob(".*.pt.*.tmp"):
+                if not _is_alive(int(left.name.split(".")[-2])):
+                    left.unlink(missing_ok=True)
+        except (OSError, ValueError) as error:
+            raise CheckpointNotWritten(f"no checkpoint can be written to {self.folder}: {error}") from error
+
     def put(self, state: State, names: Sequence[str]) -> None:
         """The state as it is now: what the next step changes is no longer part of it."""
         aside, ready = set_aside(state)
         if self._thread is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._thread = threading.Thread(target=self._work, name="hotlap-checkpoints", daemon=True)
             self._thread.start()
         started = time.perf_counter()
@@ -120,7 +132,14 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
         if isinstance(value, dict):
             return {name: copied(one) for name, one in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(copied(one) for one in value)
+            return [copied(one) for one in value] if isinstance(value, list) else tuple(copied(one) for one in value)
+        if isinstance(value, np.generic):
+            return value.item()
+        if not isinstance(value, PLAIN):
+            raise CheckpointNotWritten(
+                f"the state has a {type(value).__name__}, {value!r}, "
+                "which a checkpoint that is safe to load cannot hold; keep plain values in the optimizer's groups"
+            )
         return value
 
     aside = copied(state)
@@ -149,6 +168,16 @@ def write(state: State, path: Path, same: Path | None = None) -> Path:
     return path
 
 
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
+
+
 def _copy(path: Path, into: BinaryIO) -> None:
     with path.open("rb") as file:
         shutil.copyfileobj(file, into, 1 << 20)
@@ -169,9 +198,12 @@ def load(path: Path) -> State:
     why = damage(path)
     if why is None:
         state: State = torch.load(path, map_location="cpu", weights_only=True)
-        if state.get("format") == FORMAT:
+        missing = [name for name in PARTS if name not in state]
+        if state.get("format") == FORMAT and not missing:
             return state
         why = f"it has format {state.get('format')!r}, this version reads {FORMAT}"
+        if state.get("format") == FORMAT:
+            why = f"it has no {missing[0]!r}"
     good = last_good(path)
     others = f"the last good one is {good}" if good else "there is no other in its folder"
     raise CheckpointDamaged(f"{path} cannot be read: {why}; {others}")

@@ -12,7 +12,7 @@ import importlib
 import json
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -20,6 +20,7 @@ from hotlap.engine.errors import EngineError
 
 T = TypeVar("T")
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+LONGEST_SHOWN = 80  # letters of a wrong value in an error
 
 
 class ConfigInvalid(EngineError):
@@ -56,11 +57,23 @@ def parsed(path: Path) -> dict[str, Any]:
     if path.suffix not in (".toml", ".json"):
         raise ConfigInvalid(f"{path}: a configuration is a .toml or a .json file")
     try:
-        content = json.loads(text) if path.suffix == ".json" else toml(text, path)
+        content = json.loads(text, object_pairs_hook=section) if path.suffix == ".json" else toml(text, path)
     except ValueError as error:  # both parsers' errors are of this kind, and say line and column
         raise ConfigInvalid(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise ConfigInvalid(f"{path}: it is nested too deeply; use as many levels as the schema has") from error
     if not isinstance(content, dict):
         raise ConfigInvalid(f"{path}: it must hold keys and values, not {kind_of(content)}")
+    return content
+
+
+def section(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; TOML refuses a key given twice by itself."""
+    content: dict[str, Any] = {}
+    for name, given in pairs:
+        if name in content:
+            raise ValueError(f"the key {name} is given twice in one section; keep one of them")
+        content[name] = given
     return content
 
 
@@ -121,31 +134,78 @@ def checked(given: Any, wanted: Any, field: dataclasses.Field[Any], file: str, w
 
 def converted(given: Any, wanted: Any, file: str, where: str) -> Any:
     """The value in its type; a whole number is taken for a number, and nothing else for anything else."""
-    options = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+    options = options_of(wanted)
     for option in options:
-        if option is type(None) and (given is None or given == "none"):  # TOML has no null
-            return None
-        if get_origin(option) is Literal and given in get_args(option) and not isinstance(given, bool):
-            return given
-        if get_origin(option) is tuple and isinstance(given, list):
-            return tuple(converted(item, get_args(option)[0], file, f"{where}[{n}]") for n, item in enumerate(given))
-        if option is float and isinstance(given, int | float) and not isinstance(given, bool):
-            return finite(float(given), file, where)
-        if isinstance(option, type) and type(given) is option:
-            return given
+        if fits(given, option):
+            return taken(given, option, file, where)
     raise ConfigInvalid(f"{file}: {where} = {shown(given)} is {kind_of(given)}; it must be {words(options)}")
 
 
-def finite(number: float, file: str, where: str) -> float:
+def options_of(wanted: Any) -> tuple[Any, ...]:
+    return get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+
+
+def fits(given: Any, option: Any) -> bool:
+    """Whether a value is of this kind; what is inside a list or a section is looked at when it is taken."""
+    kind = get_origin(option) or option
+    if kind is type(None):
+        return given is None or given == "none"  # TOML has no null
+    if kind is Literal:
+        return given in get_args(option) and not isinstance(given, bool)
+    if kind in (tuple, list):
+        return isinstance(given, list)
+    if kind is dict or dataclasses.is_dataclass(kind):
+        return isinstance(given, Mapping)
+    if kind is float:
+        return isinstance(given, int | float) and not isinstance(given, bool)
+    return isinstance(kind, type) and type(given) is kind
+
+
+def taken(given: Any, option: Any, file: str, where: str) -> Any:
+    kind, inner = get_origin(option) or option, get_args(option)
+    if kind is type(None):
+        return None
+    if kind is float:
+        return finite(given, file, where)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return build(kind, given, file, f"{where}.")
+    if kind is dict and inner:
+        return {
+            converted(name, inner[0], file, where): converted(item, inner[1], file, f"{where}.{name}")
+            for name, item in given.items()
+        }
+    if kind in (tuple, list):
+        pairs = zip(given, item_types(option, given, file, where), strict=True)
+        return kind(converted(item, wanted, file, f"{where}[{n}]") for n, (item, wanted) in enumerate(pairs))
+    return given
+
+
+def item_types(option: Any, given: list[Any], file: str, where: str) -> Sequence[Any]:
+    """The type of each value: one for all, or in a tuple without `...` one for each place."""
+    inner = get_args(option)
+    if not is_fixed(option):
+        return [inner[0] if inner else type(item) for item in given]
+    if len(given) != len(inner):
+        raise ConfigInvalid(f"{file}: {where} has {len(given)} values; it must be {in_words(option)}")
+    return inner
+
+
+def is_fixed(option: Any) -> bool:
+    return get_origin(option) is tuple and get_args(option)[-1:] != (...,)
+
+
+def finite(given: float, file: str, where: str) -> float:
+    try:
+        number = float(given)
+    except OverflowError as error:
+        raise ConfigInvalid(f"{file}: {where} = {shown(given)} is too large for a number; use at most 1e308") from error
     if not math.isfinite(number):
         raise ConfigInvalid(f"{file}: {where} = {number} is no finite number")
     return number
 
 
 def check_range(given: Any, limits: Mapping[str, float], file: str, where: str) -> None:
-    if given is None or isinstance(given, str | bool):
-        return
-    for number in given if isinstance(given, tuple) else (given,):
+    for number in numbers_in(given):
         good = {
             "at least": lambda limit, n=number: n >= limit,
             "at most": lambda limit, n=number: n <= limit,
@@ -157,18 +217,32 @@ def check_range(given: Any, limits: Mapping[str, float], file: str, where: str) 
             raise ConfigInvalid(f"{file}: {where} = {shown(number)} is out of range; it must be {rule}")
 
 
+def numbers_in(given: Any) -> Iterator[float]:
+    """A field's range is that of every number in it; a section has ranges of its own."""
+    if isinstance(given, tuple | list | dict):
+        for item in given.values() if isinstance(given, dict) else given:
+            yield from numbers_in(item)
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        yield given
+
+
 def words(options: tuple[Any, ...]) -> str:
-    parts = []
-    for option in options:
-        if get_origin(option) is Literal:
-            parts.append("one of " + ", ".join(map(shown, get_args(option))))
-        elif option is type(None):
-            parts.append('"none"')
-        elif get_origin(option) is tuple:
-            parts.append(f"a list, each {words(get_args(option)[:1])}")
-        else:
-            parts.append(NAMES.get(option, str(option)))
-    return " or ".join(parts)
+    return " or ".join(map(in_words, options))
+
+
+def in_words(option: Any) -> str:
+    kind, inner = get_origin(option) or option, get_args(option)
+    if kind is Literal:
+        return "one of " + ", ".join(map(shown, inner))
+    if kind is type(None):
+        return '"none"'
+    if is_fixed(option):
+        return f"a list of {len(inner)}: {', '.join(words(options_of(one)) for one in inner)}"
+    if kind in (tuple, list):
+        return f"a list, each {words(options_of(inner[0]))}" if inner else "a list"
+    if kind is dict:
+        return f"a section, each value {words(options_of(inner[1]))}" if inner else "a section"
+    return "a section with keys" if dataclasses.is_dataclass(kind) else NAMES.get(kind, str(option))
 
 
 def kind_of(given: Any) -> str:
@@ -180,4 +254,5 @@ def kind_of(given: Any) -> str:
 
 
 def shown(given: Any) -> str:
-    return json.dumps(given, ensure_ascii=False, default=str)
+    text = json.dumps(given, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -5,6 +5,7 @@ Training with other values than a report used is another training; the templates
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -168,7 +169,9 @@ def template_of(path: Path | str) -> str:
 
 def schema_of(name: str, where: str) -> type[Config]:
     if name not in SCHEMAS:
-        raise ConfigInvalid(f"{where} = {name!r} is not known; use one of {', '.join(SCHEMAS)}")
+        near = difflib.get_close_matches(name.lower(), SCHEMAS, 1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? There are" if near else "use one of"
+        raise ConfigInvalid(f"{where} = {name!r} is not known; {hint} {', '.join(SCHEMAS)}")
     return SCHEMAS[name]
 
 

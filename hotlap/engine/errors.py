@@ -7,7 +7,7 @@ EngineError
 ├── EmptySplit                   a split with no row to train or evaluate on
 ├── BatchTooLarge                a batch size beyond the rows of the split
 ├── CaptureFailed                graph="on", and the step cannot be one CUDA graph
-├── NonFiniteLoss                the loss is no number any more; has the step and the last good checkpoint
+├── NonFiniteLoss                the loss, or a weight, is no number any more; has the step and the last good checkpoint
 └── CheckpointError
     ├── NothingToResume          no checkpoint where one was asked for
     ├── CheckpointDamaged        cut short, changed or not one of ours; names the last good one
@@ -53,9 +53,11 @@ class CaptureFailed(EngineError):
 class NonFiniteLoss(EngineError):
     """The step is counted from 1 over the whole run; the checkpoint is None where none was kept."""
 
-    def __init__(self, step: int, epoch: int, value: float, checkpoint: Path | None) -> None:
+    def __init__(
+        self, step: int, epoch: int, value: float, checkpoint: Path | None, what: str = "the loss is {value} at"
+    ) -> None:
         kept = f"last good checkpoint: {checkpoint}" if checkpoint else "no checkpoint was kept"
-        super().__init__(f"the loss is {value} at step {step} (epoch {epoch}); {kept}")
+        super().__init__(f"{what.format(value=value)} step {step} (epoch {epoch}); {kept}")
         self.step, self.epoch, self.value, self.checkpoint = step, epoch, value, checkpoint
 
 

@@ -38,9 +38,10 @@ class Evaluation:
         with evaluating(self.forward.model):
             for metric in self.metrics.values():
                 metric.reset()
-            for batch in batches_of(source, self.batch, device):
+            for number, batch in enumerate(batches_of(source, self.batch, device)):
                 outputs = self.forward.outputs(batch)
                 for metric in self.metrics.values():
+                    metric.rows = min(self.batch, source.rows - number * self.batch)
                     metric.update(outputs, *batch[self.forward.inputs :])
         return read(self.metrics)  # host sync: one an evaluation
 

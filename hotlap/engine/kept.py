@@ -15,22 +15,27 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Kept:
-    """`counters` are attributes of objects that count on the host."""
+    """`counters` are attributes of objects that count on the host. With `captured` a graph may hold the state that an
+    optimizer makes for a parameter meanwhile, so that it stays; else it goes.
+    """
 
     def __init__(
         self,
         tensors: Iterable[Tensor],
+        model: nn.Module,
         optimizer: Optimizer,
         scaler: torch.amp.GradScaler | None,
         counters: Iterable[tuple[object, str]] = (),
+        captured: bool = False,
     ) -> None:
-        self.optimizer, self.scaler = optimizer, scaler
-        moments = [value for state in optimizer.state.values() for value in state.values()]
+        self.optimizer, self.scaler, self.captured = optimizer, scaler, captured
+        self.attributes = Attributes(model)
+        self.states = [(parameter, state, dict(state)) for parameter, state in optimizer.state.items()]
+        moments = [value for _, _, state in self.states for value in state.values()]
         rates = [group["lr"] for group in optimizer.param_groups]
         self.tensors = [*tensors, *(one for one in [*moments, *rates] if isinstance(one, Tensor))]
         self.copies = [one.detach().clone() for one in self.tensors]
-        places = [(state, name) for state in optimizer.state.values() for name in state]
-        places += [(group, "lr") for group in optimizer.param_groups]
+        places = [(group, "lr") for group in optimizer.param_groups]
         places += [(vars(one), name) for one, name in counters]
         self.others = [(held, name, held[name]) for held, name in places if not isinstance(held[name], Tensor)]
         self.scale = None if scaler is None else scaler.state_dict()  # host sync, once a phase
@@ -42,6 +47,8 @@ class Kept:
             self.copies.append(one.detach().clone())
 
     def put_back(self) -> None:
+        self.attributes.put_back()
+        self._put_back_states()
         with torch.no_grad():
             for one, copy in zip(self.tensors, self.copies, strict=True):
                 one.detach().copy_(copy)
@@ -51,6 +58,19 @@ class Kept:
             self.scaler.load_state_dict(self.scale)
         self.optimizer.zero_grad(set_to_none=True)
         set_random_states(self.random)
+
+    def _put_back_states(self) -> None:
+        """The same objects in the same places: an optimizer may have replaced what it had."""
+        held = self.optimizer.state
+        for parameter, state, before in self.states:
+            held[parameter] = state
+            for name in [name for name in state if name not in before]:
+                del state[name]
+            state.update(before)
+        if not self.captured and len(held) > len(self.states):
+            known = {id(parameter) for parameter, _, _ in self.states}
+            for parameter in [one for one in held if id(one) not in known]:
+                del held[parameter]
 
 
 def moved(parameters: list[Tensor], before: list[Tensor]) -> list[Tensor]:
@@ -77,6 +97,13 @@ def random_states() -> dict[str, Any]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state()
     return states
+
+
+def seed_streams(seed: int) -> None:
+    """All of those below."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def set_random_states(states: dict[str, Any]) -> None:
@@ -125,9 +152,9 @@ class HostTraces:
         return None
 
     def _attributes(self) -> dict[tuple[str, str], Any]:
-        return {
-            (path, name): value
-            for path, module in self.model.named_modules()
-            for name, value in vars(module).items()
-            if isinstance(value, PLAIN)
-        }
+        """Numbers by their value, buffers by which tensor they are: one that is replaced would be replaced once."""
+        found: dict[tuple[str, str], Any] = {}
+        for path, module in self.model.named_modules():
+            found |= {(path, name): value for name, value in vars(module).items() if isinstance(value, PLAIN)}
+            found |= {(path, name): id(one) for name, one in module._buffers.items()}
+        return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -26,7 +28,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One JSON object a record."""
+    """One JSON object a record; a number that is not finite, which JSON does not have, is null."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -36,16 +38,16 @@ class JsonLines:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a", buffering=1)
-        self._file.write(json.dumps(as_plain(record)) + "\n")
+        self._file.write(json.dumps(_finite(as_plain(record)), allow_nan=False) + "\n")
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class TensorBoard:
-    """Scalars by step; needs the package tensorboard."""
+    """Scalars by step: `step/`, `epoch/` and, of training metrics, `train/`; needs the package tensorboard."""
 
     def __init__(self, folder: Path | str) -> None:
         try:
@@ -56,11 +58,15 @@ class TensorBoard:
 
     def write(self, record: Record) -> None:
         if isinstance(record, StepRecord):
-            self._writer.add_scalar("step/loss", record.loss, record.step)
+            self._add("step", {"loss": record.loss, **record.losses}, record.step)
             return
-        scores = {"loss": record.loss, "seconds": record.seconds, "learning_rate": record.learning_rate}
-        for name, value in {**scores, **record.losses, **record.scores}.items():
-            self._writer.add_scalar(f"epoch/{name}", value, record.steps)
+        own = {"loss": record.loss, "seconds": record.seconds, "learning_rate": record.learning_rate}
+        self._add("epoch", {**own, **record.losses, **record.scores}, record.steps)
+        self._add("train", record.train_scores, record.steps)
+
+    def _add(self, kind: str, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
         self._writer.close()
@@ -79,10 +85,13 @@ class Progress:
 
 
 class Log:
+    """What fails, a sink or `progress`, is left out and told in `failed`; the training goes on."""
+
     def __init__(self, sinks: Sequence[Sink], progress: Callable[[str], None] | None) -> None:
         self.sinks, self.progress, self.now = list(sinks), progress, Progress()
         self.dropped = 0
         self.failed: str | None = None
+        self._left_out: list[Sink] = []
         self._queue: queue.Queue[Record | None] = queue.Queue(maxsize=MOST_WAITING)
         self._thread: threading.Thread | None = None
 
@@ -92,21 +101,37 @@ class Log:
             self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Never waits: a sink that is too slow loses records of steps, and it is said at the end."""
-        if self._thread is None:
-            return
-        try:
-            self._queue.put(record, block=isinstance(record, EpochRecord))
-        except queue.Full:
+        """Waits only with an epoch's: a sink that is too slow loses records of steps, and it is said at the end."""
+        if self._thread is not None and not self._handed_over(record, isinstance(record, EpochRecord)):
             self.dropped += 1
 
     def close(self) -> None:
         if self._thread is not None:
-            self._queue.put(None)
+            told = self._handed_over(None, True)
             self._thread.join()
             self._thread = None
+            if not told or not self._queue.empty():
+                self._fail("the log's thread ended before the training: its last records are not written")
+        for sink in self._left_out:
+            with contextlib.suppress(Exception):  # that it fails was told when it was left out
+                sink.close()
         for sink in self.sinks:
-            sink.close()
+            try:
+                sink.close()
+            except Exception as error:  # noqa: BLE001 - a log that fails must not end the training
+                self._fail(f"{type(sink).__name__} failed when it was closed: {_why(error)}")
+
+    def _handed_over(self, record: Record | None, waits: bool) -> bool:
+        """Waits only while there is a thread to take it."""
+        while self._thread is not None and self._thread.is_alive():
+            try:
+                self._queue.put(record, waits, SECONDS_BETWEEN_LINES)
+            except queue.Full:
+                if not waits:
+                    return False
+            else:
+                return True
+        return False
 
     def _work(self) -> None:
         printed, rows = time.monotonic(), 0
@@ -121,16 +146,37 @@ class Log:
             elapsed = time.monotonic() - printed
             if self.progress is not None and elapsed >= SECONDS_BETWEEN_LINES:
                 now = self.now.rows
-                self.progress(self.now.line(max(0, now - rows) / elapsed))
+                self._print(self.progress, self.now.line(max(0, now - rows) / elapsed))
                 printed, rows = time.monotonic(), now
+
+    def _print(self, progress: Callable[[str], None], line: str) -> None:
+        try:
+            progress(line)
+        except Exception as error:  # noqa: BLE001 - as for a sink
+            self.progress = None
+            self._fail(f"progress failed and was left out: {_why(error)}")
 
     def _write(self, record: Record) -> None:
         for sink in list(self.sinks):
             try:
                 sink.write(record)
             except Exception as error:  # noqa: BLE001 - a log that fails must not end the training
-                self.failed = f"{type(sink).__name__} failed and was left out: {error}"
                 self.sinks.remove(sink)
+                self._left_out.append(sink)
+                self._fail(f"{type(sink).__name__} failed and was left out: {_why(error)}")
+
+    def _fail(self, line: str) -> None:
+        self.failed = line if self.failed is None else f"{self.failed}; {line}"
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_stderr(line: str) -> None:

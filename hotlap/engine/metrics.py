@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hotlap.engine.errors import BadRecipe
+
 Picked = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -19,8 +21,20 @@ def outputs_and_target(outputs: Any, *targets: Tensor) -> tuple[Tensor, Tensor]:
     return outputs, targets[0]
 
 
+def of_one_shape(metric: Metric, one: Tensor, other: Tensor) -> None:
+    """Shapes alone: nothing is read from the device. [n, 1] against [n] would be compared as [n, n]."""
+    if one.shape != other.shape:
+        raise BadRecipe(
+            f"{type(metric).__name__} compares {list(one.shape)} with {list(other.shape)}; give of=, which returns two "
+            f"of one shape, such as {type(metric).__name__}(of=lambda outputs, target: (outputs.squeeze(1), target))"
+        )
+
+
 class Metric:
     """Keeps its sums in `totals`, which is changed in place only: a graph holds its address."""
+
+    higher_is_better: bool | None = None  # None: not known
+    rows: int | None = None  # of the batch, set before each update
 
     def __init__(self, size: int) -> None:
         self.totals = torch.zeros(size, dtype=torch.float64)
@@ -48,10 +62,12 @@ class Mean(Metric):
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         values = self.of(outputs, *targets).detach()
-        rows = len(targets[0]) if targets else (len(values) if values.dim() else 1)
-        total = values.sum() if values.dim() else values * rows
-        self.totals[0].add_(total)
+        rows = len(targets[0]) if targets else self._rows_of(values)
+        self.totals[0].add_(values.reshape(()) * rows if values.numel() == 1 else values.sum())
         self.totals[1].add_(rows)
+
+    def _rows_of(self, values: Tensor) -> int:
+        return len(values) if values.numel() != 1 else self.rows or 1
 
     def compute(self) -> Tensor:
         return self.totals[0] / self.totals[1]
@@ -60,12 +76,15 @@ class Mean(Metric):
 class RMSE(Metric):
     """The root of the mean square error over all elements."""
 
+    higher_is_better = False
+
     def __init__(self, of: Picked = outputs_and_target) -> None:
         super().__init__(2)
         self.of = of
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         predicted, actual = self.of(outputs, *targets)
+        of_one_shape(self, predicted, actual)
         self.totals[0].add_((predicted.detach() - actual).square().sum())
         self.totals[1].add_(actual.numel())
 
@@ -76,12 +95,15 @@ class RMSE(Metric):
 class BinaryF1(Metric):
     """F1 of `predicted >= threshold` against the truth; 0 where nothing was found and nothing was there to find."""
 
+    higher_is_better = True
+
     def __init__(self, threshold: float = 0.5, of: Picked = outputs_and_target) -> None:
         super().__init__(3)
         self.threshold, self.of = threshold, of
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         predicted, actual = self.of(outputs, *targets)
+        of_one_shape(self, predicted, actual)
         self.totals.add_(confusion(predicted.detach() >= self.threshold, actual.bool()))
 
     def compute(self) -> Tensor:
@@ -92,6 +114,8 @@ class Dice(Metric):
     """The mean over rows of 2·|both| / (|predicted| + |actual|), predicted being above the threshold; 1 for two empty
     rows."""
 
+    higher_is_better = True
+
     def __init__(self, threshold: float = 0.5, of: Picked = outputs_and_target) -> None:
         super().__init__(2)
         self.threshold, self.of = threshold, of
@@ -99,6 +123,7 @@ class Dice(Metric):
     def update(self, outputs: Any, *targets: Tensor) -> None:
         predicted, actual = self.of(outputs, *targets)
         found, truth = (predicted.detach() > self.threshold).flatten(1), actual.bool().flatten(1)
+        of_one_shape(self, found, truth)
         both, either = (found & truth).sum(1), found.sum(1) + truth.sum(1)
         scores = torch.where(either > 0, 2 * both / either.clamp(min=1), 1.0)
         self.totals[0].add_(scores.sum())
@@ -122,6 +147,7 @@ class GroupMeans(Metric):
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         values, groups = self.of(outputs, *targets)
+        of_one_shape(self, values, groups)
         values = values.detach().to(self.totals.dtype)
         self.totals.index_add_(0, groups, values)
         self.totals.index_add_(0, groups + self.groups, torch.ones_like(values))
@@ -152,6 +178,12 @@ def f1(found: Tensor, truth: Tensor) -> Tensor:
 def majority(votes: Tensor, of: int) -> Tensor:
     """Whether at least half of each `of` votes in a row are true: the file level above its segments."""
     return 2 * votes.view(-1, of).sum(dim=1) >= of
+
+
+def is_higher_better(wanted: bool | None, metric: Metric | None) -> bool:
+    """As the recipe wants it, else as the metric knows it; lower where nobody knows, as of a loss."""
+    known = getattr(metric, "higher_is_better", None)
+    return bool(known) if wanted is None else wanted
 
 
 def read(metrics: Mapping[str, Metric]) -> dict[str, float]:

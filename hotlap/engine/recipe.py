@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.schedule import Schedule
@@ -27,8 +30,10 @@ class Checkpoints:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        _require(self.every is None or self.every >= 1, f"checkpoints every {self.every} epochs; use 1 or more")
-        _require(self.steps is None or self.steps >= 1, f"checkpoints every {self.steps} steps; use 1 or more")
+        is_path = isinstance(self.folder, str | os.PathLike)
+        _require(is_path, f"{_shown(self, 'folder')}; use a path, such as 'runs/first'")
+        _switches(self, "best")
+        _whole(self, 1, "every", "steps", optional=True)
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,11 @@ class Phase:
     fresh_optimizer: bool = False  # forgets its moments when the phase begins
 
     def __post_init__(self) -> None:
-        _require(self.epochs >= 1, f"a phase of {self.epochs} epochs; use 1 or more")
-        _require(not isinstance(self.frozen, str), f"frozen={self.frozen!r}; give a tuple of names: ({self.frozen!r},)")
+        _whole(self, 1, "epochs")
+        _names(self, "frozen")
+        _number(self, "learning_rate", "0 or more", lambda rate: 0 <= rate < math.inf, optional=True)
+        _schedule(self)
+        _switches(self, "fresh_optimizer")
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class Recipe:
     ema: float | None = None  # decay of averaged weights, which evaluation then uses
     nan_guard: bool = True
     monitor: str | None = None  # a score's name; None: the first metric, else the loss
-    higher_is_better: bool = False
+    higher_is_better: bool | None = None  # None: as the metric knows it; lower where it does not
     patience: int | None = None  # epochs without a better score before it stops
     min_delta: float = 0.0
     seed: int = 0
@@ -76,19 +84,90 @@ class Recipe:
     phases: tuple[Phase, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulate", "log_every"):
-            _require(getattr(self, name) >= 1, f"{name}={getattr(self, name)}; use 1 or more")
+        _whole(self, 1, "batch_size", "accumulate", "log_every")
+        _whole(self, 1, "evaluation_batch", "threads", "patience", optional=True)
+        _whole(self, 0, "warmup")
+        _whole(self, None, "seed")
+        _switches(self, "drop_last", "shuffle", "channels_last", "nan_guard")
+        _number(self, "clip", "above 0", lambda norm: norm > 0, optional=True)
+        _number(self, "ema", "between 0 and 1", lambda decay: 0 < decay < 1, optional=True)
+        _number(self, "min_delta", "that is finite", math.isfinite)
+        _schedule(self)
         for name, kinds in (("precision", Precision), ("compile", Switch), ("graph", Switch), ("onednn", Switch)):
             value = getattr(self, name)
             _require(value in get_args(kinds), f"{name}={value!r}; use one of {', '.join(get_args(kinds))}")
-        _require(self.evaluation_batch is None or self.evaluation_batch >= 1, "evaluation_batch must be 1 or more")
-        _require(self.clip is None or self.clip > 0, f"clip={self.clip}; use a number above 0, or None")
-        _require(self.ema is None or 0 < self.ema < 1, f"ema={self.ema}; use a decay between 0 and 1, or None")
-        _require(self.threads is None or self.threads >= 1, f"threads={self.threads}; use 1 or more, or None")
-        _require(self.warmup >= 0, f"warmup={self.warmup}; use 0 or more steps")
-        _require(self.patience is None or self.patience >= 1, f"patience={self.patience}; use 1 or more epochs")
+        if not isinstance(self.activation_checkpointing, bool):
+            _names(self, "activation_checkpointing", "True, False or ")
+        self._check_scores_and_parts()
+
+    def _check_scores_and_parts(self) -> None:
+        _require(self.monitor is None or isinstance(self.monitor, str), f"monitor={self.monitor!r}; use a score's name")
+        better = self.higher_is_better
+        _require(better is None or isinstance(better, bool), f"higher_is_better={better!r}; use True, False or None")
+        kept = self.checkpoints
+        is_kept = kept is None or isinstance(kept, Checkpoints)
+        _require(is_kept, f"checkpoints={kept!r}; use Checkpoints(folder) or None")
+        is_good = isinstance(self.phases, list | tuple) and all(isinstance(one, Phase) for one in self.phases)
+        _require(is_good, f"phases={self.phases!r}; use a tuple of phases, such as (Phase(2), Phase(8))")
         object.__setattr__(self, "phases", tuple(self.phases))
-        object.__setattr__(self, "loss_weights", dict(self.loss_weights))
+        object.__setattr__(self, "loss_weights", _weights(self.loss_weights))
+
+
+def _weights(given: Any) -> dict[str, float]:
+    use = "use a dict of numbers by name, such as {'box': 0.5}"
+    _require(isinstance(given, Mapping), f"loss_weights={given!r}; {use}")
+    for name, weight in given.items():
+        is_good = isinstance(name, str) and _is_number(weight) and math.isfinite(weight)
+        _require(is_good, f"loss_weights has {name!r}: {weight!r}; {use}")
+    return {name: float(weight) for name, weight in given.items()}
+
+
+def _whole(of: object, least: int | None, *names: str, optional: bool = False) -> None:
+    for name in names:
+        value = getattr(of, name)
+        if optional and value is None:
+            continue
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        words = "a whole number" + ("" if least is None else f", {least} or more") + (", or None" if optional else "")
+        _require(is_whole and (least is None or value >= least), f"{_shown(of, name)}; use {words}")
+        object.__setattr__(of, name, int(value))
+
+
+def _number(of: object, name: str, words: str, fits: Callable[[float], bool], optional: bool = False) -> None:
+    value = getattr(of, name)
+    if optional and value is None:
+        return
+    or_none = ", or None" if optional else ""
+    _require(_is_number(value) and fits(value), f"{_shown(of, name)}; use a number {words}{or_none}")
+    object.__setattr__(of, name, float(value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _switches(of: object, *names: str) -> None:
+    for name in names:
+        value = getattr(of, name)
+        _require(isinstance(value, bool), f"{_shown(of, name)}; use True or False")
+
+
+def _names(of: object, name: str, others: str = "") -> None:
+    value = getattr(of, name)
+    _require(not isinstance(value, str), f"{_shown(of, name)}; use {others}a tuple of names: ({value!r},)")
+    fits = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    _require(fits, f"{_shown(of, name)}; use {others}a tuple of names")
+    object.__setattr__(of, name, tuple(value))
+
+
+def _schedule(of: Recipe | Phase) -> None:
+    fits = of.schedule is None or isinstance(of.schedule, Schedule)
+    _require(fits, f"{_shown(of, 'schedule')}; use Cosine(), Linear(), Steps(), FromTorch(make=…) or None")
+
+
+def _shown(of: object, name: str) -> str:
+    shown = f"{name}={getattr(of, name)!r}"
+    return shown if isinstance(of, Recipe) else f"{type(of).__name__}({shown})"
 
 
 def _require(condition: bool, why: str) -> None:

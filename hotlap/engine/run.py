@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from hotlap.engine.geometry import Geometry
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log
 from hotlap.engine.looks import Looks, Seen, first_broken
-from hotlap.engine.metrics import Metric, read
+from hotlap.engine.metrics import Metric, is_higher_better, read
 from hotlap.engine.optimizers import Learning
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder
@@ -71,13 +72,34 @@ class Run:
         self.is_over = False
         self._trainable = {name for name, one in parts.model.named_parameters() if one.requires_grad}
         self._prepared = 0.0
+        self._told = False  # that a checkpoint could not be written
 
     # Before the steps
+
+    def prepare(self) -> None:
+        """What can be known to be wrong is told before the first step."""
+        for phase in self.parts.phases:
+            self._freeze(phase)
+            self._rates(phase)
+            if not any(one.requires_grad for group in self.parts.optimizer.param_groups for one in group["params"]):
+                raise BadRecipe(f"a phase freezes {', '.join(phase.frozen)}: nothing is left to train; freeze less")
+        monitor, parts = self.recipe.monitor, self.parts
+        scores = [] if parts.valid is None else list(parts.evaluation.metrics)
+        if monitor is not None and parts.own_evaluation is None and monitor not in (*scores, "loss"):
+            raise BadRecipe(f"monitor={monitor!r}, but the scores are {', '.join((*scores, 'loss'))}")
+        if self.writer is not None:
+            self.writer.prepare()
 
     def resume(self, state: dict[str, Any], path: Path) -> None:
         self.place = load_into(self, state, path)
         if self.writer is not None:
             self.writer.last_good = path
+        patience, idle = self.recipe.patience, self.place.idle
+        self.is_over = self.place.stopped_early = patience is not None and idle >= patience
+        if self.is_over:
+            self.parts.say(
+                f"nothing is trained: it stopped early, {idle} epochs after the best; a larger patience goes on"
+            )
         self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, step {self.place.window + 1} of it")
 
     def phases_left(self) -> Iterator[tuple[Phase, range]]:
@@ -96,10 +118,7 @@ class Run:
         begins = place.epoch == epochs.start and place.window == 0
         if begins and phase.fresh_optimizer:
             parts.optimizer.state.clear()
-        base = parts.base_rates if phase.learning_rate is None else (phase.learning_rate,) * len(parts.base_rates)
-        self.rates = Rates(
-            base, phase.schedule or self.recipe.schedule, self.recipe.warmup, phase.epochs, parts.geometry.windows
-        )
+        self.rates = self._rates(phase)
         self.rates.load(place.schedule if not begins else {})
         self.phase_start, self.phase_end = epochs.start, epochs.stop
         self.learning = Learning(parts.optimizer, parts.geometry.windows, self.rates.vary, parts.device)
@@ -107,6 +126,12 @@ class Run:
         self.steps.steps_ahead = (epochs.stop - place.epoch) * parts.geometry.windows - place.window
         if not begins:
             self.steps.primed, self.steps.wanted = place.primed, self._wanted()
+
+    def _rates(self, phase: Phase) -> Rates:
+        own, recipe = self.parts.base_rates, self.recipe
+        base = own if phase.learning_rate is None else (phase.learning_rate,) * len(own)
+        windows = self.parts.geometry.windows
+        return Rates(base, phase.schedule or recipe.schedule, recipe.warmup, phase.epochs, windows)
 
     def _freeze(self, phase: Phase) -> None:
         for name, parameter in self.parts.model.named_parameters():
@@ -182,6 +207,7 @@ class Run:
             and done < self.parts.geometry.windows
         ):
             self._tell(self.looks.rest(done))  # HOST SYNC: a checkpoint of a broken state would be worth nothing
+            self._check_weights(done)
             self.save([LAST])
         elif (seen := self._arrived(done)) is not None:
             self._tell(seen)
@@ -195,6 +221,7 @@ class Run:
     def interrupted(self) -> None:
         """Ctrl-C between two steps: all is kept, then it does what it always does."""
         self._check(self.looks.all(self.place.window))  # HOST SYNC: the last one
+        self._check_weights(self.place.window)
         if self.writer is not None:
             self.save([LAST])
             self.writer.drain()
@@ -212,12 +239,25 @@ class Run:
 
     def _check(self, seen: Seen) -> None:
         broken = first_broken(seen) if self.recipe.nan_guard else None
-        if broken is None:
-            return
+        if broken is not None:
+            self._stop(*broken)
+
+    def _stop(self, window: int, value: float, *what: str) -> NoReturn:
         if self.writer is not None:
             self.writer.drain()
         checkpoint = self.writer.last_good if self.writer is not None else None
-        raise NonFiniteLoss(self.place.steps + broken[0] + 1, self.place.epoch + 1, broken[1], checkpoint)
+        raise NonFiniteLoss(self.place.steps + window + 1, self.place.epoch + 1, value, checkpoint, *what)
+
+    def _check_weights(self, done: int) -> None:
+        """HOST SYNC, right behind another. A gradient may be broken where the loss is not, which only the step after
+        would show: none comes before the checkpoint.
+        """
+        weights = [one.detach() for one in self.steps.update.parameters if one.is_floating_point() and one.numel()]
+        if not self.recipe.nan_guard or not weights:
+            return
+        largest = torch.stack([one.float() for one in torch._foreach_norm(weights, math.inf)])
+        if not bool(largest.isfinite().all()):
+            self._stop(done - 1, math.nan, "a weight is no number after")
 
     # After the steps
 
@@ -228,6 +268,7 @@ class Run:
         seen = self.looks.all(geometry.windows)
         self.seconds = time.perf_counter() - self.started - (self.steps.prepare_seconds - self._prepared)
         self._check(seen)
+        self._check_weights(geometry.windows)
         counts = [sum(geometry.sizes(window)) for window in range(geometry.windows)]
         columns = zip(*seen.rows, strict=True)
         return {
@@ -299,8 +340,9 @@ class Run:
             raise BadRecipe(f"monitor={name!r}, but the scores are {', '.join(values)}")
         place, value = self.place, values[name]
         self.rates.epoch_ended(value)
-        gain = 0.0 if place.best is None else (value - place.best) * (1 if self.recipe.higher_is_better else -1)
-        better = place.best is None or gain > self.recipe.min_delta
+        higher = is_higher_better(self.recipe.higher_is_better, self.parts.evaluation.metrics.get(name))
+        gain = 0.0 if place.best is None else (value - place.best) * (1 if higher else -1)
+        better = not math.isnan(value) and (place.best is None or gain > self.recipe.min_delta)
         if better:
             place.best, place.best_epoch, place.idle = value, record.epoch, 0
         else:
@@ -323,6 +365,9 @@ class Run:
     def save(self, names: Sequence[str]) -> None:
         assert self.writer is not None
         self.writer.put(state_of(self), names)
+        if self.writer.failed and not self._told:
+            self._told = True
+            self.parts.say(f"{next(iter(self.writer.failed.values()))}; the training goes on")
 
     def history(self) -> History:
         place = self.place

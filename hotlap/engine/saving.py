@@ -15,6 +15,7 @@ from hotlap.engine.errors import CheckpointOfAnotherModel
 from hotlap.engine.kept import random_states, set_random_states
 from hotlap.engine.processor import Way
 from hotlap.engine.records import EpochRecord
+from hotlap.engine.update import Average
 
 if TYPE_CHECKING:
     from hotlap.engine.run import Run
@@ -52,11 +53,17 @@ def state_of(run: Run) -> State:
         "buffers": passing_buffers(parts.model),
         "optimizer": optimizer,
         "scaler": {} if parts.scaler is None else parts.scaler.state_dict(),  # host sync with fp16 alone
-        "average": [] if run.average is None else list(run.average.tensors),
+        "average": {} if run.average is None else averaged(parts.model, run.average),
         "losses": {"names": list(tally.names), "rows": tally.losses[: run.place.window]},
         "train_metrics": {name: metric.totals for name, metric in parts.train_metrics.items()},
         "random": random_states(),
     }
+
+
+def averaged(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
+    """By the names of state_dict."""
+    names = {id(one): name for name, one in model.named_parameters()}
+    return {names[id(one)]: value for one, value in zip(average.parameters, average.tensors, strict=True)}
 
 
 def as_list(mode: Mode) -> list[Any]:
@@ -76,6 +83,7 @@ def about(run: Run) -> dict[str, Any]:
         "batch_size": geometry.batch_size,
         "accumulate": geometry.accumulate,
         "drop_last": recipe.drop_last,
+        "shuffle": recipe.shuffle,
         "seed": recipe.seed,
         "ema": recipe.ema,
         "optimizer": type(run.parts.optimizer).__name__,
@@ -86,6 +94,7 @@ def load_into(run: Run, state: State, path: Path) -> Place:
     parts = run.parts
     require_same_model(parts.model, state["model"], path)
     _require_same_training(run, state, path)
+    _require_same_groups(parts.optimizer, state["optimizer"], path)
     parts.model.load_state_dict(state["model"])
     for name, own in passing_buffers(parts.model).items():
         if name in state["buffers"] and state["buffers"][name].shape == own.shape:
@@ -95,11 +104,22 @@ def load_into(run: Run, state: State, path: Path) -> Place:
     if parts.scaler is not None and state["scaler"]:
         parts.scaler.load_state_dict(state["scaler"])
     if run.average is not None:
-        for average, saved in zip(run.average.tensors, state["average"], strict=True):
-            average.copy_(saved)
+        saved = state["average"]
+        for average, one in zip(run.average.tensors, saved.values() if isinstance(saved, dict) else saved, strict=True):
+            average.copy_(one)
     _load_tallies(run, state)
     set_random_states(state["random"])
     return _place(state["place"])
+
+
+def _require_same_groups(optimizer: torch.optim.Optimizer, saved: State, path: Path) -> None:
+    here, there = (
+        [len(group["params"]) for group in groups] for groups in (optimizer.param_groups, saved["param_groups"])
+    )
+    if here != there:
+        raise CheckpointOfAnotherModel(
+            f"{path} has an optimizer over groups of {there} parameters, this run's has {here}; resume it with the same"
+        )
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
@@ -148,7 +168,7 @@ def _require_same_training(run: Run, state: State, path: Path) -> None:
     here, there = about(run), state["about"]
     must = list(here) if state["place"]["window"] else ["optimizer", "ema"]
     for name in must:
-        if here[name] != there[name]:
+        if here[name] != there.get(name, here[name]):  # older checkpoints do not tell all
             raise CheckpointOfAnotherModel(
                 f"{path} was trained with {name} {there[name]}, this run has {here[name]}; resume it with the same"
             )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from hotlap.engine.errors import BadRecipe
 
 Floats = NDArray[np.float64]
 By = Literal["step", "epoch"]
@@ -25,6 +27,10 @@ class Schedule:
 
     end: float = 0.01
     by: By = "step"
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(By):
+            raise BadRecipe(f"by={self.by!r} of a schedule; use one of {', '.join(get_args(By))}")
 
     def factors(self, done: Floats) -> Floats:
         """From how much is done (0 to 1) to what the rate is multiplied by."""
@@ -62,8 +68,8 @@ def _constant(optimizer: torch.optim.Optimizer) -> Any:
 
 @dataclass(frozen=True)
 class FromTorch(Schedule):
-    """`make(optimizer)` returns any scheduler of torch.optim.lr_scheduler. By the step it costs the host some
-    microseconds a step, at the beginning of each epoch.
+    """`make(optimizer)` returns a scheduler of torch.optim.lr_scheduler that changes learning rates and nothing else:
+    momentum is not cycled. By the step it costs the host some microseconds a step, at the beginning of each epoch.
     """
 
     make: Callable[[torch.optim.Optimizer], Any] = _constant
@@ -124,9 +130,12 @@ class _Shadow:
 
     def __init__(self, base: Sequence[float], schedule: FromTorch) -> None:
         groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": float(rate)} for rate in base]
-        self.optimizer = torch.optim.SGD(groups)
+        # Numbers that no scheduler would set: what it multiplies or sets shows.
+        self.optimizer = torch.optim.SGD(groups, momentum=0.4321, weight_decay=0.4321)
+        self._fixed = self._all_but_rates()
         self.scheduler = schedule.make(self.optimizer)
         self.by = schedule.by
+        self._require_rates_alone()
         self.began = self._now()
 
     def table(self, steps: int) -> Floats:
@@ -138,6 +147,7 @@ class _Shadow:
             columns.append(self._rates())
             self.optimizer.step()
             self.scheduler.step()
+        self._require_rates_alone()
         return np.stack(columns, axis=1)
 
     def epoch_ended(self, score: float) -> None:
@@ -145,6 +155,7 @@ class _Shadow:
             self.optimizer.step()
             needs_score = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
             self.scheduler.step(score) if needs_score else self.scheduler.step()
+            self._require_rates_alone()
         self.began = self._now()
 
     def state(self) -> dict[str, Any]:
@@ -160,3 +171,16 @@ class _Shadow:
 
     def _rates(self) -> Floats:
         return np.asarray([float(group["lr"]) for group in self.optimizer.param_groups], dtype=np.float64)
+
+    def _all_but_rates(self) -> list[dict[str, Any]]:
+        names = set(self.optimizer.defaults) - {"lr"}
+        return [{name: group[name] for name in names} for group in self.optimizer.param_groups]
+
+    def _require_rates_alone(self) -> None:
+        """Only rates reach the optimizer that trains."""
+        for was, now in zip(self._fixed, self._all_but_rates(), strict=True):
+            if changed := sorted(name for name in was if was[name] != now[name]):
+                raise BadRecipe(
+                    f"{type(self.scheduler).__name__} changes {', '.join(changed)}, and FromTorch follows learning "
+                    "rates alone; make it with cycle_momentum=False, or take a scheduler that changes nothing else"
+                )

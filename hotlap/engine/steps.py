@@ -7,6 +7,7 @@ count, so a replay needs nothing from the host. Streamed data: a window is copie
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 
 from hotlap.engine.ahead import Ahead
 from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
+from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.sources import Tensors
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry
-from hotlap.engine.kept import Attributes, HostTraces, Kept
+from hotlap.engine.kept import HostTraces, Kept
 from hotlap.engine.order import epoch_order
 from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
@@ -67,7 +69,8 @@ class Common:
         tensors = [*self.model.parameters(), *self.model.buffers(), update.tally.step, update.tally.losses]
         tensors += [metric.totals for metric in update.metrics.values()]
         tensors += update.average.tensors if update.average is not None else []
-        return Kept(tensors, update.optimizer, update.scaler, [(update.learning, "next_step")])
+        counters = [(update.learning, "next_step")]
+        return Kept(tensors, self.model, update.optimizer, update.scaler, counters, self.recorder is not None)
 
     def trial(self, work: Callable[[Mode], Work], windows: int) -> Trial:
         def traces() -> HostTraces:
@@ -123,9 +126,8 @@ class Common:
         if self.recorder is None:
             return
         with self.preparing():
-            kept, attributes = self.kept(), Attributes(self.model)
+            kept = self.kept()
             self.update.gradients(items, self.geometry.window, self.plain_loss)
-            attributes.put_back()
             kept.put_back()
 
     def foresee(self, epoch: int) -> None:
@@ -282,7 +284,12 @@ class StreamedSteps(Common):
 
     def __call__(self, window: int) -> None:
         sizes = self.geometry.sizes(window)
-        batches = [next(self.batches) for _ in sizes]
+        batches = list(itertools.islice(self.batches, len(sizes)))
+        if len(batches) < len(sizes):
+            raise DataMismatch(
+                f"the data ended early: {len(batches)} of the {len(sizes)} batches of step {window + 1} came, "
+                f"though its source says {self.source.rows} rows"
+            )
         if window >= self.geometry.full:
             self.update(batches, sizes, self.plain_loss)
         elif self.run is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,20 @@ from hotlap.engine import checkpoints, loop
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import Callback, Callbacks
 from hotlap.engine.errors import BadRecipe, DataElsewhere, EmptySplit, NothingToResume
-from hotlap.engine.evaluation import Evaluation
+from hotlap.engine.evaluation import Evaluation, batches_of
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
+from hotlap.engine.kept import seed_streams
 from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean, Metric
 from hotlap.engine.optimizers import can_be_captured, make_fast
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
-from hotlap.engine.recurrent import flatten, require_order
+from hotlap.engine.recurrent import carrying, flatten, require_order
 from hotlap.engine.run import Parts, Run
 from hotlap.engine.seam import AnySource, Batch
-from hotlap.engine.update import Forward
+from hotlap.engine.update import Average, Forward
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
@@ -67,6 +69,7 @@ class Trainer:
         self.callbacks, self.sinks, self.say, self.progress = list(callbacks), list(sinks), say, progress
         self.device = device_from(device)
         weights, precision = recipe.loss_weights, recipe.precision
+        self._average: Average | None = None
         self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
 
     def fit(
@@ -84,13 +87,15 @@ class Trainer:
         with (
             own_stream(self.device),
             computing(self.recipe),
-            recomputing(self.model, self.recipe.activation_checkpointing),
+            recomputing(self.model, self.recipe.activation_checkpointing, self.device),
             interrupts.deferred(),
         ):
             self._move()
             flatten(self.model)  # before anything holds the address of a weight
             run = Run(self._parts(train, valid, self._phases(epochs), interrupts))
+            self._average = run.average
             try:
+                run.prepare()
                 if state is not None and path is not None:
                     run.resume(state, path)
                     make_fast(self.optimizer, self.device, run.parts.recorder is not None, not self._is_sparse())
@@ -101,6 +106,17 @@ class Trainer:
                 self._close(run)
         interrupts.pass_on()
         return history
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[nn.Module]:
+        """Within, the model has the averaged weights of the last fit: to evaluate them, or to save them."""
+        if self._average is None:
+            raise BadRecipe("no weights were averaged: fit with Recipe(ema=0.999) before")
+        self._average.swap()
+        try:
+            yield self.model
+        finally:
+            self._average.swap()
 
     def evaluate(self, source: AnySource) -> dict[str, float]:
         """The metrics on any split, with the weights as they are."""
@@ -160,9 +176,12 @@ class Trainer:
     def _parts(
         self, train: AnySource, valid: AnySource | None, phases: tuple[Phase, ...], interrupts: Interrupts
     ) -> Parts:
-        recipe, recorder = self.recipe, self._recorder()
-        torch.manual_seed(recipe.seed)
-        self.model.train()
+        recipe, recorder, own = self.recipe, self._recorder(), self.evaluate_own
+        if self.step is not None and valid is not None and not self.metrics and own is None:
+            own, valid = self._by_step(valid), None
+        seed_streams(recipe.seed)
+        if not self.model.training:
+            self.model.train()  # else parts that are kept in evaluation mode stay so
         base_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
         make_fast(self.optimizer, self.device, recorder is not None, not self._is_sparse())
         return Parts(
@@ -178,7 +197,7 @@ class Trainer:
             recorder=recorder,
             scaler=torch.amp.GradScaler(self.device.type) if recipe.precision == "fp16" else None,
             evaluation=self._evaluation(),
-            own_evaluation=self.evaluate_own,
+            own_evaluation=own,
             train_metrics=self.train_metrics,
             callbacks=Callbacks(self.callbacks),
             log=Log(self.sinks, self.progress),
@@ -192,8 +211,21 @@ class Trainer:
         if not metrics and self.evaluate_own is None and self.loss is not None:
             metrics = {"valid_loss": Mean(self._loss_alone)}
             metrics["valid_loss"].to(self.device)
-        batch = self.recipe.evaluation_batch or 4 * self.recipe.batch_size
+        lanes = next((one.lanes for one in carrying(self.model)), None)
+        batch = self.recipe.evaluation_batch or lanes or 4 * self.recipe.batch_size
         return Evaluation(self.forward, metrics, batch, self.say)
+
+    def _by_step(self, valid: AnySource) -> Evaluate:
+        """The model's outputs are the step's own, so that nothing but its loss can be told of the validation split."""
+
+        def evaluate(model: nn.Module) -> dict[str, float]:
+            total, rows = torch.zeros((), device=self.device), 0
+            for batch in batches_of(valid, self.recipe.evaluation_batch or self.recipe.batch_size, self.device):
+                total += self.forward(batch)[0]["loss"] * len(batch[0])
+                rows += len(batch[0])
+            return {"valid_loss": float(total / rows)}  # host sync: one an evaluation
+
+        return evaluate
 
     def _loss_alone(self, outputs: Any, *targets: torch.Tensor) -> torch.Tensor:
         assert self.loss is not None
@@ -201,16 +233,21 @@ class Trainer:
 
     def _close(self, run: Run) -> None:
         """Also on the way out of an error: what was handed over is written, threads are gone."""
-        run.close()
+        try:
+            run.close()
+            self._close_log(run)
+        finally:
+            if run.writer is not None:
+                run.writer.close()
+
+    def _close_log(self, run: Run) -> None:
         parts = run.parts
         parts.log.close()
         training = sum(record.seconds for record in run.place.epochs)
         lines = parts.callbacks.slow(training) if training else []
         if parts.log.dropped:
-            lines.append(f"the log could not follow: {parts.log.dropped} records of steps were left out")
+            lines.append(f"the log could not follow: {parts.log.dropped} records were left out")
         if parts.log.failed:
             lines.append(parts.log.failed)
         for line in lines:
             self.say(line)
-        if run.writer is not None:
-            run.writer.close()

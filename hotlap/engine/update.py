@@ -75,13 +75,29 @@ class Forward:
 
     def named(self, found: Any) -> Losses:
         if isinstance(found, Tensor):
+            if self.weights:
+                raise BadRecipe(
+                    f"loss_weights names {sorted(self.weights)}, but the loss returned one tensor; "
+                    "return a dict of its parts by name, or leave loss_weights out"
+                )
             return {"loss": found}
         if not isinstance(found, Mapping) or not found:
             raise BadRecipe(f"the loss returned {type(found).__name__}; return a tensor or a dict of tensors")
         if unknown := set(self.weights) - set(found):
             raise BadRecipe(f"loss_weights names {sorted(unknown)}; the loss returned {sorted(found)}")
+        require_no_total(found)
         total = sum(self.weights.get(name, 1.0) * value for name, value in found.items())
         return {"loss": total, **{name: value for name, value in found.items() if name != "loss"}}
+
+
+def require_no_total(losses: Mapping[str, Any]) -> None:
+    """All parts are added up: a total among them would count twice."""
+    if "loss" in losses and len(losses) > 1:
+        parts = ", ".join(f'"{name}": …' for name in losses if name != "loss")
+        raise BadRecipe(
+            'the loss returned "loss" beside its parts, whose sum it would be added to; '
+            f"return {{{parts}}} without it, weighted by Recipe(loss_weights={{…}}), or the total alone as a tensor"
+        )
 
 
 def in_full(found: Any) -> Any:
@@ -184,12 +200,12 @@ class Update:
         rows = sum(sizes)
         total: Tensor | None = None
         for item, size in zip(items, sizes, strict=True):
-            values = self._backward(item, size / rows, loss_of)
+            values = self._backward(item, size, size / rows, loss_of)
             total = values if total is None else total + values
         assert total is not None
         return total
 
-    def _backward(self, item: Any, share: float, loss_of: LossOf) -> Tensor:
+    def _backward(self, item: Any, rows: int, share: float, loss_of: LossOf) -> Tensor:
         """A batch counts by its rows, so that a window is one large batch whatever its last one's size."""
         losses, outputs, targets = loss_of(item)
         if not self.tally.names:
@@ -202,6 +218,7 @@ class Update:
             loss_of.join()
         with torch.no_grad():
             for metric in self.metrics.values():
+                metric.rows = rows
                 metric.update(outputs, *targets)
             values = [one.detach().float() * share if share != 1.0 else one.detach().float() for one in losses.values()]
             return values[0].reshape(1, 1) if len(values) == 1 else torch.stack(values).reshape(1, -1)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -296,3 +301,124 @@ def test_moments_are_laid_out_as_their_weights():
     for name, value in optimizer.state[weight].items():
         assert torch.equal(value, before[name])
         assert value.stride() == before[name].stride()
+
+
+class Root(nn.Module):
+    """Its derivative at zero is no number, its value is."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 1))
+
+    def forward(self, inputs):
+        return (inputs @ self.weight).abs().sqrt()
+
+
+def test_weights_that_broke_at_the_last_step_are_not_kept(tmp_path):
+    inputs, targets = numbers(32)
+    inputs[-1] = 0
+    options = {"model": Root, "shuffle": False, "batch_size": 8, "checkpoints": Checkpoints(tmp_path)}
+    with pytest.raises(NonFiniteLoss, match="a weight is no number after step 4"):
+        fitted(train=Rows(inputs, targets), **options)
+    assert not list(tmp_path.glob("*.pt"))
+
+
+def test_early_stopping_is_remembered(tmp_path):
+    options = {"evaluate": lambda model: {"score": 1.0}, "metrics": {}, "patience": 2}
+    _, first = fitted(epochs=6, checkpoints=Checkpoints(tmp_path), **options)
+    assert (len(first.epochs), first.stopped_early) == (3, True)
+    _, again = fitted(epochs=6, checkpoints=Checkpoints(tmp_path), resume=True, **options)
+    assert (len(again.epochs), again.stopped_early) == (3, True)
+    _, patient = fitted(epochs=6, checkpoints=Checkpoints(tmp_path), resume=True, **{**options, "patience": 4})
+    assert (len(patient.epochs), patient.stopped_early) == (5, True)
+
+
+def test_a_score_that_is_no_number_is_never_the_best():
+    scores = iter([math.nan, 3.0, 2.0, math.nan, 1.0])
+    _, history = fitted(epochs=5, metrics={}, evaluate=lambda model: {"score": next(scores)}, patience=3)
+    assert (history.best_epoch, history.stopped_early) == (5, False)
+
+
+def test_numbers_of_numpy_are_kept_as_plain_ones(tmp_path):
+    def adam(parameters, lr):
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=np.float64(0.1))
+
+    fitted(optimizer=adam, checkpoints=Checkpoints(tmp_path))
+    _, history = fitted(epochs=4, optimizer=adam, checkpoints=Checkpoints(tmp_path), resume=True)
+    assert len(history.epochs) == 4
+
+
+def test_what_could_not_be_loaded_again_is_not_written(tmp_path):
+    def sgd(parameters, lr):
+        made = torch.optim.SGD(parameters, lr=lr)
+        made.param_groups[0]["note"] = object()
+        return made
+
+    with pytest.raises(CheckpointNotWritten, match="the state has a object"):
+        fitted(optimizer=sgd, checkpoints=Checkpoints(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["groups", "shuffle"])
+def test_another_order_or_optimizer_is_refused_before_anything_is_loaded(what, tmp_path):
+    interrupted(tmp_path, 7, None)
+
+    def in_groups(parameters, lr):
+        first, *rest = parameters
+        return torch.optim.Adam([{"params": [first]}, {"params": rest}], lr=lr)
+
+    options = {"optimizer": in_groups} if what == "groups" else {"shuffle": False}
+    made = trainer(checkpoints=Checkpoints(tmp_path), **options)
+    before = {name: one.clone() for name, one in made.model.state_dict().items()}
+    with pytest.raises(CheckpointOfAnotherModel, match=what):
+        made.fit(Rows(*numbers()), Rows(*numbers(seed=1)), 3, resume=True)
+    assert all(torch.equal(one, before[name]) for name, one in made.model.state_dict().items())
+
+
+def test_averaged_weights_can_be_used_and_are_kept_by_name(tmp_path):
+    made, history = fitted(ema=0.9, checkpoints=Checkpoints(tmp_path))
+    valid = Rows(*numbers(seed=1))
+    with made.averaged() as model:
+        assert made.evaluate(valid) == history.epochs[-1].scores
+        averaged = {name: one.detach().clone() for name, one in model.named_parameters()}
+    assert made.evaluate(valid) != history.epochs[-1].scores
+    kept_ones = torch.load(tmp_path / "last.pt", weights_only=True)["average"]
+    assert kept_ones.keys() == averaged.keys()
+    assert all(torch.equal(kept_ones[name], one) for name, one in averaged.items())
+
+
+def test_a_write_that_fails_is_said_when_it_does(tmp_path):
+    said = []
+
+    def removed(record):
+        if getattr(record, "scores", None) and record.epoch == 1:
+            made.say("removed")
+            shutil.rmtree(tmp_path / "kept")
+
+    made = trainer(checkpoints=Checkpoints(tmp_path / "kept"), say=said.append, callbacks=[removed])
+    with pytest.raises(CheckpointNotWritten):
+        made.fit(Rows(*numbers()), Rows(*numbers(seed=1)), 6)
+    assert sum("the training goes on" in line for line in said) == 1
+
+
+def test_what_a_killed_run_left_half_written_goes(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left, under_way = tmp_path / f".last.pt.{gone.pid}.tmp", tmp_path / f".best.pt.{os.getppid()}.tmp"
+    left.touch()
+    under_way.touch()
+    fitted(checkpoints=Checkpoints(tmp_path))
+    assert not left.exists()
+    assert under_way.exists()
+
+
+def test_a_sink_that_cannot_be_closed_loses_no_checkpoint(tmp_path):
+    class Full:
+        def write(self, record): ...
+
+        def close(self):
+            raise OSError(28, "No space left on device")
+
+    said = []
+    fitted(sinks=[Full()], say=said.append, checkpoints=Checkpoints(tmp_path))
+    assert kept.load(tmp_path / "last.pt")["place"]["epoch"] == 3
+    assert any("No space left" in line for line in said)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import Checkpoints, Mean, Phase, ahead, choice, recorder
+from hotlap.engine import RMSE, Checkpoints, Mean, Phase, ahead, choice, recorder
 from hotlap.engine.data import Tensors, mapped
 from hotlap.engine.forks import Forks, NothingToFork
 from hotlap.engine.optimizers import Clipping
@@ -179,7 +179,9 @@ def test_where_numbers_are_cast_or_computed_again_nothing_is_forked(options, mon
 def test_a_model_without_layers_to_fork_is_captured_as_it_is(monkeypatch):
     said = []
     scale = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6))
+    error = RMSE(of=lambda outputs, target: (outputs.mean(1, keepdim=True), target))
     options = {"model": scale, "loss": lambda o, t: (o.mean(1, keepdim=True) - t).square().mean(), "say": said.append}
+    options["metrics"] = {"rmse": error}
     (_, history), _ = forked(monkeypatch, **options)
     assert history.mode == "one CUDA graph"
     assert "forked" not in said[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 
 import pytest
 
-from hotlap.engine import EpochRecord, JsonLines, StepRecord, TensorBoard
+from hotlap.engine import RMSE, EpochRecord, JsonLines, StepRecord, TensorBoard
 from hotlap.engine import log as logs
 from tests.engine.training import fitted, outcome, same
 
@@ -25,14 +26,38 @@ def test_records_as_json_lines(tmp_path):
     assert len(steps) >= 3
 
 
+def test_a_score_that_is_no_number_is_null_in_json(tmp_path):
+    sink = JsonLines(tmp_path / "training.jsonl")
+    sink.write(StepRecord(1, 1, math.nan, {"a": -math.inf, "b": 2.0}))
+    sink.close()
+    line = json.loads(sink.path.read_text(), parse_constant=pytest.fail)
+    assert (line["loss"], line["losses"]) == (None, {"a": None, "b": 2.0})
+
+
+def test_tensorboard_has_the_parts_of_losses_and_training_metrics_of_the_same_names():
+    written = []
+
+    class Writer:
+        def add_scalar(self, name, value, step):
+            written.append((name, value, step))
+
+    sink = TensorBoard.__new__(TensorBoard)
+    sink._writer = Writer()
+    sink.write(StepRecord(1, 7, 3.0, {"a": 1.0, "b": 2.0}))
+    assert written == [("step/loss", 3.0, 7), ("step/a", 1.0, 7), ("step/b", 2.0, 7)]
+    sink.write(EpochRecord(1, 3.0, {"rmse": 0.5}, 1.0, 0.0, 0.0, 70, 8, 0.1, {"a": 1.0}, {"rmse": 0.25}))
+    assert {("epoch/rmse", 0.5, 8), ("train/rmse", 0.25, 8), ("epoch/a", 1.0, 8)} <= set(written)
+
+
 def test_tensorboard(tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    _, history = fitted(sinks=[TensorBoard(tmp_path)], epochs=2)
+    _, history = fitted(sinks=[TensorBoard(tmp_path)], epochs=2, train_metrics={"rmse": RMSE()})
     found = accumulators.EventAccumulator(str(tmp_path))
     found.Reload()
     assert [round(one.value, 4) for one in found.Scalars("epoch/rmse")] == [
         round(one.scores["rmse"], 4) for one in history.epochs
     ]
+    assert len(found.Scalars("train/rmse")) == 2
 
 
 def test_progress_comes_from_another_thread_at_a_bounded_rate(monkeypatch):
@@ -109,3 +134,61 @@ def test_a_sink_that_is_too_slow_loses_steps_not_time(monkeypatch):
     fitted(sinks=[slow], log_every=1, say=said.append)
     assert any(line.startswith("the log could not follow") for line in said)
     assert 3 <= slow.written < 15
+
+
+def test_progress_that_fails_is_left_out_and_no_record_is_lost(monkeypatch, tmp_path):
+    monkeypatch.setattr(logs, "SECONDS_BETWEEN_LINES", 0.0)
+    calls, said = [], []
+
+    def progress(line):
+        calls.append(line)
+        raise BrokenPipeError
+
+    path = tmp_path / "training.jsonl"
+    fitted(progress=progress, sinks=[JsonLines(path)], say=said.append, log_every=100)
+    assert len(path.read_text().splitlines()) == 3
+    assert said[-1] == "progress failed and was left out: BrokenPipeError"
+    assert len(calls) == 1
+
+
+class Ends:
+    """A sink that ends the log's thread, as nothing but an exit can."""
+
+    def write(self, record):
+        raise SystemExit
+
+    def close(self):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_log_without_its_thread_holds_nobody_up(monkeypatch):
+    monkeypatch.setattr(logs, "MOST_WAITING", 1)
+    said = []
+    _, history = fitted(sinks=[Ends()], log_every=1, say=said.append)
+    assert len(history.epochs) == 3
+    assert any("the log's thread ended before the training" in line for line in said)
+
+
+class Closes:
+    def __init__(self, *, writes=True, closes=True):
+        self.writes, self.closes, self.closed = writes, closes, 0
+
+    def write(self, record):
+        if not self.writes:
+            raise OSError("disk full")
+
+    def close(self):
+        self.closed += 1
+        if not self.closes:
+            raise OSError("quota")
+
+
+def test_every_sink_is_closed_whatever_another_does():
+    left_out, fails, fine = Closes(writes=False, closes=False), Closes(closes=False), Closes()
+    log = logs.Log([left_out, fails, fine], None)
+    log.start()
+    log.put(StepRecord(1, 1, 0.5))
+    log.close()
+    assert [one.closed for one in (left_out, fails, fine)] == [1, 1, 1]
+    assert log.failed == "Closes failed and was left out: disk full; Closes failed when it was closed: quota"

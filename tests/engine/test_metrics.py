@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from hotlap.engine import RMSE, BinaryF1, Dice, GroupMeans, Mean
+from hotlap.engine.errors import BadRecipe
 from hotlap.engine.evaluation import Evaluation
-from hotlap.engine.metrics import f1, majority, read
+from hotlap.engine.metrics import f1, is_higher_better, majority, read
 from hotlap.engine.update import Forward
 from tests.engine.training import Rows, Stream, fitted
 
@@ -110,3 +111,59 @@ def test_without_metrics_the_loss_is_the_score():
     _, history = fitted(metrics={}, epochs=1)
     assert list(history.last.scores) == ["valid_loss"]
     assert read({}) == {}
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    ("metric", "one", "other"),
+    [
+        (RMSE(), (4, 1), (4,)),
+        (BinaryF1(), (4, 1), (4,)),
+        (Dice(), (4, 1), (4, 9)),
+        (GroupMeans(2, of=lambda outputs, groups: (outputs, groups)), (4, 1), (4,)),
+    ],
+)
+def test_shapes_that_would_be_broadcast_are_refused_without_a_look_at_the_values(metric, one, other, device):
+    named = rf"{type(metric).__name__} compares \[4, 1\] with .*; give of="
+    with pytest.raises(BadRecipe, match=named):
+        metric.update(torch.zeros(one, device=device), torch.zeros(other, dtype=torch.int64, device=device))
+    assert not metric.totals.any()
+
+
+def test_dice_takes_masks_with_and_without_a_channel():
+    metric, masks = Dice(), torch.ones(2, 3, 3)
+    metric.update(masks[:, None], masks)
+    assert metric.compute().item() == 1.0
+
+
+class Loss(torch.nn.Module):
+    """A model that returns its loss: all tensors of a batch are inputs."""
+
+    def __init__(self, shape=()):
+        super().__init__()
+        self.bias, self.shape = torch.nn.Parameter(torch.zeros(1)), shape
+
+    def forward(self, inputs, targets):
+        return (inputs + self.bias - targets).square().mean().reshape(self.shape)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_batches_count_by_their_rows_where_they_have_no_targets(shape):
+    inputs = torch.tensor([[0.0]] * 8 + [[10.0]])
+    for source in (Rows(inputs, torch.zeros(9, 1)), Stream(inputs, torch.zeros(9, 1))):
+        options = {"model": Loss(shape), "loss": lambda loss: loss, "inputs": 2, "batch_size": 2, "rate": 0.0}
+        options |= {"metrics": {}, "train_metrics": {"mean": Mean(lambda loss: loss)}}
+        _, history = fitted(train=source, valid=source, epochs=1, **options)
+        right = pytest.approx(100 / 9)
+        assert (history.last.loss, history.last.train_scores["mean"]) == (right, right)
+        assert history.last.scores == {"valid_loss": right}
+
+
+def test_which_direction_is_better():
+    assert is_higher_better(None, BinaryF1())
+    assert is_higher_better(None, Dice())
+    assert not is_higher_better(None, RMSE())
+    assert not is_higher_better(None, Mean(lambda outputs: outputs))
+    assert not is_higher_better(None, None)
+    assert not is_higher_better(False, Dice())
+    assert is_higher_better(True, RMSE())

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from hotlap.engine.data.errors import DataError, EmptySplit
 from hotlap.engine.data.memory import in_words
-from hotlap.engine.seam import Batch, Resident
+from hotlap.engine.data.sources import is_resident
+from hotlap.engine.seam import AnySource, Batch, Resident
 
 WARM_UP = 2
 Step = Callable[[nn.Module, Batch], Tensor]
@@ -103,6 +104,7 @@ def measure_batch_sizes(
     `step(model, batch)` returns the loss. Candidates are doubled from `now` in both directions when not given, up to
     the rows there are; the first that does not fit in memory ends the search upwards.
     """
+    require_resident(source)
     if now < 1 or now > source.rows:
         raise EmptySplit(f"a batch of {now} from {source.rows} rows; use 1 … {source.rows}")
     sizes = sorted({size for size in candidates or doublings(now, source.rows) if 1 <= size <= source.rows})
@@ -121,6 +123,14 @@ def measure_batch_sizes(
         raise DataError(f"not even a batch of {sizes[0]} fits in the memory of {source.device}")
     group = optimizer.param_groups[0]
     return BatchSizes(source.rows, now, float(group["lr"]), "betas" in group, tuple(done), tuple(refused))
+
+
+def require_resident(source: AnySource) -> None:
+    if not is_resident(source):
+        raise DataError(
+            f"batch sizes are measured on rows in memory, and a {type(source).__name__} reads its own; give some of "
+            "them: Tensors(*next(iter(source.batches(torch.arange(rows), rows, device))))"
+        )
 
 
 def doublings(now: int, rows: int) -> list[int]:

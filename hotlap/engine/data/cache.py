@@ -1,9 +1,10 @@
 """Preprocessed arrays on disk, kept by what they were made from.
 
-The key is a hash of the inputs, of the function that makes the arrays (its source, what it uses of a function around
-it, and a version), and of its arguments. An input file counts by its content ("content", the default: reads it all) or
-by its size, time and sixteen blocks of its content ("sample": fast for huge files, and blind to a change that keeps all
-three). What makes the result but is in none of these, such as a helper the function calls, belongs into `version`.
+The key is a hash of the inputs, of the function that makes the arrays (its source and code, what it uses of a function
+around it, the plain values it reads of its module, and a version), and of its arguments. An input file counts by its
+content ("content", the default: reads it all) or by its size, time and sixteen blocks of its content ("sample": fast
+for huge files, and blind to a change that keeps all three). What makes the result but is in none of these, such as a
+helper the function calls or an object of a class, belongs into `version`.
 
 Several processes may ask at once: one makes the entry under a lock, the others wait and read it. An entry appears by
 one rename, with a checksum of every file; a torn or damaged one is made again. A lock goes with its process.
@@ -145,7 +146,11 @@ class Maker:
     def made(self) -> dict[str, Array]:
         if self.arrays is None:
             self.failed = True
-            self.arrays = {name: array_of(name, values) for name, values in self.make(**self.given).items()}
+            result: Any = self.make(**self.given)
+            if not isinstance(result, Mapping):
+                kind = type(result).__name__
+                raise DataMismatch(f"the cached function returned a value of type {kind}; return a dict of arrays")
+            self.arrays = {name: array_of(name, values) for name, values in result.items()}
             self.failed = False
         return self.arrays
 

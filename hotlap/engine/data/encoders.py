@@ -1,7 +1,7 @@
 """Text to tensors without a Python step per row: bit strings, and which n-grams a text has.
 
 The results are those of `series.apply(…)` with the functions of the same purpose written per row; the tests compare
-them. Texts are a list, an array (bytes, str or objects) or a pandas Series.
+them. Texts are a list, a tuple, an array (bytes, str or objects) or a pandas Series.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from hotlap.engine.data.errors import DataMismatch
 
 Array = np.ndarray[Any, Any]
-Texts = Any  # a list of str or bytes, an array, or a Series: pandas is not imported for its type
+Texts = Any  # a list or tuple of str or bytes, an array, or a Series: pandas is not imported for its type
 ROWS_AT_A_TIME = 4096  # keeps the pieces a conversion goes through in the processor's cache
 LARGEST_TABLE = 2**24  # of n-gram numbers; beyond it they are looked up by search
 
@@ -37,8 +37,10 @@ def bits(texts: Texts, dtype: torch.dtype = torch.bool) -> Tensor:
 def letter_rows(texts: Texts) -> Array:
     """`[rows, width]` of letter numbers; a view where the texts are an array of bytes already."""
     if isinstance(texts, np.ndarray) and texts.dtype.kind == "S" and texts.ndim == 1:
-        letters = np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), -1)
+        letters = byte_rows(texts)
         short = np.flatnonzero(letters[:, -1:] == 0)
+        if len(short) == len(letters) and not letters.any():
+            return letters[:, :0]
         if len(short):
             raise DataMismatch(f"row {short[0]} has {len(texts[short[0]])} letters, not {letters.shape[1]}")
         return letters
@@ -52,6 +54,10 @@ def letter_rows(texts: Texts) -> Array:
     return flat.reshape(len(listed), -1) if listed else flat.reshape(0, 0)
 
 
+def byte_rows(texts: Array) -> Array:
+    return np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), texts.dtype.itemsize)
+
+
 def wrong_letter(part: Array, start: int) -> DataMismatch:
     row, place = np.argwhere((part != ord("0")) & (part != ord("1")))[0]
     letter = chr(part[row, place])
@@ -60,15 +66,29 @@ def wrong_letter(part: Array, start: int) -> DataMismatch:
 
 def text_list(texts: Texts) -> list[str]:
     """The texts as a list of str; anything but text is refused with its row."""
-    values = texts.tolist() if hasattr(texts, "tolist") else list(texts)
+    given = texts.tolist() if hasattr(texts, "tolist") else texts
+    if isinstance(given, str | bytes):
+        raise DataMismatch(f"{given!r:.60} is one text; give a list of texts, [text] for one row")
+    values = list(given)
     if values and isinstance(values[0], bytes):
-        values = [value.decode() for value in values]
+        values = decoded(values)
     if set(map(type, values)) - {str}:
         row = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
         if row is None:  # all are kinds of str, such as numpy's
             return list(map(str, values))
         raise DataMismatch(f"row {row} is {values[row]!r}, a {type(values[row]).__name__}, not text; convert it first")
     return values
+
+
+def decoded(values: list[Any]) -> list[str]:
+    done: list[str] = []
+    try:
+        done.extend(value.decode() for value in values)
+    except (UnicodeDecodeError, AttributeError) as error:
+        wrong = values[len(done)]
+        why = "not UTF-8; decode it" if isinstance(wrong, bytes) else f"a {type(wrong).__name__}, not bytes; convert it"
+        raise DataMismatch(f"row {len(done)} is {wrong!r:.60}, {why} first") from error
+    return done
 
 
 def flattened(listed: list[str]) -> tuple[Array, Array]:
@@ -83,18 +103,26 @@ def flattened(listed: list[str]) -> tuple[Array, Array]:
 def ngrams(
     texts: Texts | Sequence[Texts], vocabulary: Sequence[str], n: int = 2, dtype: torch.dtype = torch.bool
 ) -> Tensor:
-    """`[rows, len(vocabulary)]`: which of the n-grams each text has. Several columns, in a tuple, are joined first."""
+    """`[rows, len(vocabulary)]`: which of the n-grams each text has. A tuple of columns is joined row by row first."""
     check_vocabulary(vocabulary, n)
     flat, lengths = joined_columns(texts)
-    out = torch.zeros((len(lengths), len(vocabulary)), dtype=dtype)
+    out = torch.zeros((len(lengths), len(vocabulary)), dtype=dtype if numpy_has(dtype) else torch.bool)
     if len(flat) < n:
-        return out
+        return out.to(dtype)
     places, rows = gram_places(flat, lengths, n)
     numbers = Numbering(vocabulary, n).numbers(flat, places)
     known = numbers >= 0
     cells = rows[known] * len(vocabulary) + numbers[known]
     out.view(-1).numpy()[cells] = 1
-    return out
+    return out.to(dtype)
+
+
+def numpy_has(dtype: torch.dtype) -> bool:
+    try:
+        torch.empty(0, dtype=dtype).numpy()
+    except TypeError:
+        return False
+    return True
 
 
 def grams_in(texts: Texts | Sequence[Texts], n: int = 2) -> list[str]:
@@ -118,7 +146,8 @@ def check_vocabulary(vocabulary: Sequence[str], n: int) -> None:
 
 
 def joined_columns(texts: Texts | Sequence[Texts]) -> tuple[Array, Array]:
-    columns: list[Any] = list(texts) if isinstance(texts, tuple) else [texts]
+    several = isinstance(texts, tuple) and not all(isinstance(text, str | bytes) for text in texts)
+    columns: list[Any] = list(texts) if several else [texts]
     if all(isinstance(column, np.ndarray) and column.dtype.kind == "S" and column.ndim == 1 for column in columns):
         fixed = fixed_width(columns)
         if fixed is not None:
@@ -137,7 +166,7 @@ def fixed_width(columns: Sequence[Array]) -> tuple[Array, Array] | None:
     """Letters and lengths from arrays of bytes, whose padding is left out; None if they are not plain ASCII."""
     if len({len(column) for column in columns}) > 1:
         raise DataMismatch(f"columns need the same number of rows, not {[len(column) for column in columns]}")
-    views = [np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1) for column in columns]
+    views = [byte_rows(column) for column in columns]
     letters = np.concatenate(views, axis=1)
     real = np.concatenate([not_padding(view) for view in views], axis=1)
     flat = letters[real]

@@ -21,6 +21,7 @@ class Hdf5:
     """Datasets of one file, a column each; the first `row_dims` dimensions together number the rows.
 
     `Hdf5("train.h5", "mel", "segment_label", row_dims=3)` has a row for every segment of `[file, long, short, …]`.
+    Without names: every dataset at the top of the file; one in a group is named with it, "group/mel".
     """
 
     def __init__(self, path: Path | str, *datasets: str, row_dims: int = 1) -> None:
@@ -30,7 +31,7 @@ class Hdf5:
             self.file = h5py.File(self.path, "r", rdcc_nbytes=CHUNK_CACHE)
         except OSError as error:
             raise DataUnreadable(self.path, reason(self.path, error)) from error
-        self.datasets = [dataset_of(self.path, self.file, name) for name in datasets or sorted(self.file)]
+        self.datasets = [dataset_of(self.path, self.file, name) for name in datasets or at_top(self.path, self.file)]
         self.outer = self._outer(row_dims)
         self.inner = int(np.prod(self.outer[1:], dtype=np.int64))
         self.rows = self.outer[0] * self.inner
@@ -77,12 +78,32 @@ def runs(outer: Array, chunk: int) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(bounds)
 
 
+def at_top(path: Path, file: Any) -> list[str]:
+    names = [name for name in sorted(file) if hasattr(file.get(name), "shape")]
+    if not names:
+        raise DataUnreadable(path, f"it has no dataset at its top; it has: {listed(datasets_in(file))}")
+    return names
+
+
+def datasets_in(group: Any) -> list[str]:
+    found: list[str] = []
+    group.visititems(lambda name, item: found.append(name) if hasattr(item, "shape") else None)
+    return found
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
 def dataset_of(path: Path, file: Any, name: str) -> Any:
     found = file.get(name)
+    if hasattr(found, "visititems"):
+        inside = listed([f"{name}/{inner}" for inner in datasets_in(found)])
+        raise DataUnreadable(path, f"{name!r} is a group, not a dataset; name what is in it: {inside}")
     if found is None or not hasattr(found, "shape"):
         near = difflib.get_close_matches(name, list(file), 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise DataUnreadable(path, f"it has no dataset {name!r}; {hint}It has: {', '.join(sorted(file)) or 'none'}")
+        raise DataUnreadable(path, f"it has no dataset {name!r}; {hint}It has: {listed(list(file))}")
     return found
 
 

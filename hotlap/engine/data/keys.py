@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import dis
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,11 @@ import torch
 
 from hotlap.engine.data.errors import DataError, DataUnreadable
 
-FORMAT = "1"
+FORMAT = "2"
 BLOCK = 2**20
 SAMPLES = 16
 SAMPLE_BYTES = 2**16
+READS_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 Digest = Any  # of hashlib, which names no type for it
 
@@ -39,7 +42,7 @@ def key_of(
 
 
 def add_function(digest: Digest, make: Callable[..., Any]) -> None:
-    """Its source, its defaults, and what it uses of the function around it."""
+    """Its source and code, its defaults, and what it uses of its module and of the function around it."""
     if inspect.ismethod(make):
         raise DataError(f"{make.__qualname__} depends on its object, which is in no key; give a plain function")
     text(digest, function_text(make))
@@ -51,33 +54,59 @@ def add_function(digest: Digest, make: Callable[..., Any]) -> None:
             add_function(digest, cell.cell_contents)
         elif cell.cell_contents is not make:
             add(digest, cell.cell_contents)
+    if code is not None:
+        for name in sorted(set(global_names(code))):
+            add_global(digest, name, getattr(make, "__globals__", {}))
 
 
 def function_text(make: Callable[..., Any]) -> str:
-    """Name and source; without source (typed at a prompt, compiled) its code and constants."""
+    """Name, source where there is one, and code: two lambdas on one line have the same source."""
     name = f"{getattr(make, '__module__', '')}.{getattr(make, '__qualname__', type(make).__qualname__)}"
+    code = getattr(make, "__code__", None)
     try:
-        return f"{name}\n{inspect.getsource(make)}"
-    except (OSError, TypeError):
-        code = getattr(make, "__code__", None)
-        if code is None:
-            raise DataError(f"{name} has no source to know it by; give a plain function") from None
-        return f"{name}\n{code_text(code)}"
+        source = inspect.getsource(make)
+    except (OSError, TypeError):  # typed at a prompt, or compiled
+        source = ""
+    if code is None and not source:
+        raise DataError(f"{name} has no source to know it by; give a plain function")
+    return f"{name}\n{source}\n{constant_text(code)}"
 
 
-def code_text(code: CodeType) -> str:
-    constants = [code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
+def constant_text(value: Any) -> str:
+    """The same in every process: the order of a set of texts is not."""
+    if isinstance(value, CodeType):
+        return f"{value.co_code.hex()} {value.co_names} {constant_text(value.co_consts)}"
+    if isinstance(value, tuple | frozenset):
+        parts = [constant_text(part) for part in value]
+        return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
+    return repr(value)
+
+
+def global_names(code: CodeType) -> Iterator[str]:
+    """What the code, and the code inside it, reads of its module."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in READS_OF_GLOBALS:
+            yield instruction.argval
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from global_names(inner)
+
+
+def add_global(digest: Digest, name: str, space: Mapping[str, Any]) -> None:
+    """A variable of the module by its value where that is plain; helpers, classes and modules are in no key."""
+    own = hashlib.blake2b(digest_size=16)
+    try:
+        if name in space:
+            add(own, space[name])
+    except (DataError, RecursionError):
+        return
+    text(digest, f"global {name} {own.hexdigest()}")
 
 
 def add(digest: Digest, value: Any) -> None:
     """Hashes a value with its type and length, so that no two different values look the same."""
     if isinstance(value, np.ndarray | torch.Tensor):
-        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value)
-        text(digest, f"array {array.dtype.str} {array.shape}")
-        if array.dtype.hasobject:
-            raise DataError("an array of Python objects cannot be part of a cache key; use numbers or fixed text")
-        digest.update(array.reshape(-1).view(np.uint8))
+        add_array(digest, value)
     elif isinstance(value, Mapping):
         text(digest, f"dict {len(value)}")
         for name in sorted(value, key=repr):
@@ -92,12 +121,32 @@ def add(digest: Digest, value: Any) -> None:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         add(digest, [type(value).__qualname__, fields])
+    elif isinstance(value, argparse.Namespace | SimpleNamespace):
+        add(digest, [type(value).__qualname__, vars(value)])
     elif value is None or isinstance(
         value, bool | int | float | complex | str | bytes | Path | np.generic | torch.dtype
     ):
         text(digest, f"{type(value).__name__} {value!r}")
     else:
         raise DataError(f"an argument of type {type(value).__name__} cannot be part of a cache key; use plain values")
+
+
+def add_array(digest: Digest, value: np.ndarray[Any, Any] | torch.Tensor) -> None:
+    array = np.ascontiguousarray(numpy_of(digest, value) if isinstance(value, torch.Tensor) else value)
+    text(digest, f"array {array.dtype.str} {array.shape}")
+    if array.dtype.hasobject:
+        raise DataError("an array of Python objects cannot be part of a cache key; use numbers or fixed text")
+    digest.update(array.reshape(-1).view(np.uint8))
+
+
+def numpy_of(digest: Digest, tensor: torch.Tensor) -> Any:
+    try:
+        if tensor.dtype == torch.bfloat16:  # numpy has no such type
+            text(digest, "bfloat16")
+            tensor = tensor.detach().view(torch.int16)
+        return tensor.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:  # sparse, on no device, or of a type numpy has not
+        raise DataError(f"a tensor of {tensor.dtype}, {tensor.layout}, cannot be part of a cache key") from error
 
 
 def text(digest: Digest, value: str) -> None:

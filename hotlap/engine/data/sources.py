@@ -19,6 +19,7 @@ from hotlap.engine.seam import AnySource, Batch, Resident, Streamed
 
 Dtypes = Sequence[torch.dtype | None]
 ArrayLike = Tensor | np.ndarray[Any, Any]
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}  # torch gathers these alone
 
 
 def as_tensor(values: ArrayLike) -> Tensor:
@@ -82,7 +83,7 @@ def widened(tensor: Tensor) -> Tensor | None:
     """The rows of small numbers as rows of eight bytes each: a GPU gathers number by number, whatever their size."""
     row_bytes = tensor[0].numel() * tensor.element_size()
     if tensor.element_size() >= 4 or row_bytes % 8 or row_bytes == 0 or tensor.data_ptr() % 8:
-        return None
+        return tensor.view(SIGNED[tensor.dtype]) if tensor.dtype in SIGNED else None
     return tensor.view(len(tensor), -1).view(torch.uint8).view(torch.int64)
 
 
@@ -105,9 +106,8 @@ class Subset:
 
     def __init__(self, source: Resident, rows: Tensor) -> None:
         self.source, self.device = source, source.device
-        self.rows = require_rows(len(rows), "the subset")
-        check_range(rows, source.rows)
-        self.chosen = rows.to(self.device, torch.int64)
+        self.chosen = row_numbers(rows, source.rows).to(self.device)
+        self.rows = len(self.chosen)
 
     def gather(self, index: Tensor) -> Batch:
         return self.source.gather(self.chosen.index_select(0, index))
@@ -165,9 +165,8 @@ class StreamedSubset:
 
     def __init__(self, source: Streamed, rows: Tensor) -> None:
         self.source = source
-        self.rows = require_rows(len(rows), "the subset")
-        check_range(rows, source.rows)
-        self.chosen = rows.to("cpu", torch.int64)
+        self.chosen = row_numbers(rows, source.rows).to("cpu")
+        self.rows = len(self.chosen)
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterable[Batch]:
         return self.source.batches(self.chosen[order], batch_size, device, drop_last)
@@ -188,6 +187,21 @@ def as_batch(result: Batch | Tensor) -> Batch:
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
+def row_numbers(rows: Tensor, limit: int) -> Tensor:
+    """The rows named, by number or by a mask with a value for every row of the source."""
+    if rows.dtype == torch.bool and rows.shape == (limit,):
+        rows = rows.nonzero().view(-1)
+    if rows.numel() and (rows.dim() != 1 or rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex()):
+        raise DataMismatch(
+            f"{rows.dtype} of shape {tuple(rows.shape)} names no rows of a source with {limit} rows; "
+            f"use a list of whole numbers, or a mask of {limit} booleans"
+        )
+    require_rows(rows.numel(), "the subset")
+    numbers = rows.to(torch.int64)
+    check_range(numbers, limit)
+    return numbers
+
+
 def check_range(rows: Tensor, limit: int) -> None:
     """Host sync, once when a source is made: an index outside would kill the CUDA context later."""
     low, high = int(rows.min()), int(rows.max())
@@ -199,9 +213,12 @@ def is_resident(source: AnySource) -> TypeGuard[Resident]:
     return hasattr(source, "gather")
 
 
-def subset(source: AnySource, rows: Tensor | Sequence[int] | np.ndarray[Any, Any]) -> Subset | StreamedSubset:
-    """Some rows of a source, resident or streamed as it is."""
-    chosen = torch.as_tensor(np.asarray(rows) if not isinstance(rows, Tensor) else rows)
+def subset(source: AnySource, rows: ArrayLike | Sequence[int] | Sequence[bool]) -> Subset | StreamedSubset:
+    """Some rows of a source, by number or by a mask over all of them; resident or streamed as it is."""
+    try:
+        chosen = as_tensor(rows if isinstance(rows, Tensor) else np.asarray(rows))
+    except ValueError as error:
+        raise DataMismatch(f"lists of several lengths name no rows of a source; use whole numbers ({error})") from error
     return Subset(source, chosen) if is_resident(source) else StreamedSubset(source, chosen)  # type: ignore[arg-type]
 
 

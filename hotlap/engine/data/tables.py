@@ -31,6 +31,7 @@ class Grouped:
         self.rows = int(self.ends[-1]) if len(self.ends) else 0
         self.kept: OrderedDict[int, tuple[Array, ...]] = OrderedDict()
         self.kept_bytes = 0
+        self.columns: tuple[Column, ...] = ()
         self.lock = threading.Lock()  # one decodes at a time: the decoder has threads of its own
 
     def _decode(self, group: int) -> Any:
@@ -47,8 +48,16 @@ class Grouped:
             except (OSError, ValueError) as error:
                 raise DataUnreadable(self.path, first_line(error), first) from error
             arrays = tuple(self._array(table.column(name), name, first) for name in self.names)
+            self._check_group(arrays, first)
             self._keep(number, arrays)
             return arrays
+
+    def _check_group(self, arrays: tuple[Array, ...], first: int) -> None:
+        """Numpy would repeat a list of one number to the length of the others."""
+        for name, array, column in zip(self.names, arrays, self.columns or columns_of(arrays), strict=True):
+            if array.shape[1:] != column.shape or array.dtype != column.dtype:
+                found, wanted = f"{array.dtype} {array.shape[1:]}", f"{column.dtype} {column.shape}"
+                raise DataUnreadable(self.path, f"column {name!r} is {found} from here on, {wanted} before", first)
 
     def _keep(self, number: int, arrays: tuple[Array, ...]) -> None:
         self.kept[number] = arrays
@@ -65,7 +74,12 @@ class Grouped:
         whole = whole.chunk(0) if hasattr(whole, "chunk") and whole.num_chunks == 1 else whole
         if "list" not in str(whole.type):
             return np.asarray(whole.to_numpy(zero_copy_only=False))
-        values = np.asarray(whole.flatten().to_numpy(zero_copy_only=False))
+        flat = whole.flatten()
+        if flat.null_count:
+            raise DataUnreadable(
+                self.path, f"the lists in column {name!r} have {flat.null_count} missing values", first
+            )
+        values = np.asarray(flat.to_numpy(zero_copy_only=False))
         if len(whole) == 0 or len(values) % len(whole) or not equal_lengths(whole, len(values) // len(whole)):
             raise DataUnreadable(self.path, f"the lists in column {name!r} differ in length", first)
         return values.reshape(len(whole), -1)
@@ -73,7 +87,7 @@ class Grouped:
     def _columns(self) -> tuple[Column, ...]:
         if not self.rows:
             return tuple(Column((), np.dtype(np.float32)) for _ in self.names)
-        columns = tuple(Column(array.shape[1:], array.dtype) for array in self.group(0))
+        columns = columns_of(self.group(int(np.searchsorted(self.ends, 0, side="right"))))  # the first with a row
         for name, column in zip(self.names, columns, strict=True):
             if column.dtype.kind not in "biuf":
                 raise DataMismatch(f"{self.path}: column {name!r} holds {column.dtype}, not numbers; encode it first")
@@ -87,6 +101,10 @@ class Grouped:
             start = int(self.ends[number - 1]) if number else 0
             for target, values in zip(out, self.group(number), strict=True):
                 target[places] = values[rows[places] - start]
+
+
+def columns_of(arrays: Sequence[Array]) -> tuple[Column, ...]:
+    return tuple(Column(array.shape[1:], array.dtype) for array in arrays)
 
 
 def equal_lengths(column: Any, length: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +39,7 @@ class Windows:
             raise DataMismatch(
                 f"lookback {lookback} and stride {stride} must be at least 1, horizon {horizon} at least 0"
             )
+        require_list(series, "series", 3)
         parts = [two_dimensional(as_tensor(values), number) for number, values in enumerate(series)]
         lengths = [len(part) for part in parts]
         self.lookback, self.stride, self.dtype, self.device = lookback, stride, dtype, torch.device(device)
@@ -52,6 +54,7 @@ class Windows:
     def _targets(self, targets: Sequence[ArrayLike] | None, lengths: list[int], at: Tensor) -> Tensor | None:
         if targets is None:
             return None
+        require_list(targets, "targets", 2)
         parts = [as_tensor(values) for values in targets]
         if [len(part) for part in parts] != lengths:
             raise DataMismatch(
@@ -76,6 +79,15 @@ class Windows:
         count, width = len(self.values) - self.lookback + 1, self.values.shape[1]
         overlapping = self.values.as_strided((count, self.lookback * width), (width, 1))
         return overlapping.index_select(0, starts).view(-1, self.lookback, width)
+
+
+def require_list(values: Sequence[ArrayLike] | ArrayLike, what: str, dims: int) -> None:
+    """One series would be taken for many, of a row or a number each."""
+    if isinstance(values, Tensor | np.ndarray) and values.ndim < dims:
+        raise DataMismatch(
+            f"{what} are one array of shape {tuple(values.shape)}; give a list of arrays, one for each series: "
+            f"[{what}] for a single one"
+        )
 
 
 def two_dimensional(values: Tensor, number: int) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.data import DataError, EmptySplit, Tensors
+from hotlap.engine.data import Arrays, DataError, EmptySplit, Stream, Tensors
 from hotlap.engine.data.batch_size import BatchSizes, Measured, measure_batch_sizes
 
 
@@ -87,3 +87,10 @@ def test_a_batch_larger_than_the_data_is_refused():
     model, optimizer, source = parts()
     with pytest.raises(EmptySplit, match="a batch of 512 from 256 rows"):
         measure_batch_sizes(model, optimizer, step, source, now=512)
+
+
+def test_a_streamed_source_is_refused_with_what_to_give_instead():
+    model, optimizer, source = parts()
+    stream = Stream(Arrays(*(tensor.numpy() for tensor in source.tensors)))
+    with pytest.raises(DataError, match=r"a Stream reads its own; give some of them: Tensors\("):
+        measure_batch_sizes(model, optimizer, step, stream, now=32)

@@ -96,15 +96,24 @@ def test_what_is_wrong_is_said_with_file_and_key(lines, said, tmp_path):
     ("name", "text", "said"),
     [
         ("a.toml", "x = 1", "template is missing; begin with one of lstm, "),
-        ("a.toml", 'template = "lstn"', "template = 'lstn' is not known; use one of lstm, "),
+        ("a.toml", 'template = "lsmt"', r"template = 'lsmt' is not known; did you mean 'lstm'\? There are lstm, "),
+        ("a.toml", 'template = "qqq"', "template = 'qqq' is not known; use one of lstm, "),
         ("a.yaml", "x: 1", "a .toml or a .json file"),
         ("a.json", "[1]", "must hold keys and values, not a list"),
         ("a.json", "{", "line 1 column 2"),
+        ("a.json", '{"a": {"b": 1, "c": 2, "b": 1}}', "a.json: the key b is given twice in one section"),
     ],
 )
 def test_files_that_are_no_configuration_are_refused(name, text, said, tmp_path):
     with pytest.raises(ConfigInvalid, match=said):
         load(written(tmp_path, text, name))
+
+
+def test_nesting_without_end_and_numbers_without_end_are_refused(tmp_path):
+    with pytest.raises(ConfigInvalid, match=r"a.json: .* nested too deeply"):
+        load(written(tmp_path, '{"a":' * 100_000, "a.json"))
+    with pytest.raises(ConfigInvalid, match=r"template lstm: training.clip = 10+… is too large for a number"):
+        template("lstm", training={"clip": 10**400})
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):
@@ -141,3 +150,42 @@ def test_a_schema_of_ones_own_is_read_the_same_way(tmp_path):
         read(written(tmp_path, "[head]\nwidths = [8, 0]\n"), Own)
     with pytest.raises(ConfigInvalid, match=r"head.widths is missing"):
         read(written(tmp_path, "[head]\n"), Own)
+
+
+@dataclass(frozen=True)
+class Rich:
+    head: Head | None = None
+    pair: tuple[int, float] = (1, 1.0)
+    sizes: list[int] = field(default_factory=list, metadata=value(at_least=1).metadata)
+    rates: dict[str, float] = field(default_factory=dict, metadata=value(above=0).metadata)
+    heads: list[Head] = field(default_factory=list)
+
+
+def test_sections_that_may_be_missing_pairs_lists_and_tables_are_read(tmp_path):
+    given = {"head": {"widths": [3]}, "pair": [1, 2], "sizes": [4], "rates": {"a": 1}, "heads": [{"widths": [5]}]}
+    made = read(written(tmp_path, json.dumps(given), "run.json"), Rich)
+    assert made == Rich(Head((3,)), (1, 2.0), [4], {"a": 1.0}, [Head((5,))])
+    assert isinstance(made.rates["a"], float)
+    assert read(written(tmp_path, 'head = "none"'), Rich).head is None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("head = 3", 'head = 3 is a whole number; it must be a section with keys or "none"'),
+        ("head = {width = 3}", r"unknown key head.width; did you mean head.widths\?"),
+        ("pair = [1.5, 2]", r"pair\[0\] = 1.5 is a number; it must be a whole number"),
+        ("pair = [1, 2, 3]", "pair has 3 values; it must be a list of 2: a whole number, a number"),
+        ("pair = 1", "it must be a list of 2: a whole number, a number"),
+        ('sizes = ["a"]', r'sizes\[0\] = "a" is text; it must be a whole number'),
+        ("sizes = 1", "it must be a list, each a whole number"),
+        ("sizes = [1, 0]", "sizes = 0 is out of range; it must be at least 1"),
+        ("rates = 1", "it must be a section, each value a number"),
+        ('rates = {a = "b"}', 'rates.a = "b" is text; it must be a number'),
+        ("rates = {a = -1}", "rates = -1.0 is out of range; it must be above 0"),
+        ("heads = [{}]", r"heads\[0\].widths is missing"),
+    ],
+)
+def test_what_is_wrong_inside_them_is_said_with_its_place(line, said, tmp_path):
+    with pytest.raises(ConfigInvalid, match=said):
+        read(written(tmp_path, line), Rich)

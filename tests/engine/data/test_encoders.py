@@ -58,11 +58,21 @@ def test_bit_strings_longer_than_one_block_of_rows():
         (np.array(["01", "0"], dtype="S2"), "row 1 has 1 letters"),
         (["01", 7], "row 1 is 7, a int, not text"),
         (["01", "0é"], "row 1 has 'é' at place 1"),
+        ("0110", r"'0110' is one text; give a list of texts, \[text\] for one row"),
+        (b"01", "is one text"),
+        ([b"01", "01"], "row 1 is '01', a str, not bytes"),
+        ([b"01", b"\xff1"], r"row 1 is b'\\xff1', not UTF-8; decode it first"),
     ],
 )
 def test_wrong_bit_strings_are_refused_with_their_row(texts, said):
     with pytest.raises(DataMismatch, match=said):
         bits(texts)
+
+
+@pytest.mark.parametrize("texts", [["", ""], [b"", b""], np.array(["", ""]), np.array([b"", b""], dtype="S4")])
+def test_empty_texts_have_no_bits_whatever_holds_them(texts):
+    assert bits(texts).shape == (2, 0)
+    assert bits(texts[:0]).shape[0] == 0
 
 
 @pytest.mark.parametrize("letters", [LETTERS, LETTERS + "éß漢😀"])
@@ -81,6 +91,22 @@ def test_grams_of_byte_arrays_leave_their_padding_out():
     frame = pd.DataFrame({str(number): [value.decode() for value in column] for number, column in enumerate(columns)})
     vocabulary = [first + second for first in "abc01" for second in "abc01"]
     assert torch.equal(ngrams(tuple(columns), vocabulary, dtype=torch.float32), grams_by_apply(frame, vocabulary))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.uint16])
+def test_grams_come_in_the_type_asked_for(dtype):
+    found = ngrams(["ab", "ba"], ["ab"], dtype=dtype)
+    assert found.dtype == ngrams(["a"], ["ab"], dtype=dtype).dtype == dtype
+    assert found.tolist() == [[1], [0]]
+
+
+def test_a_tuple_of_texts_is_rows_and_a_tuple_of_columns_is_joined():
+    assert ngrams(("ann", "bob"), ["an"]).tolist() == ngrams(["ann", "bob"], ["an"]).tolist() == [[True], [False]]
+    assert ngrams((["a"], ["n"]), ["an"]).tolist() == [[True]]
+    assert ngrams(np.array([], dtype="S3"), ["an"]).shape == ngrams((), ["an"]).shape == (0, 1)
+    for one in ("ann", (["a"], "n")):
+        with pytest.raises(DataMismatch, match="is one text"):
+            ngrams(one, ["an"])
 
 
 def test_a_zero_inside_a_byte_text_belongs_to_it():

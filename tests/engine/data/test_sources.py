@@ -111,6 +111,14 @@ def test_series_without_a_window_are_said():
         Windows(series(7), 3, [torch.zeros(6)])
 
 
+def test_one_array_is_not_taken_for_many_series():
+    with pytest.raises(DataMismatch, match=r"series are one array of shape \(30, 4\); give a list .* \[series\]"):
+        Windows(np.zeros((30, 4)), 3)
+    with pytest.raises(DataMismatch, match=r"targets are one array of shape \(30,\); give a list .* \[targets\]"):
+        Windows([np.zeros((30, 4))], 3, np.zeros(30))
+    assert Windows(torch.zeros(2, 30, 4), 3, torch.zeros(2, 30)).rows == 56
+
+
 def test_carried_windows_follow_each_other_lane_by_lane():
     parts = series(10, 8)
     source = CarriedWindows(parts, 2, [part[:, :1] for part in parts], lanes=2)
@@ -151,7 +159,42 @@ def test_rows_outside_a_source_are_refused_when_the_subset_is_made():
         subset(Tensors(torch.zeros(3)), torch.zeros(0, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("kind", [Tensors, lambda tensor: Stream(Arrays(tensor.numpy()))])
+def streamed(tensor):
+    return Stream(Arrays(tensor.numpy()))
+
+
+@pytest.mark.parametrize("kind", [Tensors, streamed])
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor])
+def test_a_mask_chooses_the_rows_where_it_is_true(kind, form):
+    chosen = subset(kind(torch.arange(10)), form([False] * 6 + [True] * 4))
+    assert chosen.rows == 4
+    assert chosen.chosen.tolist() == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("kind", [Tensors, streamed])
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([True, False], r"torch.bool of shape \(2,\) names no rows of a source with 3 rows; .* a mask of 3 booleans"),
+        ([0.5, 2.0], r"torch.float64 of shape \(2,\) names no rows"),
+        (torch.tensor([[0, 1], [1, 2]]), r"torch.int64 of shape \(2, 2\) names no rows"),
+        (1, r"torch.int64 of shape \(\) names no rows"),
+        (["a"], "convert them to numbers"),
+        ([[1], [1, 2]], "lists of several lengths name no rows"),
+    ],
+)
+def test_what_names_no_rows_is_refused_when_the_subset_is_made(kind, rows, said):
+    with pytest.raises(DataMismatch, match=said):
+        subset(kind(torch.arange(3)), rows)
+
+
+@pytest.mark.parametrize("nothing", [[], [False, False, False]])
+def test_a_subset_of_no_rows_is_empty(nothing):
+    with pytest.raises(EmptySplit, match="the subset is empty"):
+        subset(Tensors(torch.arange(3)), nothing)
+
+
+@pytest.mark.parametrize("kind", [Tensors, streamed])
 def test_a_split_gives_every_row_to_one_side(kind):
     train, valid = split(kind(torch.arange(10)), 0.75, seed=3)
 
@@ -223,6 +266,15 @@ def test_compact_data_holds_the_same_numbers(values, dtype):
     small = compact(values)
     assert small.dtype == dtype
     assert torch.equal(small.to(values.dtype).nan_to_num(7), values.nan_to_num(7))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+@pytest.mark.parametrize("shape", [(9,), (9, 3), (9, 4), (9, 2, 2), (9, 0)])
+def test_unsigned_numbers_are_gathered_as_they_are(dtype, shape):
+    values = torch.arange(9 * 12, dtype=torch.int64)[: int(np.prod(shape))].view(shape)
+    got = Tensors(values.to(dtype)).gather(index(8, 0, 3))[0]
+    assert got.dtype == dtype
+    assert torch.equal(got.to(torch.int64), values[index(8, 0, 3)])
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.float16, torch.bfloat16, torch.float32])

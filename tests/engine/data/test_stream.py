@@ -274,6 +274,37 @@ def test_missing_values_uneven_lists_and_text_are_refused(tmp_path):
         Parquet(path, "text")
 
 
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([[[1, 2, 3]], [[7]]], r"row 1: column 'x' is float32 \(1,\) from here on, float32 \(3,\) before"),
+        ([[[1, 2, 3]], [[7, 8]]], r"column 'x' is float32 \(2,\) from here on"),
+        ([[[1, 2, 3]], [[7, None, 9]]], "row 1: the lists in column 'x' have 1 missing values"),
+        ([[[1, None, 3]]], "row 0: the lists in column 'x' have 1 missing values"),
+    ],
+)
+def test_lists_that_change_or_have_gaps_within_a_file_are_refused(groups, said, tmp_path):
+    schema = pa.schema([("x", pa.list_(pa.float32()))])
+    with pa.parquet.ParquetWriter(tmp_path / "odd.parquet", schema) as file:
+        for rows in groups:
+            file.write_table(pa.table({"x": rows}, schema))
+    with pytest.raises(DataUnreadable, match=said):
+        load_all(Parquet(tmp_path / "odd.parquet"))
+
+
+def test_a_group_of_an_hdf5_file_is_told_from_a_dataset(tmp_path):
+    path = tmp_path / "groups.h5"
+    with h5py.File(path, "w") as file:
+        file["inner/x"] = np.arange(3)
+    with pytest.raises(DataUnreadable, match="no dataset at its top; it has: inner/x"):
+        Hdf5(path)
+    with pytest.raises(DataUnreadable, match="'inner' is a group, not a dataset; name what is in it: inner/x"):
+        Hdf5(path, "inner")
+    with h5py.File(path, "a") as file:
+        file["y"] = np.arange(3)
+    assert load_all(Hdf5(path))[0].tolist() == load_all(Hdf5(path, "inner/x"))[0].tolist() == [0, 1, 2]
+
+
 def test_readers_that_do_not_fit_together_are_refused(tmp_path):
     with pytest.raises(DataMismatch, match="same number of rows"):
         Beside(Arrays(TABLE), Arrays(LABELS[:3]))

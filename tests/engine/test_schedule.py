@@ -1,0 +1,58 @@
+"""Schedulers of torch: their rates are followed, and one that changes more is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from hotlap.engine import Cosine, FromTorch
+from hotlap.engine.errors import BadRecipe
+from hotlap.engine.schedule import Rates
+
+
+def rates(make, by="step"):
+    return Rates([0.05], FromTorch(make=make, by=by), warmup=0, epochs=2, steps=8)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one, **options: lr_scheduler.OneCycleLR(one, max_lr=0.1, total_steps=16, **options),
+        lambda one, **options: lr_scheduler.CyclicLR(one, 0.001, 0.1, step_size_up=3, **options),
+    ],
+)
+def test_cycled_momentum_is_refused_and_the_rates_alone_are_followed(make):
+    with pytest.raises(BadRecipe, match=r"LR changes momentum.*cycle_momentum=False"):
+        rates(make)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.05, momentum=0.9)
+    scheduler, expected = make(optimizer, cycle_momentum=False), []
+    for _ in range(8):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    found = rates(lambda one: make(one, cycle_momentum=False)).table(0)[0]
+    assert found.tolist() == pytest.approx(expected)
+
+
+class DecaysWeights(lr_scheduler.LambdaLR):
+    """Changes more than the rate, and not before its second step."""
+
+    def step(self, epoch=None):
+        super().step(epoch)
+        if self.last_epoch > 1:
+            self.optimizer.param_groups[0]["weight_decay"] *= 0.5
+
+
+def test_what_changes_later_is_refused_then():
+    with pytest.raises(BadRecipe, match="DecaysWeights changes weight_decay"):
+        rates(lambda one: DecaysWeights(one, lambda step: 1.0)).table(0)
+    by_epoch = rates(lambda one: DecaysWeights(one, lambda step: 1.0), by="epoch")
+    by_epoch.epoch_ended(0.0)
+    with pytest.raises(BadRecipe, match="DecaysWeights changes weight_decay"):
+        by_epoch.epoch_ended(0.0)
+
+
+def test_a_schedule_by_something_else_is_refused():
+    with pytest.raises(BadRecipe, match="by='batch' of a schedule; use one of step, epoch"):
+        Cosine(by="batch")

@@ -1,0 +1,108 @@
+"""What can be known to be wrong is told before the first step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.engine import BinaryF1, Checkpoints, FromTorch, Phase
+from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.errors import BadRecipe, CheckpointNotWritten
+from hotlap.engine.recurrent import Recurrent
+from tests.engine.training import Rows, Stream, fitted, numbers, trainer
+
+
+def one_cycle(optimizer):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+
+
+WRONG = {
+    "monitor": ({"monitor": "rsme"}, "monitor='rsme', but the scores are rmse, loss"),
+    "a name in the second phase": (
+        {"phases": (Phase(1), Phase(2, frozen=("boddy",)))},
+        "a phase freezes 'boddy', but no parameter's name starts with it",
+    ),
+    "all frozen in the second phase": (
+        {"phases": (Phase(1), Phase(2, frozen=("body", "head")))},
+        "a phase freezes body, head: nothing is left to train",
+    ),
+    "a scheduler in the second phase": (
+        {"phases": (Phase(1), Phase(2, schedule=FromTorch(make=one_cycle, by="step")))},
+        "cycle_momentum=False",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_recipe_that_does_not_fit_the_model(name):
+    options, words = WRONG[name]
+    before = []
+    with pytest.raises(BadRecipe, match=words):
+        fitted(epochs=3, callbacks=[before.append], log_every=1, **options)
+    assert not before
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointNotWritten, match="no checkpoint can be written to"):
+        fitted(checkpoints=Checkpoints(tmp_path / "file"))
+
+
+def test_a_carried_state_is_evaluated_in_its_lanes():
+    model = Recurrent("gru", 3, 4, state="carry", lanes=5)
+    assert trainer(model=model, batch_size=5)._evaluation().batch == 5
+
+
+def test_data_that_ends_early():
+    class Short(Stream):
+        def batches(self, *asked):
+            return list(super().batches(*asked))[:-1]
+
+    with pytest.raises(DataMismatch, match="the data ended early: 0 of the 1 batches of step 5"):
+        fitted(train=Short(*numbers()))
+
+
+def test_a_step_of_ones_own_tells_its_loss_on_the_validation_split():
+    def step(model, batch):
+        return (model(batch[0] * 2) - batch[1]).square().mean()
+
+    valid = numbers(rows=21, seed=1)  # batches of 16 and of 5
+    made, history = fitted(step=step, loss=None, metrics={}, valid=Rows(*valid))
+    made.model.eval()
+    with torch.no_grad():
+        expected = float(step(made.model, valid))
+    assert history.epochs[-1].scores == {"valid_loss": pytest.approx(expected, rel=1e-5)}
+
+
+def test_a_part_kept_in_evaluation_mode_stays_so_and_all_streams_begin_at_the_seed():
+    import random
+
+    import numpy as np
+
+    drawn = []
+
+    class Drawing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm = nn.Linear(6, 1), nn.BatchNorm1d(6)
+            self.norm.eval()
+
+        def forward(self, inputs):
+            drawn.append((random.random(), np.random.rand()))
+            return self.layer(self.norm(inputs))
+
+    made, _ = fitted(model=Drawing, epochs=1)
+    assert torch.equal(made.model.norm.running_mean, torch.zeros(6))
+    first, drawn[:] = list(drawn), []
+    fitted(model=Drawing, epochs=1)
+    assert drawn == first
+
+
+def test_a_metric_knows_which_way_is_better():
+    inputs, targets = numbers(200)
+    train = Rows(inputs, (targets > 0).float())
+    metrics = {"f1": BinaryF1(of=lambda outputs, target: (outputs > 0.5, target))}
+    _, history = fitted(epochs=6, train=train, valid=train, metrics=metrics, patience=5, rate=0.05)
+    scores = [record.scores["f1"] for record in history.epochs]
+    assert history.best_epoch == scores.index(max(scores)) + 1 > 1
