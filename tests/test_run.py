@@ -200,6 +200,7 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
         (["--with", "fused-optimizer=1"], 2, "it takes no value"),
         (["--with", "C106", "--with", "fused-optimizer"], 2, "asked for twice"),
         (["--with", "C106", "--without", "C106"], 2, "both in --with and in --without"),
+        (["--plan", "safe", "--plan", "fast"], 2, "--plan is given 2 times"),
         (["--plan", "missing.json"], 79, "cannot read the plan missing.json"),
         (["--plan", "corrupt.json"], 79, "is not valid JSON"),
         (["--plan", "newer.json"], 79, "schema 99, this hotlap reads up to"),

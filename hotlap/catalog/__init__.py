@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from hotlap.catalog import patterns
 from hotlap.catalog.entry import Entry
 from hotlap.errors import UnknownOptimization
 
@@ -36,7 +37,9 @@ def name_of(text: str) -> str:
     name = by_code.get(text.lower(), text.lower().replace("_", "-"))
     if name in entries():
         return name
-    near = _nearest(name, [*entries(), *by_code])
+    if (rule := patterns.name_of(text)) is not None:
+        raise UnknownOptimization(f"{rule} is found in the source, not applied to a run; see: hotlap explain {rule}")
+    near = [one.upper() if one in by_code else one for one in _nearest(name, [*entries(), *by_code])]
     hint = f"did you mean {' or '.join(near)}?" if near else "see them all: hotlap list"
     raise UnknownOptimization(f"no optimisation is called {text}; {hint}")
 

@@ -6,16 +6,21 @@ forward and backward pass and a copy of the gradients, once.
 
 from __future__ import annotations
 
-import io
 import random
 import sys
+from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
+from hotlap.catalog.silence import silenced
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+CONTAINERS = (list, dict, set, deque)  # attributes that a forward may fill
 IN_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule")
 
 
@@ -44,9 +49,9 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
         module = module.module  # the wrapper would wait for a backward pass that never comes
     given_args, given_kwargs = _copied(torch, (args, kwargs))
     parameters = [one for one in module.parameters() if one.requires_grad]
-    with _no_trace(torch, module), _own_attributes(module) as before:
+    with _no_trace(torch, module), _own_attributes(module) as held:
         outcome = unwrap(type(module).__call__)(module, *given_args, **given_kwargs)
-        kept = any(_changed(one, attributes) for one, attributes in before)
+        kept = held.have_changed()
         outputs = [one for one in tensors_in(torch, outcome) if one.is_floating_point() and one.requires_grad]
         gradients = _gradients(torch, outputs, parameters)
     return Rehearsed(
@@ -64,7 +69,7 @@ def tensors_in(torch: Any, structure: Any) -> list[Any]:
 
 
 def signature(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Shapes and dtypes, and the values of what is no tensor by type: another one may take another way."""
+    """Shapes and dtypes, and the values of what is no tensor: another one may take another way."""
     tensor = torch.Tensor
     if not kwargs and all([type(one) is tensor for one in args]):  # noqa: C419 a list is faster
         return tuple([(one.shape, one.dtype, one.device, one.requires_grad) for one in args])
@@ -72,10 +77,15 @@ def signature(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
     return tuple(
         [
-            (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, tensor) else type(leaf)
+            (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad) if isinstance(leaf, tensor) else _value(leaf)
             for leaf in tree_leaves((args, kwargs))
         ]
     )
+
+
+def _value(leaf: Any) -> Any:
+    """Of plain ones the value; of others the object, whose contents nobody knows."""
+    return (type(leaf), leaf if isinstance(leaf, PLAIN) else id(leaf))
 
 
 def hooked(torch: Any, module: Any) -> bool:
@@ -111,21 +121,22 @@ def _gradients(torch: Any, outputs: list[Any], parameters: list[Any]) -> list[An
 def _copied(torch: Any, structure: Any) -> Any:
     from torch.utils._pytree import tree_map
 
-    def copy(leaf: Any) -> Any:
+    def twin_of(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         twin = leaf.detach().clone()
         return twin.requires_grad_(leaf.requires_grad)
 
-    return tree_map(copy, structure)
+    return tree_map(twin_of, structure)
 
 
 @contextmanager
 def _no_trace(torch: Any, module: Any) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(redirect_stdout(io.StringIO()))
-        stack.enter_context(redirect_stderr(io.StringIO()))
+        stack.enter_context(silenced())
         stack.enter_context(_random_states(torch, module))
+        stack.enter_context(_own_generators(torch, module))
+        stack.enter_context(_own_parameters(torch, module))
         stack.enter_context(own_buffers(module))
         stack.enter_context(torch.enable_grad())
         yield
@@ -146,6 +157,62 @@ def _random_states(torch: Any, module: Any) -> Iterator[None]:
 
 
 @contextmanager
+def _own_generators(torch: Any, module: Any) -> Iterator[None]:
+    """Random streams that modules have for themselves."""
+    held = [each for one in module.modules() for value in vars(one).values() for each in (value, *_contents(value))]
+    states = [(one, _state_of(torch, one)) for one in held]
+    try:
+        yield
+    finally:
+        for one, state in states:
+            if state is not None:
+                _set_state(torch, one, state)
+
+
+def _contents(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple | set | frozenset | deque) else []
+
+
+def _state_of(torch: Any, one: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    if isinstance(one, torch.Generator):
+        return one.get_state()
+    if isinstance(one, random.Random):
+        return one.getstate()
+    if numpy and isinstance(one, numpy.random.Generator):
+        return one.bit_generator.state
+    return one.get_state() if numpy and isinstance(one, numpy.random.RandomState) else None
+
+
+def _set_state(torch: Any, one: Any, state: Any) -> None:
+    if isinstance(one, random.Random):
+        one.setstate(state)
+    elif hasattr(one, "bit_generator"):
+        one.bit_generator.state = state
+    else:
+        one.set_state(state)
+
+
+@contextmanager
+def _own_parameters(torch: Any, module: Any) -> Iterator[None]:
+    """A forward may write into its weights or replace them: a codebook does."""
+    held = [(one, dict(one._parameters)) for one in module.modules() if one._parameters]
+    written = [(one, one._version, one.detach().clone()) for one in module.parameters()]
+    try:
+        yield
+    finally:
+        for one, parameters in held:
+            one._parameters.clear()
+            one._parameters.update(parameters)
+        with torch.no_grad():
+            for parameter, version, before in written:
+                if parameter._version != version:
+                    parameter.copy_(before)
+
+
+@contextmanager
 def own_buffers(module: Any) -> Iterator[None]:
     """Copies stand in for the buffers, so that running statistics move nowhere."""
     held = [(one, dict(one._buffers)) for one in module.modules() if one._buffers]
@@ -160,20 +227,38 @@ def own_buffers(module: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _own_attributes(module: Any) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
-    before = [(one, dict(vars(one))) for one in module.modules()]
+def _own_attributes(module: Any) -> Iterator[_Held]:
+    held = _Held(module)
     try:
-        yield before
+        yield held
     finally:
-        for one, attributes in before:
-            if _changed(one, attributes):
-                vars(one).clear()
-                vars(one).update(attributes)
+        held.put_back()
 
 
-def _changed(module: Any, attributes: dict[str, Any]) -> bool:
-    now = vars(module)
-    return now.keys() != attributes.keys() or any(now[name] is not attributes[name] for name in now)
+class _Held:
+    """What modules hold, and what their containers hold."""
+
+    def __init__(self, module: Any) -> None:
+        self._attributes = [(vars(one), dict(vars(one))) for one in module.modules()]
+        values = [value for _, before in self._attributes for value in before.values()]
+        self._containers = [(value, copy(value)) for value in values if type(value) in CONTAINERS]
+
+    def have_changed(self) -> bool:
+        return any(_differ(*one) for one in self._attributes) or any(len(a) != len(b) for a, b in self._containers)
+
+    def put_back(self) -> None:
+        for now, before in self._attributes:
+            if _differ(now, before):
+                now.clear()
+                now.update(before)
+        for value, contents in self._containers:
+            if len(value) != len(contents):
+                value.clear()
+                (value.update if isinstance(value, dict | set) else value.extend)(contents)
+
+
+def _differ(now: dict[str, Any], before: dict[str, Any]) -> bool:
+    return now.keys() != before.keys() or any(now[name] is not before[name] for name in now)
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from hotlap.catalog.entry import Entry
 from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.moments import Moments
+from hotlap.catalog.signals import raised_by_signal
 from hotlap.model.plan import Outcome, Status
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
@@ -167,7 +168,7 @@ class Site:
         self.ledger.close()
 
     def _failed(self, error: Exception) -> None:
-        if self.seams.guard.strict:
+        if self.seams.guard.strict or raised_by_signal(error):
             raise error
         self.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
 

@@ -8,27 +8,19 @@ load is found out before there are any.
 from __future__ import annotations
 
 import copy
-import faulthandler
-import gc
 import json
 import multiprocessing
-import os
 import pickle
-import select
-import signal
-import sys
-import time
-import warnings
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from hotlap.catalog.fetching import Recipe, look
+from hotlap.catalog.forked import PATIENCE, NoAnswer, answer, be_silent, in_a_fork
 from hotlap.catalog.making import Making
 
 MOST_SENT, MOST_TENSORS = 32 << 20, 128
-PATIENCE = 30.0  # seconds; a fetch that takes longer may as well be a deadlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,66 +87,10 @@ def _of(dataset: Any) -> Known:
 
 
 def _by_fork(torch: Any, recipe: Recipe) -> Weight:
-    read, write = os.pipe()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, as a loader does
-            child = os.fork()
-    except OSError as error:
-        os.close(read)
-        os.close(write)
-        return Weight(problem=f"no process could be started ({error.strerror})")
-    if child == 0:
-        _in_child(torch, recipe, write)
-    os.close(write)
-    try:
-        return _read(_text(read, time.monotonic() + PATIENCE))
-    finally:
-        os.close(read)
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(child, 0)
-
-
-def _in_child(torch: Any, recipe: Recipe, write: int) -> None:
-    """Never returns: the way up is the training's."""
-    try:
-        _be_silent()
-        gc.disable()  # a tensor of the parent's device must not be freed here
-        torch.set_num_threads(1)  # the threads of the parent were not forked with it
-        os.write(write, json.dumps(look(recipe)).encode())
-    finally:
-        os._exit(0)
-
-
-def _be_silent() -> None:
-    """Whatever the dataset prints, or a crash."""
-    faulthandler.disable()
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 until the process ends
-    for stream in (1, 2):
-        os.dup2(sys.stdout.fileno(), stream)
-
-
-def _text(read: int, until: float) -> str | None:
-    """What the child says before it ends; None when the time is over."""
-    parts: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            return None
-        part = os.read(read, 1 << 16)
-        if not part:
-            return b"".join(parts).decode()
-        parts.append(part)
-
-
-def _read(text: str | None) -> Weight:
-    if text is None:
-        return Weight(problem=f"a process of its own did not fetch a sample within {PATIENCE:.0f} s")
-    if not text:
-        return Weight(problem="a process of its own died while fetching a sample")
-    return Weight(**json.loads(text))
+        return Weight(**in_a_fork(torch, lambda: look(recipe), PATIENCE))
+    except NoAnswer as why:
+        return Weight(problem=str(why))
 
 
 class _Sink(pickle.Pickler):
@@ -197,19 +133,26 @@ def _by_other(torch: Any, recipe: Recipe, method: str) -> Weight:
         return Weight(problem=f"it cannot be sent to a process started by {method} ({type(error).__name__}: {error})")
     send.close()
     try:
-        return _read(receive.recv() if receive.poll(PATIENCE) else None)
-    except EOFError:
-        return _read("")
+        return Weight(**answer(_received(receive), PATIENCE))
+    except NoAnswer as why:
+        return Weight(problem=str(why))
     finally:
         process.kill()
         process.join()
+
+
+def _received(pipe: Any) -> str | None:
+    try:
+        return str(pipe.recv()) if pipe.poll(PATIENCE) else None
+    except EOFError:
+        return ""
 
 
 class _Silence:
     """Falls where it is unpickled: what comes after it may fail to be, which is not for the user's eyes."""
 
     def __reduce__(self) -> Any:
-        return _be_silent, ()
+        return be_silent, ()
 
 
 def _in_spawned(_: Any, recipe: Recipe, send: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hotlap import pipeline, store
+from hotlap.errors import UnknownOptimization
 from hotlap.model.plan import Plan
 from hotlap.plan import choose, saved
 
@@ -19,6 +20,8 @@ from hotlap.plan import choose, saved
 @click.option("--without", multiple=True, metavar="CODE", help="Leave this one out of the plan; may be given again.")
 @click.option(
     "--plan",
+    "plans",
+    multiple=True,
     metavar="FILE|safe|fast",
     help="safe: all that change no number; fast: also those that change rounding.  [default: what hotlap tune proved "
     "for this command, else safe; with --with: nothing else]",
@@ -30,7 +33,7 @@ def run(
     command: tuple[str, ...],
     with_: tuple[str, ...],
     without: tuple[str, ...],
-    plan: str | None,
+    plans: tuple[str, ...],
     run_dir: Path | None,
     quiet: bool,
 ) -> int:
@@ -38,7 +41,9 @@ def run(
 
     COMMAND is what you would type without hotlap. See what there is: hotlap list, hotlap explain CODE.
     """
-    chosen = _chosen(command, with_, without, plan, run_dir)
+    if len(plans) > 1:
+        raise UnknownOptimization(f"--plan is given {len(plans)} times; give one, and add to it by --with")
+    chosen = _chosen(command, with_, without, plans[0] if plans else None, run_dir)
     done = pipeline.run(pipeline.RunOptions(command=command, plan=chosen, quiet=quiet, run_dir=run_dir))
     problem = done.problem or _never_trained(done)
     if problem is not None and not quiet:

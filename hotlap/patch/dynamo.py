@@ -1,12 +1,13 @@
-"""Keeping out of sight of torch.compile and torch.jit.script.
+"""Keeping out of sight of torch.compile, torch.jit.script and torch.fx.
 
 Dynamo reads the Python it compiles: a patched method would be traced and break the graph; TorchScript could not read it
-at all. While they compile, every patch steps aside, and our own files are never compiled. Nothing here imports Dynamo:
-that alone takes a second.
+at all; and torch.fx patches the call of modules itself. While they work, every patch steps aside, and our own files are
+never compiled. Nothing here imports Dynamo: that alone takes a second.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +20,12 @@ from hotlap.patch.ledger import Ledger
 
 OUR_ROOMS = ("hotlap.patch", "hotlap.catalog", "hotlap.observe")
 SCRIPTING = "_script_impl"  # of torch.jit._script
+TRACING = "trace"  # of torch.fx.Tracer
 THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function
 
 
 def keep_out(ledger: Ledger, for_good: bool = False) -> None:
-    """Hide this ledger's patches whenever Dynamo or TorchScript compiles, now or once they are imported.
+    """Hide this ledger's patches whenever one of them works, now or once they are imported.
 
     `for_good` closes the ledger instead. It is meant for functions of modules: compiled code checks their identity at
     each call, so that even a patch hidden in time would make Dynamo compile again and again, and in the end give up.
@@ -35,17 +37,23 @@ def keep_out(ledger: Ledger, for_good: bool = False) -> None:
 
     def script_imported(module: Any) -> None:
         if not ledger.closed and hasattr(module, SCRIPTING):
-            _hide_while_scripting(ledger, module)
+            _hide_during(ledger, module, SCRIPTING)
+
+    def fx_imported(module: Any) -> None:
+        if not ledger.closed:
+            _hide_during(ledger, module.Tracer, TRACING)
 
     wrapt.register_post_import_hook(dynamo_imported, "torch._dynamo")
     wrapt.register_post_import_hook(script_imported, "torch.jit._script")
+    wrapt.register_post_import_hook(fx_imported, "torch.fx._symbolic_trace")
 
 
-def _hide_while_scripting(ledger: Ledger, module: Any) -> None:
+def _hide_during(ledger: Ledger, owner: Any, name: str) -> None:
     depth = 0  # a module's parts are scripted within it
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        def script(*args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(original)
+        def hidden(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
             if "_frames_up" in kwargs:  # how far away the caller is, whose names a script may use
                 kwargs["_frames_up"] += 1
@@ -58,9 +66,9 @@ def _hide_while_scripting(ledger: Ledger, module: Any) -> None:
             finally:
                 depth -= 1
 
-        return script
+        return hidden
 
-    ledger.wrap(module, SCRIPTING, layer)
+    ledger.wrap(owner, name, layer)
 
 
 def _leave_when_compiling(ledger: Ledger) -> None:

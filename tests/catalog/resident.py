@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import random
+from queue import SimpleQueue
 
 import numpy as np
 import torch
 
 import hotlap
 from hotlap.catalog.resident_data.sameness import same
+
+
+class Visits:
+    """Which items were asked for, kept where it cannot be seen: a dataset that counts openly is refused."""
+
+    def __init__(self):
+        self._unseen = SimpleQueue()
+
+    def add(self, index):
+        self._unseen.put(index)
+
+    def all(self):
+        found = [self._unseen.get() for _ in range(self._unseen.qsize())]
+        for one in found:
+            self._unseen.put(one)
+        return found
 
 
 def resident(*more):

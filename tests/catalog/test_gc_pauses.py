@@ -93,6 +93,21 @@ def test_frozen_objects_are_listed_as_ever(enable, step):
     assert gc.get_freeze_count() > 1000
 
 
+def test_frozen_objects_that_hold_another_are_found_and_nothing_of_ours(enable, step):
+    cycle = Cycle()
+    held = {"cycle": cycle}
+    before = [id(one) for one in gc.get_referrers(cycle)]
+    plain = gc.get_referrers
+    enable()
+    for _ in range(WARM):
+        step()
+    assert id(held) in before
+    assert sorted(id(one) for one in gc.get_referrers(cycle)) == sorted(before)
+    assert gc.get_freeze_count() > 1000
+    hotlap.disable()
+    assert gc.get_referrers is plain
+
+
 def test_a_full_collection_is_made_every_n_steps_as_asked(enable, step):
     enabled = enable("gc-pauses=10")
     for _ in range(WARM):
@@ -125,7 +140,10 @@ def test_collections_of_ours_take_at_most_a_hundredth_of_the_time():
     now = SimpleNamespace(time=0.0)
     later = []
     site = SimpleNamespace(
-        value=None, ledger=SimpleNamespace(later=later.append), applied=lambda what: None, replace=lambda *_: None
+        value=None,
+        ledger=SimpleNamespace(later=later.append, wrap=lambda *_: None),
+        applied=lambda what: None,
+        replace=lambda *_: None,
     )
     pauses = Pauses(site, clock=lambda: now.time)
     made = []

@@ -15,6 +15,13 @@ from hotlap.catalog.loader_persistent.contents import TooMuch, fingerprint
 NAME = "loader-persistent"
 
 
+class Seeded(Rows):
+    def __getitem__(self, index):
+        info = torch.utils.data.get_worker_info()
+        row, target = super().__getitem__(index)
+        return row * (1 if info is None else info.seed % 7), target
+
+
 class Eager(Sampler):
     """Draws from the global random numbers as soon as it is asked for an iterator."""
 
@@ -91,6 +98,8 @@ def test_a_loader_that_keeps_its_workers_anyway_is_left_alone():
         (lambda: shuffled(), "no effect", "without workers"),
         (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
         (lambda: shuffled(Random("torch"), num_workers=1), "refused", "not seeded anew"),
+        (lambda: shuffled(num_workers=1, worker_init_fn=print), "refused", "worker_init_fn"),
+        (lambda: shuffled(Seeded(), num_workers=1), "refused", "get_worker_info"),
     ],
 )
 def test_elsewhere_it_says_why_not(make, status, said):

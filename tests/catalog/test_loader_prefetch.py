@@ -1,9 +1,10 @@
 """loader-prefetch: how deep, within memory, with the same batches."""
 
 import pytest
+import torch
 from catalog.loading import Random, Rows, Stream, applied, outcome, shuffled, train
 from observations import loader, observation
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from hotlap.catalog import entries, room
 
@@ -36,6 +37,10 @@ def test_memory_bounds_it(monkeypatch):
         assert outcome(running)[0] == "refused"
 
 
+def drawn():
+    return RandomSampler(range(24), generator=torch.Generator())
+
+
 @pytest.mark.parametrize(
     ("make", "status", "said"),
     [
@@ -43,6 +48,13 @@ def test_memory_bounds_it(monkeypatch):
         (lambda: shuffled(num_workers=2, prefetch_factor=6), "no effect", "6 batches under way each already"),
         (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
         (lambda: shuffled(num_workers=1, in_order=False), "refused", "in the order they are ready"),
+        (lambda: shuffled(num_workers=1, generator=torch.Generator()), "no effect", "drawn from earlier"),
+        (lambda: DataLoader(Rows(), sampler=drawn(), num_workers=1), "no effect", "drawn from earlier"),
+        (
+            lambda: DataLoader(Rows(), batch_sampler=BatchSampler(drawn(), 8, False), num_workers=1),
+            "no effect",
+            "drawn from earlier",
+        ),
     ],
 )
 def test_elsewhere_it_says_why_not(make, status, said):

@@ -86,6 +86,19 @@ def test_a_mark_open_when_a_profiler_starts_or_stops(at_work):
         pass
 
 
+def test_an_execution_trace_without_a_profiler_shows_all_marks(at_work, entered, tmp_path):
+    observer = torch.profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "trace.json"))
+    train()
+    assert entered == []
+    observer.start()
+    train()
+    observer.stop()
+    assert entered.count(STEP) == 4
+    train()
+    observer.unregister_callback()
+    assert entered.count(STEP) == 4
+
+
 def test_a_mark_open_when_it_is_taken_back():
     enabled = hotlap.enable(None, with_=["profiler-marks"])
     with torch.profiler.record_function("open"):

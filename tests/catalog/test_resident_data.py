@@ -27,7 +27,7 @@ from warm import warmed
 
 import hotlap
 from hotlap.catalog.resident_data.sameness import same
-from tests.catalog.resident import check, epochs, outcome, resident, seeded
+from tests.catalog.resident import Visits, check, epochs, outcome, resident, seeded
 
 Pair = namedtuple("Pair", "left right")
 
@@ -44,13 +44,13 @@ class Made(Dataset):
 
     def __init__(self, form, length=23):
         self.values = torch.randn(length, 3, 4, generator=torch.Generator().manual_seed(1))
-        self.form, self.fetched = form, 0
+        self.form, self.visits = form, Visits()
 
     def __len__(self):
         return len(self.values)
 
     def __getitem__(self, index):
-        self.fetched += 1
+        self.visits.add(index)
         return self.form(self.values[index], index)
 
 
@@ -175,7 +175,7 @@ def test_items_are_fetched_once_for_all_loaders_made_of_a_dataset():
         for _ in range(4):
             list(DataLoader(data, 10, shuffle=True))
             list(DataLoader(data, 30, collate_fn=lambda batch: torch.utils.data.default_collate(batch)))
-    assert data.fetched <= 2 * (200 + 60) + 8 * 3
+    assert len(data.visits.all()) <= 2 * (200 + 60) + 8 * 3
 
 
 def test_a_tensor_dataset_is_read_where_it_is():
@@ -369,6 +369,7 @@ def test_too_little_memory_is_refused(monkeypatch):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_dataset_that_takes_long_is_kept_as_the_first_epoch_goes(monkeypatch, workers, persistent):
+    monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "EAGER", -1.0)
     monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "PATIENCE", -1.0)
     data = Made(FORMS["dict"])
     how = {"num_workers": workers, "persistent_workers": persistent and workers > 0}

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 import hotlap
 from hotlap.catalog.resident_data.apply import Keeper
 from hotlap.catalog.resident_data.watched import SETTLED, Learning
-from tests.catalog.resident import check, outcome, resident
+from tests.catalog.resident import Visits, check, outcome, resident
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ class Notes(Dataset):
 
     def __init__(self, length=21, dtype=torch.float32):
         self.images = torch.rand(length, 3, 40, 40, generator=torch.Generator().manual_seed(3)).mul(9).to(dtype)
-        self.fetched = []
+        self.visits = Visits()
 
     def __len__(self):
         return len(self.images)
 
     def __getitem__(self, index):
-        self.fetched.append(index)
+        self.visits.add(index)
         labels = torch.arange(5.0).repeat(index % 4, 1) + index
         return self.images[index].clone(), labels
 
@@ -75,8 +75,9 @@ def test_each_item_is_fetched_once_and_no_worker_is_started(monkeypatch):
         for _ in range(3):
             list(DataLoader(data, 4, shuffle=True, collate_fn=numbered, num_workers=2))
         assert outcome(enabled).status == "applied"
-    assert set(data.fetched) == set(range(21))  # in this process: what a worker does is not seen here
-    assert max(map(data.fetched.count, range(21))) < 12  # the proof, the check of each epoch
+    fetched = data.visits.all()
+    assert set(fetched) == set(range(21))  # in this process: what a worker does is not seen here
+    assert max(map(fetched.count, range(21))) < 12  # the proof, the check of each epoch
 
 
 @dataclass

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hotlap
 from hotlap.catalog.resident_data.sameness import same
+from tests.catalog.resident import Visits
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ class Ragged(Dataset):
     """Samples of different length that take a while."""
 
     def __init__(self, length=12, seconds=1e-3, form=None):
-        self.length, self.seconds, self.form, self.fetched = length, seconds, form, []
+        self.length, self.seconds, self.form, self.visits = length, seconds, form, Visits()
         self.shift = 0
 
     def __len__(self):
@@ -43,7 +44,7 @@ class Ragged(Dataset):
 
     def __getitem__(self, index):
         time.sleep(self.seconds)
-        self.fetched.append(index)
+        self.visits.add(index)
         values = torch.arange(1 + index % 4).float() + self.shift
         return self.form(values, index) if self.form else {"x": values, "y": np.full(2, index), "name": str(index)}
 
@@ -71,8 +72,8 @@ def test_batches_are_the_same_and_samples_fetched_once():
         assert same(torch, run(data), plain)
         assert outcome(enabled).status == "applied"
     asked = 12 * 3 + 8 * 3 + 3 * 2  # as long as it is not kept, to prove it, to check it
-    assert len(data.fetched) < asked - 12
-    assert max(data.fetched.count(index) for index in range(12)) <= 1 + 3 + 2
+    assert len(data.visits.all()) < asked - 12
+    assert max(data.visits.all().count(index) for index in range(12)) <= 1 + 3 + 2
 
 
 def test_resident_data_is_asked_first():
@@ -129,6 +130,6 @@ def test_nothing_is_left_when_it_is_disabled():
     with caching():
         iterator = iter(DataLoader(data, 5, collate_fn=as_lists))
         next(iterator)
-    fetched = len(data.fetched)
+    fetched = len(data.visits.all())
     assert sum(len(batch) for batch in iterator) == 7
-    assert len(data.fetched) == fetched + 7
+    assert len(data.visits.all()) == fetched + 7

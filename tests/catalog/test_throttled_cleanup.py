@@ -67,6 +67,14 @@ def test_collections_before_the_training_and_between_two_are_all_made(enabled, c
     assert enabled.outcomes[0].status == "no effect"
 
 
+def test_collections_between_trainings_of_few_steps_are_all_made(enabled, collections):
+    for _ in range(10):
+        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1).step()
+        gc.collect()
+    assert collections.count == 10
+    assert enabled.outcomes[0].status == "no effect"
+
+
 def test_a_helper_called_from_the_loop_and_after_it_counts_as_two_places(enabled, collections, step):
     def clean():
         gc.collect()

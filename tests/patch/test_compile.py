@@ -332,3 +332,16 @@ def test_torchscript_reads_what_is_torchs_own():
     for one in ledgers:
         one.close()
     assert torch.jit._script._script_impl.__module__ == "torch.jit._script"
+
+
+def test_fx_sees_the_calls_that_are_torchs_own():
+    ledger, model = Ledger(), nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    plain = [str(node.target) for node in torch.fx.symbolic_trace(model).graph.nodes]
+    trace = torch.fx.Tracer.trace
+    ledger.wrap(nn.Linear, "__call__", lambda original: lambda *args, **kwargs: original(*args, **kwargs))
+    keep_out(ledger)
+    assert [str(node.target) for node in torch.fx.symbolic_trace(model).graph.nodes] == plain
+    assert "__call__" in vars(nn.Linear)
+    ledger.close()
+    assert torch.fx.Tracer.trace is trace
+    assert "__call__" not in vars(nn.Linear)

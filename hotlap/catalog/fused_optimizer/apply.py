@@ -1,30 +1,127 @@
-"""Switches optimizers that have a fused form to it, before their first step."""
+"""Switches optimizers that have a fused form to it, before their first step, and back where it cannot go on."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from hotlap.catalog.site import Site
+from hotlap.catalog.fused_optimizer.chosen import Chosen
+from hotlap.catalog.fused_optimizer.tensors import why_not_tensors
+from hotlap.catalog.identity import ByIdentity
+from hotlap.catalog.site import Original, Site
+from hotlap.patch.dynamo import keep_out
+from hotlap.patch.ledger import Ledger
+
+FIRST, EVERY = 3, 100  # steps of an optimizer at which its tensors are looked at: a walk over all of them
+SGD = "torch.optim.sgd"
 
 
 def apply(site: Site) -> None:
-    site.before(site.seams.stepping, lambda optimizer: _switch(site, optimizer))
+    site.before(site.seams.stepping, Fused(site).step_begins)
 
 
-def _switch(site: Site, optimizer: Any) -> None:
-    if not site.first_sight(optimizer):
-        return
-    why = _why_not(site, optimizer)
-    if why is not None:
-        site.no_effect(f"{type(optimizer).__name__}: {why}")
-        return
-    for group in optimizer.param_groups:
-        group["fused"], group["foreach"] = True, False
-    tensors = sum(len(group["params"]) for group in optimizer.param_groups)
-    site.applied(f"{type(optimizer).__name__} over {tensors} tensors")
+class Fused:
+    """The optimizers that were switched, each with what the user had chosen."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._switched: ByIdentity[Chosen] = ByIdentity()
+        self._attends = False
+
+    def step_begins(self, optimizer: Any) -> None:
+        chosen = self._switched.get(optimizer)
+        if chosen is None:
+            if self._site.first_sight(optimizer):
+                self._consider(optimizer)
+            return
+        chosen.steps += 1
+        if (chosen.steps <= FIRST or chosen.steps % EVERY == 0) and why_not_tensors(optimizer) is not None:
+            self._release(optimizer)
+
+    def _consider(self, optimizer: Any) -> None:
+        name = type(optimizer).__name__
+        if (why := _why_not(optimizer)) is not None:
+            self._site.no_effect(f"{name}: {why}")
+        elif (why := why_not_tensors(optimizer)) is not None:
+            self._site.refused(f"{name}: {why}")
+        else:
+            self._attend()
+            self._switched.put(optimizer, Chosen(optimizer))
+            tensors = sum(len(group["params"]) for group in optimizer.param_groups)
+            self._site.applied(f"{name} over {tensors} tensors")
+
+    def _release(self, optimizer: Any) -> None:
+        chosen = self._switched.get(optimizer)
+        if chosen is not None:
+            self._switched.drop(optimizer)
+            chosen.put_back(optimizer)
+
+    def _release_all(self) -> None:
+        for optimizer in list(self._switched.things()):
+            self._release(optimizer)
+
+    def _attend(self) -> None:
+        """Once, when the first is switched."""
+        if self._attends:
+            return
+        self._attends = True
+        site, optimizers = self._site, self._site.torch.optim.Optimizer
+        site.ledger.later(self._release_all)
+        site.replace(optimizers, "state_dict", self._saved, concerns=self._switched.__contains__)
+        site.replace(optimizers, "load_state_dict", self._loaded, concerns=self._switched.__contains__)
+        self._attend_sgd()
+
+    def _saved(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outcome, chosen = original(*args, **kwargs), self._switched.get(optimizer)
+        return outcome if chosen is None else chosen.as_saved(outcome)
+
+    def _loaded(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outcome = original(*args, **kwargs)
+        if optimizer in self._switched:
+            self._switched.put(optimizer, Chosen(optimizer))  # the user's choice is now what was loaded
+        return outcome
+
+    def _attend_sgd(self) -> None:
+        """Fused SGD raises where a gradient is sparse, or where some parameters have their first gradient later than
+        others. Either may come at any step, and is known only within it.
+
+        The patch is on a function of a module, so it leaves for good when Dynamo compiles; the entry stays.
+        """
+        module, ledger = sys.modules[SGD], Ledger()
+
+        def layer(original: Original) -> Original:
+            def _fused_sgd(*args: Any, **kwargs: Any) -> Any:
+                if kwargs.get("has_sparse_grad") and (optimizer := self._owner(args[0])) is not None:
+                    self._release(optimizer)
+                    return module._single_tensor_sgd(*args, **kwargs)
+                try:
+                    return original(*args, **kwargs)
+                except TypeError:
+                    if not _lacks_buffers(*args[:3]) or self._owner(args[0]) is None:
+                        raise
+                return module._single_tensor_sgd(*args, **kwargs)
+
+            return _fused_sgd
+
+        ledger.wrap(module, "_fused_sgd", layer)
+        keep_out(ledger, for_good=True)
+        self._site.ledger.later(ledger.close)
+
+    def _owner(self, parameters: list[Any]) -> Any:
+        """The optimizer that we switched, of the parameters of one group."""
+        for optimizer in self._switched.things():
+            if any(one is parameters[0] for group in optimizer.param_groups for one in group["params"]):
+                return optimizer
+        return None
 
 
-def _why_not(site: Site, optimizer: Any) -> str | None:
+def _lacks_buffers(parameters: list[Any], gradients: list[Any], momenta: list[Any]) -> bool:
+    """Some momentum is missing, and all would have gone to one kernel: none was updated yet."""
+    kinds = {(one.device, one.dtype) for one in (*parameters, *gradients)}
+    return len(kinds) == 1 and any(one is None for one in momenta)
+
+
+def _why_not(optimizer: Any) -> str | None:
     groups = optimizer.param_groups
     if not all("fused" in group for group in groups):
         return "has no fused form"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import gc
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from gc import collect  # the function itself: another entry may stand in for it in its module
 from typing import Any
 
@@ -75,6 +75,7 @@ class Pauses:
         atexit.register(self._leave)  # Python's last collection must find what the program left in cycles
         self._site.ledger.later(undo)
         self._site.replace(gc, "get_objects", self._with_all)
+        self._site.ledger.wrap(gc, "get_referrers", self._referring)
 
     def _leave(self) -> None:
         """A daemon thread that is stopped within our callback would leave Python collecting for ever, so that its last
@@ -90,9 +91,24 @@ class Pauses:
 
     def _with_all(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Frozen objects are listed too: programs look for tensors among them, and so do we for the model."""
+        with self._thawed():
+            return original(*args, **kwargs)
+
+    def _referring(self, original: Original) -> Original:
+        """Without the guard of `site.replace`: what it hands the arguments on in would refer to them too."""
+
+        def get_referrers(*objects: Any) -> list[Any]:
+            with self._thawed():
+                found = original(*objects)
+            return [one for one in found if one is not objects]
+
+        return get_referrers
+
+    @contextmanager
+    def _thawed(self) -> Iterator[None]:
         gc.unfreeze()
         try:
-            return original(*args, **kwargs)
+            yield
         finally:
             if self._frozen:
                 gc.freeze()

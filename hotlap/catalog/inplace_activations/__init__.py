@@ -11,5 +11,6 @@ ENTRY = Entry(
     detect=detect,
     order=45,
     conflicts=frozenset({"activation-checkpointing"}),  # which computes again from an input that was overwritten
+    automatic=False,  # one batch cannot prove another way through the model: asked for, or proven by a tune
     reach=0.05,
 )

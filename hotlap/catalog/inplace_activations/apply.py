@@ -53,7 +53,7 @@ class Switch:
         self._proven: dict[Any, list[Any]] = {}  # by signature of the input
 
     def call(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not module.training or not self._site.torch.is_grad_enabled():
+        if not module.training or not self._site.torch.is_grad_enabled() or hooked(self._site.torch, module):
             return original(*args, **kwargs)
         chosen = self._chosen(module, args, kwargs)
         for one in chosen:

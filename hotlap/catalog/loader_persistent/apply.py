@@ -16,6 +16,7 @@ from typing import Any
 from hotlap.catalog.loader_persistent.contents import TooMuch, fingerprint
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.resident_data.streams import asks_which_worker
 from hotlap.catalog.site import Original, Site
 from hotlap.catalog.weighing import weigh
 
@@ -47,6 +48,7 @@ def _check(site: Site, making: Making) -> None:
         raise NoEffect(f"the workers of {making.name} stay alive already")
     if making.iterable:
         raise Refused(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
+    _check_setup(making)
     if making.start_method != "fork" and (why := why_not_twice()) is not None:
         raise Refused(why)
     weight = weigh(making)
@@ -58,6 +60,14 @@ def _check(site: Site, making: Making) -> None:
         fingerprint(site.torch, making.dataset)
     except TooMuch as why:
         raise Refused(f"{making.name} {why}, so a change between epochs could be missed") from None
+
+
+def _check_setup(making: Making) -> None:
+    """What a worker does when it starts, and the seed it starts with, belong to one epoch."""
+    if making.given.get("worker_init_fn") is not None:
+        raise Refused(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
+    if asks_which_worker(making.torch, making.dataset, making.given.get("collate_fn")):
+        raise Refused(f"{making.name}: its code names get_worker_info, and workers that stay keep their seed")
 
 
 class Keeping:

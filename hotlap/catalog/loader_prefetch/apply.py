@@ -12,6 +12,7 @@ from hotlap.catalog.weighing import weigh
 
 READY = 8  # batches under way in all workers together
 DEFAULT = 2  # torch's own depth
+NESTED = 4  # samplers in samplers
 
 
 def apply(site: Site) -> None:
@@ -41,9 +42,24 @@ def _check(site: Site, making: Making) -> None:
         raise Refused(f"{making.name} is a stream: how much memory more of its batches take is not known")
     if not making.in_order:
         raise Refused(f"the loader of {making.name} gives batches in the order they are ready, which would change")
+    if draws_from_its_own(making):
+        raise NoEffect(f"{making.name}: its loader or sampler has a generator, which would be drawn from earlier")
     strange = making.strange_sampler()
     if strange is not None and not site.asked:
         raise Refused(f"the sampler {strange} would be read further ahead of the training; ask for it by name")
+
+
+def draws_from_its_own(making: Making) -> bool:
+    """Whether an order is drawn from a generator that the program may use besides, also while the epoch goes on."""
+    if making.given.get("generator") is not None:
+        return True
+    waiting = [making.given.get("batch_sampler"), making.given.get("sampler")]
+    for _ in range(NESTED):
+        held = [value for one in waiting for value in getattr(one, "__dict__", {}).values()]
+        if any(isinstance(one, making.torch.Generator) for one in held):
+            return True
+        waiting = [one for one in held if isinstance(one, making.torch.utils.data.Sampler)]
+    return False
 
 
 def _within_memory(making: Making, batch_bytes: int, has: int, depth: int) -> int:

@@ -7,6 +7,7 @@ cannot fail.
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -21,12 +22,12 @@ def apply(site: Site) -> None:
         site.no_effect(f"{DAEMON} is set: a profiler may be started from outside")
         return
     mark, enabled = site.torch.autograd.profiler.record_function, site.torch.autograd._profiler_enabled
-    told = False
+    told, observers = False, _observers(site)
 
     def entering(original: Any) -> Any:
         def __enter__(self: Any) -> Any:  # noqa: N807
             nonlocal told
-            if enabled():
+            if observers or enabled():
                 if self.record is None:
                     self.run_callbacks_on_exit = True
                 return original(self)
@@ -50,3 +51,21 @@ def apply(site: Site) -> None:
     keep_out(site.ledger)
     site.ledger.wrap(mark, "__enter__", entering)
     site.ledger.wrap(mark, "_call_end_callbacks_on_future", awaiting)
+
+
+def _observers(site: Site) -> set[int]:
+    """Ids of those that take an execution trace now, which needs no profiler."""
+    running: set[int] = set()
+
+    def layer(original: Any) -> Any:
+        @functools.wraps(original)
+        def start_or_stop(self: Any) -> None:
+            original(self)
+            (running.add if self.is_running() else running.discard)(id(self))
+
+        return start_or_stop
+
+    observer = site.torch.profiler.ExecutionTraceObserver  # stops when it is dropped, so that no id stays
+    site.ledger.wrap(observer, "start", layer)
+    site.ledger.wrap(observer, "stop", layer)
+    return running

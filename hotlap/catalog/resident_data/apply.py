@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hotlap.catalog.resident_data.identity import ByIdentity, same_function
+from hotlap.catalog.resident_data.contents import Surface
+from hotlap.catalog.resident_data.identity import ByIdentity, Weakly, same_function
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.sameness import Unfit
-from hotlap.catalog.resident_data.store import PATIENCE, SHARE_OF_MEMORY, Store, megabytes
+from hotlap.catalog.resident_data.store import EAGER, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
+from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.site import Original, Site
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
 MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
 FEW = 0.1  # of the items: fetched when they are wanted
+MOST_COLLATES = 2  # of a dataset: each has a store
 
 
 def apply(site: Site) -> None:
@@ -65,7 +68,10 @@ class Keeper:
         if several is None:
             several = []
             self._stores.put(dataset, several)
-        kept = next((one for one in several if same_function(one.collate, collate)), None)
+        kept = next((one for one in several if one.is_for(collate)), None)
+        if kept is None and len(several) >= MOST_COLLATES:
+            self._give_up(several)
+            return None
         self._busy = True
         try:
             if kept is None:
@@ -73,18 +79,31 @@ class Keeper:
                 several.append(kept)
             elif kept.store is not None:
                 self._check(dataset, kept, kept.store)
-            if kept.store is not None and kept.store.missing and kept.store.seconds <= PATIENCE:
+            if kept.store is not None and self._fills_now(loader, kept, kept.store):
                 self._filled(dataset, kept, kept.store)
+            kept.asked = True
         finally:
             self._busy = False
         return kept
 
     def _made(self, dataset: Any, collate: Any) -> Kept:
         try:
-            return Kept(collate, stored(self.torch, dataset, collate))
+            return Kept(Weakly(collate), stored(self.torch, dataset, collate))
         except Unfit as unfit:
             self.site.refused(f"{type(dataset).__name__}: {unfit}")
-            return Kept(collate, None)
+            return Kept(Weakly(collate), None)
+
+    def _fills_now(self, loader: Any, kept: Kept, store: Store) -> bool:
+        """At first only where it is soon done: the program may want a few batches, or its workers be faster."""
+        at_once = kept.asked or (loader.num_workers and not store.recordable)
+        return 0 < store.missing * store.seconds <= (PATIENCE if at_once else EAGER)
+
+    def _give_up(self, several: list[Kept]) -> None:
+        """A collate_fn made anew for each epoch would have a store for each."""
+        why = f"it is read with more than {MOST_COLLATES} collate_fns, or one made anew each time"
+        for one in several:
+            if one.store is not None:
+                self._drop(one, one.store, why)
 
     def _filled(self, dataset: Any, kept: Kept, store: Store) -> None:
         try:
@@ -123,7 +142,7 @@ class Keeper:
             return before
         failed = partial(self._failed, kept, store)
         if not left_to_workers:
-            pick = Picking(self, kept, store, loader.dataset, self._learning(loader, kept))
+            pick = Picking(self, kept, store, loader, self._learning(loader, kept))
             iterator: Any = Gathering(loader, pick, failed, resumed=before is not None or loader._iterator is not None)
         elif loader._iterator is not None or not getattr(loader, "in_order", True):
             self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
@@ -141,7 +160,7 @@ class Keeper:
     def _failed(self, kept: Kept, store: Store, error: Exception) -> None:
         if isinstance(error, Unfit):
             self._drop(kept, store, str(error))
-        elif self.site.seams.guard.strict:
+        elif self.site.seams.guard.strict or raised_by_signal(error):
             raise error
         else:
             self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
@@ -164,19 +183,17 @@ class Keeper:
         return learning
 
     def settle(self, kept: Kept, store: Store, learning: Learning) -> None:
-        """It is known which leaves go to a device: copy them there if they fit."""
-        device = next(iter(learning.devices.values()), None)
-        if device is None:
-            return
+        """It is known which leaves go to a device, and all are there: copy them if they fit."""
+        wanted, learning.waiting = learning.waiting, {}
+        device = next(iter(wanted.values()))
         free = self.device_memory(device)
         share = SHARE_WHEN_ASKED if self.site.value == "device" else SHARE_OF_MEMORY
-        needed = store.bytes_for(learning.devices)
-        if store.missing or needed > free * share:
-            learning.devices = {}
-            why = "not complete" if store.missing else f"{megabytes(free)} free on {device}"
-            self.tell(kept, f"{kept.told}; not on the device: {megabytes(needed)}, {why}")
+        needed = store.bytes_for(wanted)
+        if needed > free * share:
+            self.tell(kept, f"{kept.told}; not on the device: {megabytes(needed)}, {megabytes(free)} free on {device}")
             return
-        store.copy_to(learning.devices)
+        store.copy_to(wanted)
+        learning.devices = wanted
         parts = f"{len(learning.devices)} of {len(store.rows)} tensors of a batch"
         self.tell(kept, f"{store.name}: {store.total} items, {parts} from {megabytes(needed)} on {device}")
 
@@ -191,32 +208,54 @@ class Keeper:
 class Kept:
     """Of one dataset as one collate_fn sees it; without a store it could not be kept."""
 
-    collate: Any
+    collate: Weakly
     store: Store | None
     told: str = ""
+    asked: bool = False  # for an epoch
     read: bool = False  # batches were made from it
     by_place: dict[Any, Learning] = field(default_factory=dict)
+
+    def is_for(self, collate: Any) -> bool:
+        """The store holds its collate_fn; without one it may be gone."""
+        mine = self.collate() if self.store is None else self.store.collate
+        return mine is not None and same_function(mine, collate)
 
 
 class Picking:
     """Makes a batch from the store."""
 
-    def __init__(self, keeper: Keeper, kept: Kept, store: Store, dataset: Any, learning: Learning | None) -> None:
-        self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, dataset
+    def __init__(self, keeper: Keeper, kept: Kept, store: Store, loader: Any, learning: Learning | None) -> None:
+        self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, loader.dataset
         self._learning = learning
         self._ready = False
+        # Workers have a copy of the dataset from the start of the epoch on: they would not see a change
+        self._surface = None if loader.num_workers else self._as_it_is()
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
         store, learning = self._store, self._learning
-        store.ensure(self._dataset, wanted)
+        if self._surface is not None and self._surface.moved():
+            raise Unfit("something its dataset holds was changed during an epoch")
+        if store.missing:
+            store.ensure(self._dataset, wanted)
+            self.passed_over()
         if not self._ready:
             self._begin()
         if learning is None:
             return store.built(store.batch(wanted, pin=pin), wanted, pin)
         if not learning.settled and learning.asked():
+            learning.waiting, learning.devices = learning.devices, {}
+        if learning.waiting and not store.missing:
             self._keeper.settle(self._kept, store, learning)
         leaves = store.batch(wanted, learning.devices, pin)
         return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
+
+    def passed_over(self) -> None:
+        """Fetching may open a file, or keep what it was asked for."""
+        self._surface = self._surface and self._as_it_is()
+
+    def _as_it_is(self) -> Surface:
+        """Tensors that are read where they are may be written into: rows are gathered anew then."""
+        return Surface(self._keeper.torch, self._dataset, versions=self._store.shared is None)
 
     def _begin(self) -> None:
         self._ready = True
@@ -237,6 +276,8 @@ def new_learning() -> Learning:
 
 def unsuited(torch: Any, loader: Any) -> str | None:
     """Why a loader is left alone without looking at its data."""
+    from hotlap.catalog.resident_data.streams import asks_which_worker
+
     data = torch.utils.data
     if isinstance(loader.dataset, data.IterableDataset):
         return "it is a stream"
@@ -248,6 +289,10 @@ def unsuited(torch: Any, loader: Any) -> str | None:
         return f"{type(loader).__name__} iterates in its own way"
     if data.get_worker_info() is not None:
         return "it is read in a worker"
+    if loader.num_workers and loader.worker_init_fn is not None:
+        return "its workers are set up by a worker_init_fn, which would not run"
+    if loader.num_workers and asks_which_worker(torch, loader.dataset, loader.collate_fn):
+        return "its items may depend on the worker that fetches them: its code names get_worker_info"
     return None
 
 

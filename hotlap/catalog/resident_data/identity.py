@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from types import MethodType
 from typing import Any, Generic, TypeVar
+
+MOST_HELD = 2  # of what cannot be weakly referenced
 
 Known = TypeVar("Known")
 
@@ -11,21 +14,47 @@ Known = TypeVar("Known")
 class ByIdentity(Generic[Known]):
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, Known]] = {}
+        self._held: dict[int, Any] = {}  # the one used last at the end
 
     def get(self, thing: Any) -> Known | None:
         entry = self._known.get(id(thing))
+        if id(thing) in self._held:
+            self._held[id(thing)] = self._held.pop(id(thing))
         return None if entry is None else entry[1]
 
     def put(self, thing: Any, known: Known) -> None:
         key, mine = id(thing), self._known
         try:
-            held: Any = weakref.ref(thing, lambda _: mine.pop(key, None))
-        except TypeError:  # a list, say: it is kept alive, so that its id stays its own
-            held = thing
-        self._known[key] = (held, known)
+            reference: Any = weakref.ref(thing, lambda _: mine.pop(key, None))
+        except TypeError:
+            self._hold(thing)
+            reference = None
+        self._known[key] = (reference, known)
+
+    def _hold(self, thing: Any) -> None:
+        """A list, say: it is kept alive, so that its id stays its own, until others have been used since."""
+        self._held[id(thing)] = thing
+        while len(self._held) > MOST_HELD:
+            oldest = next(iter(self._held))
+            del self._known[oldest]  # before the thing, whose id is free afterwards
+            del self._held[oldest]
 
     def clear(self) -> None:
         self._known.clear()
+        self._held.clear()
+
+
+class Weakly:
+    """A function or object that is not kept alive; None once it is gone, or where it cannot be referenced."""
+
+    def __init__(self, thing: Any) -> None:
+        try:
+            self._get: Any = weakref.WeakMethod(thing) if isinstance(thing, MethodType) else weakref.ref(thing)
+        except TypeError:
+            self._get = None
+
+    def __call__(self) -> Any:
+        return None if self._get is None else self._get()
 
 
 def same_function(one: Any, other: Any) -> bool:
@@ -37,6 +66,8 @@ def same_function(one: Any, other: Any) -> bool:
     try:
         if getattr(one, "__code__", None) is not None:
             return one.__code__ is other.__code__ and _inside(one) == _inside(other)
+        if getattr(type(one), "__eq__", None) is object.__eq__ and hasattr(one, "__dict__"):
+            return bool(vars(one) == vars(other))  # made anew for each loader
         return bool(one == other)
     except Exception:  # noqa: BLE001 an array in a closure, an __eq__ of the user's
         return False

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from inspect import unwrap
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import (
@@ -31,11 +31,17 @@ from hotlap.catalog.resident_data.drawn import drawn
 from hotlap.catalog.resident_data.rows import Order, Wanted
 
 AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
-Pick = Callable[[Wanted, bool], Any]  # rows, whether the loader pins → batch
 Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
 _profiler_enabled: Any = torch._C._autograd._profiler_enabled
 _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, which are around our own
+
+
+class Pick(Protocol):
+    def __call__(self, wanted: Wanted, pin: bool) -> Any: ...
+
+    def passed_over(self) -> None:
+        """A batch was fetched from the dataset itself."""
 
 
 class Gathering(_BaseDataLoaderIter):
@@ -124,6 +130,7 @@ class Gathering(_BaseDataLoaderIter):
                 self._own_way = False
                 self._failed(error)
         batch = self._plain.fetch(rows.indices.tolist() if indices is None and rows is not None else indices)
+        self._pick.passed_over()
         return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from types import MethodType
 from typing import Any
 
+from hotlap.catalog.forked import NoAnswer, in_a_fork
+from hotlap.catalog.resident_data.contents import Contents, most_to_read
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from hotlap.catalog.resident_data.streams import Streams
+from hotlap.catalog.signals import raised_by_signal
+from hotlap.catalog.silence import silenced
 
 MOST_ITEMS = 8
 FEWEST_ITEMS = 3
 LONG_ENOUGH = 2.0  # seconds for a first visit; items that take longer are visited in smaller number
 SEEDS = (7919, 104_729)
+DEEPEST = 4  # datasets in datasets
+MOST_HELD = 1000  # of a container looked through for datasets
+PATIENCE = 15.0  # seconds, in a process of its own
 
 
 @dataclass(frozen=True)
@@ -42,31 +53,101 @@ def length_of(dataset: Any) -> int:
 
 
 @contextmanager
-def unchanged(torch: Any, dataset: Any, *others: Any) -> Iterator[Streams]:
-    """Random streams and the dataset's attributes are put back afterwards: a file it opened for us is closed again."""
-    streams = Streams(torch, dataset, *others)
-    attributes = getattr(dataset, "__dict__", {})
-    before = dict(attributes)
+def unchanged(torch: Any, dataset: Any, *others: Any, streams: Streams | None = None) -> Iterator[Streams]:
+    """Random streams and attributes of these, and of datasets in them, are put back: a file opened for us is closed.
+
+    `streams` where they are known: looking for them takes some milliseconds.
+    """
+    streams = Streams(torch, dataset, *others) if streams is None else streams.here()
+    before = [Attributes(one) for one in holders(torch, dataset, *others)]
     try:
         with torch.inference_mode(False):
             yield streams
     finally:
         streams.restore()
-        for name in [name for name in attributes if name not in before]:
-            del attributes[name]
+        for one in before:
+            one.restore()
+
+
+def holders(torch: Any, *things: Any) -> list[Any]:
+    """These things and the datasets they hold: a lazily opened file, a counter or a cache may be at any of them."""
+    found: dict[int, Any] = {}
+    for _ in range(DEEPEST + 1):
+        fresh = {id(one): one for one in _unwrapped(things) if id(one) not in found and hasattr(one, "__dict__")}
+        found.update(fresh)
+        held = [value for one in fresh.values() for value in vars(one).values()]
+        things = tuple(one for one in _laid_open(held) if isinstance(one, torch.utils.data.Dataset))
+    return list(found.values())
+
+
+def _unwrapped(things: Iterable[Any]) -> Iterator[Any]:
+    for one in things:
+        yield one
+        if isinstance(one, MethodType):
+            yield one.__self__
+        elif isinstance(one, partial):
+            yield from _unwrapped((one.func, *one.args, *one.keywords.values()))
+
+
+def _laid_open(values: Iterable[Any]) -> Iterator[Any]:
+    for one in values:
+        yield one
+        if type(one) in (list, tuple, dict):
+            yield from islice(one.values() if type(one) is dict else one, MOST_HELD)
+
+
+class Attributes:
+    """Of one object as they are now; of plain containers among them what they hold."""
+
+    def __init__(self, holder: Any) -> None:
+        self._live = vars(holder)
+        self._before = dict(self._live)
+        self._contents = [(one, one.copy()) for one in self._before.values() if type(one) in (list, dict, set)]
+
+    def restore(self) -> None:
+        live, before = self._live, self._before
+        for name in [name for name in live if name not in before]:
+            del live[name]
         for name, value in before.items():
-            if attributes.get(name) is not value:
-                attributes[name] = value
+            if name not in live or live[name] is not value:
+                live[name] = value
+        for container, contents in self._contents:
+            if len(container) != len(contents):
+                container.clear()
+                container.extend(contents) if type(container) is list else container.update(contents)
 
 
 def prove(torch: Any, dataset: Any) -> Proof:
-    """Raises Unfit with the reason when items are random, change, or cannot be fetched in this process."""
+    """Raises Unfit with the reason when items are random, change, or cannot be fetched in this process.
+
+    Tried in a copy of this process first, where there can be one: not everything that counts visits can be put back.
+    """
+    if sys.platform == "linux":
+        try:
+            why = in_a_fork(torch, partial(_why_not, torch, dataset), PATIENCE)
+        except NoAnswer:  # its tensors are on a device, say
+            why = None
+        if why is not None:
+            raise Unfit(why)
+    return _proven(torch, dataset)
+
+
+def _why_not(torch: Any, dataset: Any) -> str | None:
+    try:
+        _proven(torch, dataset)
+    except Unfit as unfit:
+        return str(unfit)
+    return None
+
+
+def _proven(torch: Any, dataset: Any) -> Proof:
     total = length_of(dataset)
     if total == 0:
         raise Unfit("its dataset is empty")
-    with unchanged(torch, dataset) as streams:
+    with silenced() as silence, unchanged(torch, dataset) as streams:
         indices, first, seconds = _first_visit(dataset, _some(total))
         _refuse_draws(streams)
+        before = Contents(torch, dataset, most_to_read(seconds * total))  # by now a file is open, a cache filled
         for seed in SEEDS:
             streams.vary(seed)
             varied = streams.here()
@@ -76,6 +157,10 @@ def prove(torch: Any, dataset: Any) -> Proof:
             for index, one, other in zip(indices, first, again, strict=True):
                 if not same(torch, one, other):
                     raise Unfit(f"two visits to item {index} give different values")
+        if Contents(torch, dataset, most_to_read(seconds * total)).differ(before):
+            raise Unfit("fetching an item changes what its dataset holds")
+    if silence.broken:
+        raise Unfit("fetching an item prints or logs something")
     return Proof(indices, again, seconds)
 
 
@@ -102,6 +187,8 @@ def visit(dataset: Any, indices: list[int]) -> list[Any]:
     try:
         samples = fetch(dataset, indices)
     except Exception as error:
+        if raised_by_signal(error):
+            raise
         raise Unfit(f"an item could not be fetched in this process ({type(error).__name__}: {error})") from error
     if len(samples) != len(indices):
         raise Unfit(f"{len(indices)} items were asked for and {len(samples)} came")

@@ -16,6 +16,7 @@ from hotlap.catalog.resident_data.proof import Proof, prove, visit
 from hotlap.catalog.resident_data.rows import TensorRows, Wanted
 from hotlap.catalog.resident_data.sameness import NotStacked, Unfit, same
 from hotlap.catalog.resident_data.store import Store, compositions, same_strides
+from hotlap.catalog.signals import raised_by_signal
 
 LARGE = 4096  # bytes: less is not worth a stand-in
 PLAIN = (int, float, bool, complex, str, bytes, type(None))  # cannot be written into
@@ -102,6 +103,8 @@ class RaggedStore(Store):
         try:
             return self.collate(samples)
         except Exception as error:
+            if raised_by_signal(error):
+                raise
             raise Unfit(f"its collate_fn reads large tensors ({type(error).__name__}: {error})") from error
 
     # Keeping and reading

@@ -8,6 +8,7 @@ from hotlap.catalog.resident_data.sameness import Unfit
 
 AT_A_TIME = 16  # batches gathered by one call …
 MOST_BYTES = 8 << 20  # … and no more than this: a batch that is kept keeps the others' memory
+MOST_ON_HOST = 16 << 10  # bytes of a batch: it is copied out, and of a larger one that takes longer than its gather
 ALIGNED = 128  # bytes: kernels are chosen by alignment, and a batch of its own is aligned
 
 
@@ -42,7 +43,7 @@ class Order:
     def __init__(self, indices: Any) -> None:
         self.indices = indices
         self._elsewhere: dict[Any, Any] = {}
-        self.ahead: dict[Any, tuple[int, int, Any]] = {}  # (rows, device, pinned) → from, to, batches gathered
+        self.ahead: dict[Any, tuple[int, int, int, Any]] = {}  # (rows, device, pinned) → from, size, version, batches
 
     def on(self, device: Any) -> Any:
         if device.type == "cpu":
@@ -70,6 +71,7 @@ class TensorRows:
         shape = (total, *(like.shape[dim] for dim in self._order))
         self.base = torch.empty(shape, dtype=like.dtype, device=like.device) if base is None else base
         self._copies: dict[Any, Any] = {}  # device → the same rows there
+        self._copied_at: dict[Any, int] = {}  # device → the version of `base` then
 
     @staticmethod
     def row_bytes(like: Any) -> int:
@@ -82,7 +84,7 @@ class TensorRows:
         self.base.index_copy_(0, rows.to(self.base.device), laid)
 
     def take(self, wanted: Wanted, device: Any = None, pin: bool = False) -> Any:
-        base = self.base if device is None else self._copies[device]
+        base = self.base if device is None else self._copy_on(device)
         pin = pin and base.is_cpu
         key, order = (id(self), device, pin), wanted.order
         picked = None if order is None else self._from_ahead(key, base, order, wanted.start, wanted.length)
@@ -95,23 +97,26 @@ class TensorRows:
         """Several batches by one gather, handed out one by one: a slice costs a fraction of a gather.
 
         `.data` gives each a version counter of its own, so that writing into one does not mark the others as written.
+        On the host each is a copy: saved to a file, a slice would bring the others with it. Rows written since then are
+        gathered anew.
         """
-        first, size, batches = order.ahead.get(key, (0, 1, ()))
+        now = self.base._version
+        first, size, version, batches = order.ahead.get(key, (0, 1, now, ()))
         at, rest = divmod(start - first, size)
         known = not rest and 0 <= at < len(batches) and (size == length or batches[at].shape[0] == length)
-        if not known:
+        if not known or version != now:
             batches = self._gathered(base, order, start, length, key[2])
             if batches is None:
                 return None
-            order.ahead[key] = (start, length, batches)
+            order.ahead[key] = (start, length, now, batches)
             at = 0
-        return batches[at].data
+        return batches[at].data if key[2] or not base.is_cpu else batches[at].clone()
 
     def _gathered(self, base: Any, order: Order, start: int, length: int, pin: bool) -> Any:
         """Some batches from `start` on; the last one of an epoch may be smaller."""
         each = length * self._row_bytes
         count = min(AT_A_TIME, MOST_BYTES // max(1, each))
-        if count < 2 or each % ALIGNED:
+        if count < 2 or each % ALIGNED or (base.is_cpu and not pin and each > MOST_ON_HOST):
             return None
         rows = base.index_select(0, order.on(base.device)[start : start + count * length])
         return (rows.pin_memory() if pin else rows).split(length)
@@ -119,6 +124,12 @@ class TensorRows:
     def copy_to(self, device: Any) -> None:
         if device not in self._copies:
             self._copies[device] = self.base.to(device)  # once, so this may wait
+            self._copied_at[device] = self.base._version
+
+    def _copy_on(self, device: Any) -> Any:
+        if self._copied_at[device] != self.base._version:
+            raise Unfit(f"its tensors were written into after they were copied to {device}")
+        return self._copies[device]
 
     def bytes_for(self, device: Any) -> int:
         return 0 if device in self._copies else int(self.base.numel() * self.base.element_size())

@@ -14,17 +14,20 @@ from typing import Any
 
 import psutil
 
+from hotlap.catalog.resident_data.contents import Contents, Surface, most_to_read
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.proof import Proof, length_of, unchanged, visit
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
 from hotlap.catalog.resident_data.sameness import NotStacked, Unfit, same, signature
 from hotlap.catalog.resident_data.streams import Streams
+from hotlap.catalog.signals import raised_by_signal
+from hotlap.catalog.silence import silenced
 
 CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
 WITNESSES = 32  # rows remembered apart, some of which are checked at the start of each epoch
 CHECKED = 3
 SHARE_OF_MEMORY = 0.5
-PATIENCE = 30.0  # seconds: a dataset that takes longer is kept as the first epoch goes
+EAGER, PATIENCE = 5.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
 SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
 
@@ -40,7 +43,8 @@ class Store:
         self.total = length_of(dataset)
         self.seconds = proof.seconds * self.total
         self.signature = signature(torch, proof.samples[0])
-        with unchanged(torch, dataset, collate) as streams:
+        self._streams = Streams(torch, dataset, collate)
+        with silenced(), unchanged(torch, dataset, collate, streams=self._streams) as streams:
             leaves = self._prepared(proof)
             self.bytes = self.total * (self._besides(proof) + sum(_row_bytes(torch, leaf) for leaf in leaves))
             self._require_memory()
@@ -54,6 +58,8 @@ class Store:
         self._left = self.total if self.shared is None else 0
         self._witnesses: dict[int, list[Any]] = {}
         self.spoiled: str | None = None
+        self._contents: Contents | None = self._contents_of(dataset)
+        self._visits_change_it: bool | None = None  # a counter, a cache: known after the first check
 
     def _prepared(self, proof: Proof) -> list[Any]:
         """The leaves of a batch of the proven samples."""
@@ -80,11 +86,19 @@ class Store:
         if whole is not None and not any(len(one) != self.total for one in whole):
             self.put(torch.arange(self.total), whole)  # laid out otherwise than a batch is, so copied once
             return
-        with unchanged(torch, dataset, self.collate) as streams:
+        self._fetch_all(dataset)
+        self._contents = self._contents_of(dataset)
+
+    def _fetch_all(self, dataset: Any) -> None:
+        torch = self.torch
+        with unchanged(torch, dataset, self.collate, streams=self._streams) as streams:
             missing = torch.nonzero(~self._have).reshape(-1)
             progress = Progress(self.name, len(missing))
             for rows in missing.split(self._chunk()):
-                self._fetch(dataset, rows)
+                with silenced() as silence:
+                    self._fetch(dataset, rows)
+                if silence.broken:
+                    raise Unfit("fetching an item prints or logs something")
                 progress.tell(len(rows))
             if streams.moved() is not None:
                 raise Unfit(f"its items are random: fetching them drew from {streams.moved()}")
@@ -100,8 +114,10 @@ class Store:
         missing = rows[~self._have[rows]]
         if not len(missing):
             return
-        streams = Streams(self.torch)
+        streams, surface = Streams(self.torch), Surface(self.torch, dataset)
         self._fetch(dataset, missing.unique())
+        if surface.moved():  # a file was opened, say
+            self._contents = None
         if (moved := streams.moved()) is not None:
             self.spoiled = f"fetching an item has begun to draw from {moved}"
 
@@ -168,16 +184,35 @@ class Store:
         """Why the dataset is no longer what it was when it was kept."""
         if length_of(dataset) != self.total:
             return f"its dataset had {self.total} items and now has {length_of(dataset)}"
-        if self.spoiled is not None or not self._witnesses:
+        if self.spoiled is not None:
             return self.spoiled
+        now = self._contents_of(dataset)
+        if self._contents is not None and now.differ(self._contents):
+            return "something its dataset holds has changed since it was kept"
+        self._contents = now
+        return self._changed_witness(dataset) if self._witnesses else None
+
+    def _contents_of(self, dataset: Any) -> Contents:
+        return Contents(self.torch, dataset, most_to_read(self.seconds))
+
+    def _changed_witness(self, dataset: Any) -> str | None:
+        """What is held where it cannot be seen shows in the items."""
         chosen = random.SystemRandom().sample(sorted(self._witnesses), min(CHECKED, len(self._witnesses)))
-        with unchanged(self.torch, dataset, self.collate) as streams:
+        with silenced(), unchanged(self.torch, dataset, self.collate, streams=self._streams) as streams:
             for row in chosen:
                 if not same(self.torch, self._item(dataset, row), self._witnesses[row]):
                     return f"item {row} of its dataset has changed since it was kept"
             if streams.moved() is not None:
                 return f"fetching an item has begun to draw from {streams.moved()}"
+        self._allow_for_visits(dataset)
         return None
+
+    def _allow_for_visits(self, dataset: Any) -> None:
+        """A dataset may count or keep what it is asked for: that was us."""
+        if self._visits_change_it is not False:
+            after = self._contents_of(dataset)
+            self._visits_change_it = self._contents is None or after.differ(self._contents)
+            self._contents = after
 
     def _check_collate(self, dataset: Any, proof: Proof) -> None:
         """A row of a batch depends on its own sample alone, whatever else is in the batch and in which order."""
@@ -205,6 +240,8 @@ class Store:
         try:
             return self.collate(samples)
         except Exception as error:
+            if raised_by_signal(error):
+                raise
             raise Unfit(f"its samples cannot be stacked ({type(error).__name__}: {error})") from error
 
     def _apart(self, batch: Any, rows: int) -> tuple[Layout, list[Any]]:

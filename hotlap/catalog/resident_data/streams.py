@@ -2,7 +2,7 @@
 
 A dataset that draws numbers while an item is fetched is no candidate for keeping items, and one that is only asked must
 leave the user's streams where they were. Besides the global streams of torch, numpy and random these are the generators
-found in the dataset, its transforms, and the functions they call.
+found in the dataset, its transforms, the functions they call, and the modules and classes that these name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 MOST_OBJECTS = 20_000  # looked at in search of private generators
 MOST_ITEMS = 200  # of one container
+MOST_GENERATORS = 10_000  # of one container that holds some
+LEVELS = 2  # of functions called by functions, whose modules and classes are looked into
+NESTED = 3  # package.module.Class
+MADE_AND_CALLED = ("__init__", "__call__")  # of a class that is named, whatever else is
 LIBRARIES = ("torch", "numpy", "builtins", "random")
 
 
@@ -83,17 +88,24 @@ def _global(torch: Any) -> Iterator[Access]:
 
 
 def _private(torch: Any, things: Iterable[Any]) -> Iterator[Access]:
+    for one in reachable(torch, things):
+        if (access := _access(torch, one)) is not None:
+            yield access
+
+
+def _access(torch: Any, one: Any) -> Access | None:
+    """Of a generator; None of anything else."""
     numpy = sys.modules.get("numpy")
-    for one in _reachable(things):
-        if isinstance(one, torch.Generator):
-            yield "its own torch.Generator", one.get_state, one.set_state
-        elif isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
-            yield "its own random.Random", one.getstate, one.setstate
-        elif numpy is not None and isinstance(one, numpy.random.RandomState):
-            yield "its own numpy RandomState", one.get_state, one.set_state
-        elif numpy is not None and isinstance(one, numpy.random.Generator):
-            bits = one.bit_generator
-            yield "its own numpy Generator", functools.partial(_state_of, bits), functools.partial(_set_state, bits)
+    if isinstance(one, torch.Generator):
+        return "its own torch.Generator", one.get_state, one.set_state
+    if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
+        return "its own random.Random", one.getstate, one.setstate
+    if numpy is not None and isinstance(one, numpy.random.RandomState):
+        return "its own numpy RandomState", one.get_state, one.set_state
+    if numpy is not None and isinstance(one, numpy.random.Generator):
+        bits = one.bit_generator
+        return "its own numpy Generator", functools.partial(_state_of, bits), functools.partial(_set_state, bits)
+    return None
 
 
 def _state_of(bits: Any) -> Any:
@@ -104,46 +116,101 @@ def _set_state(bits: Any, state: Any) -> None:
     bits.state = state
 
 
-def _reachable(things: Iterable[Any]) -> Iterator[Any]:
-    """Objects held by these things, not into libraries, modules or large containers."""
-    waiting = list(things)
+def asks_which_worker(torch: Any, *things: Any) -> bool:
+    """Whether code of a dataset or a collate function looks at the worker it runs in: its number, its seed."""
+    asking = torch.utils.data.get_worker_info
+    return any(
+        one is asking
+        or (
+            isinstance(one, types.FunctionType)
+            and not _of_library(one.__globals__.get("__name__"))
+            and asking.__name__ in _names(one.__code__)
+        )
+        for one in reachable(torch, things)
+    )
+
+
+def reachable(torch: Any, things: Iterable[Any]) -> Iterator[Any]:
+    """Objects held by these things or used by their code, not into libraries or large containers."""
+    waiting = [(one, 0) for one in things]
     seen: set[int] = set()
     while waiting and len(seen) < MOST_OBJECTS:
-        one = waiting.pop()
+        one, level = waiting.pop()
         if id(one) in seen or isinstance(one, str | bytes | int | float | types.ModuleType):
             continue
         seen.add(id(one))
         yield one
-        waiting.extend(_held_by(one))
+        if isinstance(one, types.FunctionType):
+            waiting.extend((held, level + 1) for held in _held_by_function(one, level))
+        else:
+            waiting.extend((held, level) for held in _held_by(torch, one))
 
 
-def _held_by(one: Any) -> list[Any]:
+def _held_by(torch: Any, one: Any) -> list[Any]:
     if isinstance(one, dict):
-        return list(one.values())[:MOST_ITEMS]
+        return _some(torch, one.values())
     if isinstance(one, list | tuple | set | frozenset):
-        return list(one)[:MOST_ITEMS]
-    if isinstance(one, types.FunctionType):
-        return _held_by_function(one)
+        return _some(torch, one)
     if isinstance(one, types.MethodType):
         return [one.__self__, one.__func__]
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
-    if isinstance(one, type) or type(one).__module__.split(".")[0] in LIBRARIES:
+    if isinstance(one, type) or _of_library(type(one).__module__):
         return list(getattr(one, "__dict__", {}).values()) if not isinstance(one, type) else []
     methods = [
-        value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        _plain(value)
         for base in type(one).__mro__
-        if base.__module__.split(".")[0] not in LIBRARIES
+        if not _of_library(base.__module__)
         for value in vars(base).values()
-    ]
+    ]  # fmt: skip
     return [*getattr(one, "__dict__", {}).values(), *methods]
 
 
-def _held_by_function(function: types.FunctionType) -> list[Any]:
-    held = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
+def _some(torch: Any, items: Iterable[Any]) -> list[Any]:
+    some = list(islice(items, MOST_ITEMS))
+    if len(some) < MOST_ITEMS or all(_access(torch, one) is None for one in some):
+        return some
+    return list(islice(items, MOST_GENERATORS))
+
+
+def _held_by_function(function: types.FunctionType, level: int) -> list[Any]:
+    held: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:
             held.append(cell.cell_contents)
         except ValueError:  # not filled yet
             continue
-    return [*held, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    if _of_library(function.__globals__.get("__name__")):
+        return held
+    names = _names(function.__code__)
+    used = [function.__globals__[name] for name in names if name in function.__globals__]
+    parts = [part for owner in (*held, *used) for part in _used_of(owner, names)] if level < LEVELS else []
+    return [*held, *used, *parts]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Also of the functions written inside."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _used_of(owner: Any, names: set[str], nested: int = NESTED) -> list[Any]:
+    """What code that has these names can use of a module or a class."""
+    if isinstance(owner, types.ModuleType):
+        wanted, home = names, owner.__name__
+    elif isinstance(owner, type):
+        wanted, home = names.union(MADE_AND_CALLED), owner.__module__
+    else:
+        return []
+    if _of_library(home) or not nested:
+        return []
+    found = [_plain(vars(owner)[name]) for name in wanted if name in vars(owner)]
+    return [*found, *(part for one in found for part in _used_of(one, names, nested - 1))]
+
+
+def _plain(value: Any) -> Any:
+    return value.__func__ if isinstance(value, staticmethod | classmethod) else value
+
+
+def _of_library(module: str | None) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in LIBRARIES

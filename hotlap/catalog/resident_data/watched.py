@@ -97,6 +97,7 @@ class Learning:
         self._notes: list[list[Notes | None]] = []
         self.settled = False
         self.devices: dict[int, torch.device] = {}  # leaf → where it goes
+        self.waiting: dict[int, torch.device] = {}  # the same, once all that goes there is at hand
 
     def asked(self) -> bool:
         """A batch is asked for. Whether that settled it."""

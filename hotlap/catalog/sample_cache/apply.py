@@ -9,12 +9,14 @@ import weakref
 from typing import Any
 
 from hotlap.catalog.resident_data.apply import unsuited
+from hotlap.catalog.resident_data.contents import Contents, Surface, most_to_read
 from hotlap.catalog.resident_data.identity import ByIdentity
 from hotlap.catalog.resident_data.proof import fetch, length_of, prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
 from hotlap.catalog.resident_data.streams import Streams
 from hotlap.catalog.sample_cache.copies import copied, size_of
+from hotlap.catalog.silence import silenced
 from hotlap.catalog.site import Original, Site
 
 WORTH_KEEPING = 20e-6  # seconds to fetch a sample: a cheaper one is not fetched faster from a cache
@@ -103,7 +105,7 @@ class Keeper:
         limit = host_memory() * SHARE_OF_MEMORY
         if needed > limit:
             raise Unfit(f"about {megabytes(needed)} of samples, and {megabytes(limit)} of memory may be used")
-        return Cache(self._torch, length_of(dataset), limit)
+        return Cache(self._torch, dataset, proof.seconds, limit)
 
     def _copies(self, samples: list[Any]) -> tuple[list[Any], float]:
         """And the seconds for one: the shortest, as of fetching, since other work on the machine only adds to it."""
@@ -116,11 +118,24 @@ class Keeper:
 
 
 class Cache:
-    def __init__(self, torch: Any, total: int, limit: float) -> None:
-        self._torch, self.total, self.limit = torch, total, limit
+    """Does not hold the dataset: it lives as long as that."""
+
+    def __init__(self, torch: Any, dataset: Any, seconds: float, limit: float) -> None:
+        self._torch, self.total, self.limit = torch, length_of(dataset), limit
         self._samples: dict[int, Any] = {}
         self._bytes = 0
         self._spoiled: str | None = None
+        self._most_to_read = most_to_read(seconds * self.total)
+        self._contents: Contents | None = self._contents_of(dataset)
+
+    def _contents_of(self, dataset: Any) -> Contents:
+        return Contents(self._torch, dataset, self._most_to_read)
+
+    def surface(self, dataset: Any) -> Surface:
+        return Surface(self._torch, dataset)
+
+    def changed_meanwhile(self) -> None:
+        self._spoil("something its dataset holds was changed during an epoch")
 
     def get(self, dataset: Any, keys: list[int]) -> list[Any]:
         """Samples the caller may do anything to."""
@@ -134,8 +149,10 @@ class Cache:
         return fetch(dataset, [key])[0]  # asked for twice in a batch, and not kept
 
     def _fetched(self, dataset: Any, keys: list[int]) -> list[Any]:
-        streams = Streams(self._torch)
+        streams, surface = Streams(self._torch), self.surface(dataset)
         samples = fetch(dataset, keys)
+        if surface.moved():  # a file was opened, say
+            self._contents = None
         if (moved := streams.moved()) is not None:
             self._spoil(f"its samples are random: fetching some drew from {moved}")
         for key, sample in zip(keys, samples, strict=True):
@@ -162,8 +179,12 @@ class Cache:
             raise Unfit(self._spoiled)
         if length_of(dataset) != self.total:
             raise Unfit(f"it had {self.total} samples and now has {length_of(dataset)}")
+        now = self._contents_of(dataset)
+        if self._contents is not None and now.differ(self._contents):
+            raise Unfit("something its dataset holds has changed since samples were kept")
+        self._contents = now
         known = sorted(self._samples)
-        with unchanged(self._torch, dataset):
+        with silenced(), unchanged(self._torch, dataset):
             for key in random.SystemRandom().sample(known, min(CHECKED, len(known))):
                 if not same(self._torch, visit(dataset, [key])[0], self._samples[key]):
                     raise Unfit(f"sample {key} has changed since it was kept")
@@ -177,8 +198,15 @@ class Remembering:
         self.cache: Cache | None = cache
         self.dataset, self.auto_collation = original.dataset, original.auto_collation
         self.collate_fn, self.drop_last = original.collate_fn, original.drop_last
+        self._surface = cache.surface(self.dataset)
 
     def fetch(self, keys: Any) -> Any:
-        if self.cache is None or type(keys) is not list or any(type(key) is not int for key in keys):
+        cache = self.cache
+        if cache is not None and self._surface.moved():
+            cache.changed_meanwhile()
+            self.cache = cache = None
+        if cache is None or type(keys) is not list or any(type(key) is not int for key in keys):
             return self._original.fetch(keys)
-        return self.collate_fn(self.cache.get(self.dataset, keys))
+        samples = cache.get(self.dataset, keys)
+        self._surface = cache.surface(self.dataset)  # as fetching some of them has left it
+        return self.collate_fn(samples)

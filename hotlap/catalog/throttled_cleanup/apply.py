@@ -37,8 +37,10 @@ class Cleanup:
         self._places = Places()
         self._told: dict[Place, str] = {}
 
-    def stepped(self, *_: Any) -> None:
+    def stepped(self, optimizer: Any, *_: Any) -> None:
         self._places.steps += 1
+        if self._site.first_sight(optimizer):
+            self._places.optimizers += 1
 
     def collect(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         generation = args[0] if args else kwargs.get("generation", 2)
@@ -70,7 +72,7 @@ class Cleanup:
         of_use: Callable[[], bool] = lambda: True,
     ) -> Any:
         place = self._places.here(what)
-        if place is None or not place.leave_out(self._places.steps, of_use):
+        if place is None or not place.leave_out(self._places.steps, of_use, self._places.optimizers):
             return original(*args, **kwargs)
         if place not in self._told:
             self._told[place] = f"{what} at {place.name}"

@@ -22,13 +22,17 @@ class Place:
         self.name, self._result_used = name, result_used
         self.every = EVERY
         self._last_step: int | None = None
-        self._close = self._since_done = 0
+        self._close = self._since_done = self._optimizers = 0
         self.codes: tuple[object, ...] = ()  # alive for as long as their ids are looked up
 
-    def leave_out(self, step: int, of_use: Callable[[], bool] = lambda: True) -> bool:
-        """Told once per call. `of_use` is asked when it would be made again after many that were left out."""
-        near = self._last_step is not None and step - self._last_step <= CLOSE
-        self._last_step = step
+    def leave_out(self, step: int, of_use: Callable[[], bool] = lambda: True, optimizers: int = 1) -> bool:
+        """Told once per call. `of_use` is asked when it would be made again after many that were left out.
+
+        `optimizers` have stepped so far. One more than at the last call: a training has begun meanwhile, and what an
+        earlier one left behind is to go.
+        """
+        near = self._last_step is not None and step - self._last_step <= CLOSE and optimizers == self._optimizers
+        self._last_step, self._optimizers = step, optimizers
         self._close = self._close + 1 if near else 0
         self._since_done += 1
         in_loop = step > 0 and self._close >= TRUSTED and not self._result_used
@@ -40,7 +44,7 @@ class Place:
 
 class Places:
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = self.optimizers = 0
         self._known: dict[tuple[object, ...], Place] = {}
 
     def here(self, what: str) -> Place | None:

@@ -1,0 +1,99 @@
+"""A question answered in a copy of this process, so that finding out leaves nothing behind in the training."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+PATIENCE = 30.0  # seconds; what takes longer may as well be a deadlock
+TOKENIZERS = "TOKENIZERS_PARALLELISM"  # unset, the library writes a warning in every fork
+
+
+class NoAnswer(Exception):
+    """Why."""
+
+
+def in_a_fork(torch: Any, work: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """What work() returns, which JSON can hold. Raises NoAnswer."""
+    read, write = os.pipe()
+    try:
+        child = _fork()
+    except OSError as error:
+        os.close(read)
+        os.close(write)
+        raise NoAnswer(f"no process could be started ({error.strerror})") from error
+    if child == 0:
+        _in_child(torch, work, write)
+    os.close(write)
+    try:
+        text = _text(read, time.monotonic() + patience)
+    finally:
+        os.close(read)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+    return answer(text, patience)
+
+
+def answer(text: str | None, patience: float) -> Any:
+    if text is None:
+        raise NoAnswer(f"a process of its own did not fetch a sample within {patience:.0f} s")
+    if not text:
+        raise NoAnswer("a process of its own died while fetching a sample")
+    return json.loads(text)
+
+
+def be_silent() -> None:
+    """For the rest of this process: whatever is printed, or a crash."""
+    faulthandler.disable()
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 until the process ends
+    for stream in (1, 2):
+        os.dup2(sys.stdout.fileno(), stream)
+
+
+def _fork() -> int:
+    configured = os.environ.get(TOKENIZERS)
+    if configured is None:
+        os.environ[TOKENIZERS] = "false"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, as a loader does
+            return os.fork()
+    finally:
+        if configured is None:
+            del os.environ[TOKENIZERS]
+
+
+def _in_child(torch: Any, work: Callable[[], Any], write: int) -> None:
+    """Never returns: the way up is the training's."""
+    try:
+        be_silent()
+        gc.disable()  # a tensor of the parent's device must not be freed here
+        torch.set_num_threads(1)  # the threads of the parent were not forked with it
+        os.write(write, json.dumps(work()).encode())
+    finally:
+        os._exit(0)
+
+
+def _text(read: int, until: float) -> str | None:
+    """What the child says before it ends; None when the time is over."""
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([read], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(read, 1 << 16)
+        if not part:
+            return b"".join(parts).decode()
+        parts.append(part)

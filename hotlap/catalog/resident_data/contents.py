@@ -1,0 +1,249 @@
+"""Whether what a dataset holds has changed: all of it, looked at once an epoch, and its surface, at every batch."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from operator import is_
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from hotlap.catalog.resident_data.sameness import Unfit
+
+LEVELS, MOST_NEAR = 4, 32  # attributes of attributes, and containers and tensors: looked at with every batch
+PLAIN = (str, bytes, int, float, complex, bool, type(None))
+ONE_THING, ONE_OF_MANY = 4096, 128  # as long as reading so many bytes takes
+SMALL_TENSORS = 1 << 20  # bytes, of all that are read
+FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+LOOKING, PER_SECOND = 0.1, 2e9  # of the time to fetch all items, spent each epoch on looking for changes; bytes …
+LEAST_LOOKING = 32 << 20  # … and as many in any case
+
+
+class Surface:
+    """Whether an attribute of a dataset was set, or one of its tensors written, since this was made.
+
+    Asked at every batch: identities and version counters alone, of what lies near the surface.
+    """
+
+    def __init__(self, torch: Any, dataset: Any, versions: bool = True) -> None:
+        self._held: list[tuple[Any, list[Any]]] = []  # containers, and what was in them
+        self._tensors: list[tuple[Any, int]] = []
+        seen: set[int] = set()
+        level: list[Any] = [dataset]
+        for _ in range(LEVELS):
+            level = [inner for thing in level for inner in self._entered(torch, thing, seen, versions)]
+
+    def _entered(self, torch: Any, thing: Any, seen: set[int], versions: bool) -> list[Any]:
+        if isinstance(thing, torch.Tensor):
+            if versions and len(self._tensors) < MOST_NEAR and not thing.is_inference():
+                self._tensors.append((thing, thing._version))
+            return []
+        view = _near(thing)
+        if view is None or id(thing) in seen or len(self._held) >= MOST_NEAR or len(view) > MOST_NEAR:
+            return []
+        seen.add(id(thing))
+        values = list(view)
+        self._held.append((view, values))
+        return values
+
+    def moved(self) -> bool:
+        for view, values in self._held:
+            if len(view) != len(values) or not all(map(is_, view, values)):
+                return True
+        return any(tensor._version != version for tensor, version in self._tensors)
+
+
+def _near(thing: Any) -> Any:
+    """A live view of what an object or a container holds."""
+    if isinstance(thing, list | tuple):
+        return thing
+    if isinstance(thing, FIXED):
+        return None
+    held = thing if isinstance(thing, dict) else getattr(thing, "__dict__", None)
+    return held.values() if isinstance(held, dict) else None
+
+
+class Contents:
+    """All that can be reached from a dataset, so that a change of any of it is known.
+
+    Tensors by identity and version counter, arrays by checksum, the rest by value. What libraries hold in memory of
+    their own cannot be seen. Nothing reached is kept alive but numbers and texts.
+    """
+
+    def __init__(self, torch: Any, dataset: Any, most: float) -> None:
+        """Raises Unfit where reading it takes longer than `most` bytes do."""
+        self._torch, self._left, self._small = torch, most, SMALL_TENSORS
+        self._references: list[Any] = []  # while they are kept, no other object gets the id of one of them
+        self._tokens: list[Any] = []
+        seen: dict[int, tuple[int, Any]] = {}
+        further = [dataset]
+        while further:
+            thing = further.pop()
+            if type(thing) in PLAIN:
+                self._note(ONE_THING, type(thing), _exact(thing))
+            elif id(thing) in seen:
+                self._note(ONE_THING, seen[id(thing)][0])
+            else:
+                seen[id(thing)] = len(seen), thing
+                self._note(ONE_THING, type(thing).__qualname__)
+                further += self._inside(thing)
+
+    def differ(self, other: Contents) -> bool:
+        return self._tokens != other._tokens
+
+    def _note(self, cost: float, *tokens: Any) -> None:
+        self._left -= cost
+        if self._left < 0:
+            raise Unfit("it holds so much in memory that to look whether it was changed takes too long")
+        self._tokens += tokens
+
+    def _inside(self, thing: Any) -> Iterable[Any]:
+        """Notes what the thing is, and returns what is to be looked at besides."""
+        if isinstance(thing, self._torch.Tensor):
+            return self._tensor(thing)
+        if isinstance(thing, PurePath):  # it remembers its parts when it is first asked for them
+            return [str(thing)]
+        if type(thing).__module__.split(".")[0] in ("numpy", "pandas"):
+            return self._arrays(thing)
+        if isinstance(thing, dict):
+            return [list(thing), list(thing.values()), *_attributes(thing)]
+        if isinstance(thing, list | tuple | set | frozenset | deque):
+            return [*self._sequence(list(thing)), *_attributes(thing)]
+        if isinstance(thing, FIXED):
+            return self._function(thing)
+        return self._object(thing)
+
+    def _identity(self, thing: Any) -> int:
+        try:
+            reference = weakref.ref(thing)  # the same one, as long as the thing lives
+        except TypeError:
+            return id(thing)
+        self._references.append(reference)
+        return id(reference)
+
+    def _buffer(self, view: Any) -> None:
+        self._note(view.nbytes)
+        self._tokens.append(zlib.crc32(view))
+
+    # Tensors and arrays
+
+    def _tensor(self, tensor: Any) -> Iterable[Any]:
+        """A write through `.data`, or through the array it was made from, moves no version: a small one is read."""
+        tracked = not tensor.is_inference()
+        strided = tensor.layout is self._torch.strided and not tensor.is_quantized
+        self._note(0, self._identity(tensor), tensor._version if tracked else 0, tensor.shape)
+        size = tensor.numel() * tensor.element_size() + ONE_THING
+        if strided and tensor.device.type == "cpu" and (size <= self._small or not tracked):
+            self._small -= size if tracked else 0
+            self._note(0, tensor.data_ptr())
+            bits = tensor.detach().contiguous().reshape(-1).view(self._torch.uint8)
+            self._buffer(memoryview(bits.numpy()))
+        elif not tracked:
+            raise Unfit("it holds tensors of inference mode, of which it is not known whether they are written")
+        return ()
+
+    def _arrays(self, thing: Any) -> Iterable[Any]:
+        import numpy
+
+        if isinstance(thing, numpy.ndarray) and not thing.dtype.hasobject:
+            self._array(numpy, thing)
+            return ()
+        if isinstance(thing, numpy.generic):
+            return [str(thing.dtype), thing.tobytes()]
+        if isinstance(thing, numpy.ndarray):
+            return [thing.shape, thing.reshape(-1).tolist()]
+        if hasattr(thing, "to_numpy"):
+            columns = [column.to_numpy() for _, column in thing.items()] if thing.ndim > 1 else [thing.to_numpy()]
+            labels = [getattr(thing, name).to_numpy() for name in ("columns", "index") if hasattr(thing, name)]
+            return [*columns, *labels]
+        return self._object(thing)
+
+    def _array(self, numpy: Any, values: Any) -> None:
+        self._note(0, str(values.dtype), values.shape)
+        if isinstance(values, numpy.memmap) and not values.flags.writeable:
+            self._note(0, self._identity(values))  # a file: it would be read as a whole
+            return
+        self._note(values.nbytes)
+        flat = numpy.ascontiguousarray(values).reshape(-1)
+        self._tokens.append(zlib.crc32(flat.view(numpy.uint8)) if values.nbytes else 0)
+
+    # Containers and objects
+
+    def _sequence(self, things: list[Any]) -> Iterable[Any]:
+        """Many of one kind at once: one by one they take several times as long."""
+        kinds = set(map(type, things))
+        kind = kinds.pop() if len(kinds) == 1 else None
+        self._note(ONE_OF_MANY * len(things), len(things))
+        if kind is float:
+            self._tokens.append(array("d", things).tobytes())
+        elif kind in PLAIN:
+            self._tokens += kind, tuple(map(_exact, things)) if kind is complex else tuple(things)
+        elif kind is self._torch.Tensor and len(things) > 1:
+            self._tensors(things)
+        elif kind is tuple and len(set(map(len, things))) == 1 and things[0]:
+            return [list(column) for column in zip(*things, strict=True)]
+        else:
+            return things
+        return ()
+
+    def _tensors(self, tensors: list[Any]) -> None:
+        if any(one.is_inference() for one in tensors):
+            raise Unfit("it holds tensors of inference mode, of which it is not known whether they are written")
+        self._note(ONE_THING / 2 * len(tensors))
+        references = list(map(weakref.ref, tensors))
+        self._references += references
+        self._tokens += tuple(map(id, references)), tuple(one._version for one in tensors)
+
+    def _function(self, thing: Any) -> Iterable[Any]:
+        """A method is made anew whenever it is asked for."""
+        if isinstance(thing, MethodType):
+            return [thing.__func__, thing.__self__]
+        self._note(0, self._identity(thing))
+        return [cell.cell_contents for cell in getattr(thing, "__closure__", None) or () if _is_full(cell)]
+
+    def _object(self, thing: Any) -> Iterable[Any]:
+        self._note(0, self._identity(thing))
+        try:
+            with memoryview(thing) as view:
+                if not view.readonly and view.contiguous:
+                    self._buffer(view)
+        except (TypeError, ValueError, BufferError):  # most things have no buffer
+            pass
+        return _attributes(thing)
+
+
+def _exact(plain: Any) -> Any:
+    """Zero has a sign, and NaN is equal to itself."""
+    if type(plain) is float:
+        return plain.hex()
+    return (plain.real.hex(), plain.imag.hex()) if type(plain) is complex else plain
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _attributes(thing: Any) -> list[Any]:
+    """Names and values."""
+    held = getattr(thing, "__dict__", None)
+    slots = [name for kind in type(thing).__mro__ for name in _slots(kind)]
+    found = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+    found.update(held if isinstance(held, dict) else {})
+    return [tuple(found), *found.values()] if found else []
+
+
+def _slots(kind: type) -> list[str]:
+    slots = vars(kind).get("__slots__", ())
+    return [name for name in ((slots,) if isinstance(slots, str) else slots) if not name.startswith("__")]
+
+
+def most_to_read(seconds: float) -> float:
+    """Bytes, of a dataset whose items take so long to fetch."""
+    return max(LEAST_LOOKING, LOOKING * seconds * PER_SECOND)

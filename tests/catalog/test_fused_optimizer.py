@@ -1,0 +1,166 @@
+"""Optimizers are switched to their fused form, and back where that cannot do what the user's form does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap
+
+LAST = torch.channels_last
+
+
+@pytest.fixture
+def enabled(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    with hotlap.enable(None, with_=["fused-optimizer"]) as enabled:
+        yield enabled
+
+
+def parameter(gradient=1.0, shape=(3,)):
+    one = nn.Parameter(torch.ones(shape))
+    one.grad = None if gradient is None else torch.full(shape, gradient)
+    return one
+
+
+def sparse(like):
+    return torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), like.shape)
+
+
+def choice(optimizer):
+    return [(group["fused"], group["foreach"]) for group in optimizer.param_groups]
+
+
+def test_a_gradient_that_is_sparse_at_the_first_step_is_refused(enabled):
+    one = parameter()
+    one.grad = sparse(one)
+    optimizer = torch.optim.SGD([one], lr=0.5)
+    optimizer.step()
+    assert one.tolist() == [0.5, 1, 1]
+    assert choice(optimizer) == [(None, None)]
+    assert enabled.outcomes[0].status == "refused"
+    assert enabled.outcomes[0].why == "SGD: gradients are sparse"
+
+
+def test_a_gradient_that_becomes_sparse_later_is_stepped_once_in_every_group(enabled):
+    dense, other = parameter(), parameter()
+    optimizer = torch.optim.SGD([{"params": [dense]}, {"params": [other]}], lr=0.25)
+    for _ in range(4):
+        optimizer.step()
+    assert choice(optimizer) == [(True, False)] * 2
+    other.grad = sparse(other)
+    optimizer.step()
+    assert dense.tolist() == [-0.25] * 3
+    assert other.tolist() == [-0.25, 0, 0]
+    assert choice(optimizer) == [(None, None)] * 2
+
+
+def test_a_sparse_gradient_where_the_user_chose_fused_fails_as_ever(enabled):
+    torch.optim.SGD([parameter()], lr=0.1).step()
+    one = parameter()
+    one.grad = sparse(one)
+    with pytest.raises(RuntimeError, match="does not support sparse"):
+        torch.optim.SGD([one], lr=0.1, fused=True).step()
+
+
+def test_a_parameter_that_gets_its_first_gradient_later_gets_its_momentum_then(enabled):
+    first, later = parameter(), parameter(None)
+    optimizer = torch.optim.SGD([first, later], lr=0.25, momentum=0.5)
+    optimizer.step()
+    later.grad = torch.ones(3)
+    for _ in range(2):
+        optimizer.step()
+    assert first.tolist() == [1 - 0.25 * (1 + 1.5 + 1.75)] * 3
+    assert later.tolist() == [1 - 0.25 * (1 + 1.5)] * 3
+    assert choice(optimizer) == [(True, False)]
+
+
+def by_hand(steps, last_from):
+    """The gradients of an image's weights, contiguous from some step on."""
+    torch.manual_seed(0)
+    one = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=LAST))
+    optimizer = torch.optim.Adam([one], lr=0.1)
+    for step in range(steps):
+        gradient = torch.randn(4, 3, 2, 2)
+        one.grad = gradient if step >= last_from else gradient.to(memory_format=LAST)
+        optimizer.step()
+    return one, optimizer
+
+
+@pytest.mark.parametrize(("steps", "last_from", "status"), [(2, 0, "refused"), (4, 2, "applied"), (101, 99, "applied")])
+def test_gradients_in_another_memory_order_are_not_fused(steps, last_from, status, monkeypatch):
+    plain, _ = by_hand(steps, last_from)
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    with hotlap.enable(None, with_=["fused-optimizer"]) as enabled:
+        ours, optimizer = by_hand(steps, last_from)
+        assert choice(optimizer) == [(None, None)]
+    assert torch.allclose(ours, plain, atol=1e-5)
+    assert enabled.outcomes[0].status == status
+
+
+def test_the_stride_of_a_dimension_of_size_one_means_nothing(enabled):
+    one = nn.Parameter(torch.ones(4, 1, 3, 3))
+    one.grad = torch.ones(4, 1, 3, 3).as_strided((4, 1, 3, 3), (9, 1, 3, 1))
+    optimizer = torch.optim.SGD([one], lr=0.1)
+    optimizer.step()
+    assert choice(optimizer) == [(True, False)]
+
+
+def test_what_is_saved_says_what_the_user_chose(enabled):
+    optimizer = torch.optim.Adam([parameter()], lr=0.1, foreach=True)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    assert (saved["param_groups"][0]["fused"], saved["param_groups"][0]["foreach"]) == (None, True)
+    assert saved["state"][0]["exp_avg"] is next(iter(optimizer.state.values()))["exp_avg"]
+    assert choice(optimizer) == [(True, False)]
+    optimizer.add_param_group({"params": [parameter()]})
+    assert [group["foreach"] for group in optimizer.state_dict()["param_groups"]] == [True, True]
+
+
+def test_a_running_optimizer_stays_switched_over_loading(enabled):
+    optimizer = torch.optim.Adam([parameter()], lr=0.1)
+    optimizer.step()
+    loaded = optimizer.state_dict()
+    loaded["param_groups"][0].update(foreach=True, lr=0.2)
+    optimizer.load_state_dict(loaded)
+    optimizer.step()
+    assert choice(optimizer) == [(True, False)]
+    saved = optimizer.state_dict()["param_groups"][0]
+    assert (saved["fused"], saved["foreach"], saved["lr"]) == (None, True, 0.2)
+
+
+def test_a_state_loaded_in_another_memory_order_is_not_fused(enabled):
+    _, optimizer = by_hand(5, 9)
+    assert choice(optimizer) == [(True, False)]
+    saved = optimizer.state_dict()
+    saved["state"][0]["exp_avg"] = saved["state"][0]["exp_avg"].contiguous()
+    optimizer.load_state_dict(saved)
+    optimizer.step()
+    assert choice(optimizer) == [(None, None)]
+
+
+def test_a_closure_s_step_is_made_as_ever(enabled):
+    one = parameter(None)
+    optimizer = torch.optim.SGD([one], lr=0.5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = one.sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 3
+    assert one.tolist() == [0.5] * 3
+
+
+def test_closing_puts_the_user_s_choice_back():
+    sgd = torch.optim.SGD.__module__
+    before = dict(vars(__import__(sgd, fromlist=["sgd"])))
+    with hotlap.enable(None, with_=["fused-optimizer"]):
+        optimizer = torch.optim.Adam([parameter()], lr=0.1)
+        optimizer.step()
+        assert choice(optimizer) == [(True, False)]
+    assert choice(optimizer) == [(None, None)]
+    assert dict(vars(__import__(sgd, fromlist=["sgd"]))) == before
+    optimizer.step()

@@ -1,0 +1,87 @@
+"""A model run once more to prove something leaves no trace of it."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hotlap.catalog.rehearsal import rehearse, signature
+
+INPUTS = torch.ones(4, 3)
+
+
+class Leaving(nn.Module):
+    """Everything a forward may leave behind, in ways that programs have."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.codebook = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.average = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.register_buffer("count", torch.zeros(()))
+        self.streams = [torch.Generator().manual_seed(1), random.Random(1), np.random.RandomState(1)]
+        self.numpys = np.random.default_rng(1)
+        self.seen, self.calls = [], 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        self.seen.append(inputs)
+        self.count.add_(1)
+        self.codebook = nn.Parameter(self.codebook * 2, requires_grad=False)
+        with torch.no_grad():
+            self.average.mul_(0.5)
+        print("forward", file=sys.stderr)
+        noise = torch.rand(3, generator=self.streams[0]) + self.streams[1].random() + self.streams[2].rand()
+        return self.layer(inputs) + noise + self.numpys.random()
+
+
+def drawn(model):
+    first, second, third = model.streams
+    return float(torch.rand((), generator=first)), second.random(), third.rand(), model.numpys.random()
+
+
+def test_nothing_is_left_behind(capfd):
+    model, untouched = Leaving(), Leaving()
+    codebook = model.codebook
+    assert rehearse(torch, model, (INPUTS,), {}).kept
+    assert (model.calls, model.seen, float(model.count)) == (0, [], 0.0)
+    assert model.codebook is codebook
+    assert torch.equal(model.average, torch.ones(3))
+    assert drawn(model) == drawn(untouched)
+    assert capfd.readouterr().err == ""
+
+
+def test_what_another_thread_prints_is_not_lost(capsys):
+    class Waiting(nn.Linear):
+        def forward(self, inputs):
+            print("ours")
+            thread = threading.Thread(target=print, args=("theirs",))
+            thread.start()
+            thread.join()
+            return super().forward(inputs)
+
+    rehearse(torch, Waiting(3, 3), (INPUTS,), {})
+    assert capsys.readouterr().out == "theirs\n"
+
+
+def test_a_container_that_is_filled_counts_as_kept():
+    class Filling(nn.Linear):
+        def forward(self, inputs):
+            self.features.append(inputs)
+            return super().forward(inputs)
+
+    model = Filling(3, 3)
+    model.features = []
+    assert rehearse(torch, model, (INPUTS,), {}).kept
+
+
+@pytest.mark.parametrize(("one", "other"), [(True, False), (1, 2), ("a", "b"), (object(), object())])
+def test_another_value_may_take_another_way(one, other):
+    assert signature(torch, (INPUTS, one), {}) != signature(torch, (INPUTS, other), {})
+    assert signature(torch, (INPUTS, one), {}) == signature(torch, (INPUTS, one), {})

@@ -1,0 +1,233 @@
+"""A dataset that is changed, between epochs or within one, is noticed wherever the change is."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import hotlap
+from hotlap.catalog.resident_data import contents
+from hotlap.catalog.resident_data.contents import Contents, Surface
+from hotlap.catalog.resident_data.identity import ByIdentity, same_function
+from hotlap.catalog.resident_data.sameness import Unfit, same
+from tests.catalog.resident import outcome, resident
+
+TOTAL = 400  # so many that the items compared at the start of an epoch will hardly show one
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    yield
+    hotlap.disable()
+
+
+@dataclass
+class Record:
+    weight: float
+    tags: list = field(default_factory=list)
+
+
+class Rows(Dataset):
+    def __init__(self):
+        self.array = np.arange(TOTAL, dtype=np.float32)
+        self.tensor = torch.arange(TOTAL, dtype=torch.float32)
+        self.numbers = [float(one) for one in range(TOTAL)]
+        self.pairs = [(one, f"name {one}") for one in range(TOTAL)]
+        self.records = {one: Record(one, [one]) for one in range(TOTAL)}
+        self.options = {"deep": [{"scale": 1.0}]}
+        self.bytes = bytearray(TOTAL)
+        self.shift = 0
+
+    def __len__(self):
+        return TOTAL
+
+    def __getitem__(self, index):
+        record, number = self.records[index], self.numbers[index]
+        scale = self.options["deep"][0]["scale"]
+        return torch.stack(
+            [
+                self.tensor[index] * scale + self.shift,
+                torch.tensor(float(self.array[index]) + number),
+                torch.tensor(record.weight + sum(record.tags) + len(self.pairs[index][1]) + self.bytes[index]),
+            ]
+        )
+
+
+def through_data(rows):
+    rows.tensor.data[77] = -1
+
+
+CHANGES = {
+    "an array": lambda rows: rows.array.__setitem__(77, -1),
+    "an array exchanged": lambda rows: rows.array.__setitem__(slice(76, 78), rows.array[76:78][::-1].copy()),
+    "a tensor": lambda rows: rows.tensor.__setitem__(77, -1),
+    "a tensor past its version": through_data,
+    "a number in a list": lambda rows: rows.numbers.__setitem__(77, -1.0),
+    "minus zero": lambda rows: rows.numbers.__setitem__(0, -0.0),
+    "a text in a tuple": lambda rows: rows.pairs.__setitem__(77, (77, "another name")),
+    "an object's number": lambda rows: setattr(rows.records[77], "weight", -1.0),
+    "an object's list": lambda rows: rows.records[77].tags.append(5),
+    "a nested option": lambda rows: rows.options["deep"][0].update(scale=2.0),
+    "bytes": lambda rows: rows.bytes.__setitem__(77, 3),
+    "an attribute": lambda rows: setattr(rows, "shift", 1),
+}
+
+
+def train(change, **how):
+    """An epoch before the change and two after it."""
+    rows = Rows()
+    torch.manual_seed(0)
+    loader = DataLoader(rows, 50, shuffle=True, **how)
+    seen = list(loader)
+    change(rows)
+    return seen + list(loader) + list(loader)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_between_epochs(change):
+    plain = train(change)
+    with resident() as enabled:
+        assert same(torch, train(change), plain)
+        assert "has changed" in outcome(enabled).why
+    with hotlap.enable(None, with_=["sample-cache"]):
+        assert same(torch, train(change), plain)
+
+
+def test_what_stays_as_it_is_stays_kept():
+    plain = train(lambda rows: None)
+    with resident() as enabled:
+        assert same(torch, train(lambda rows: None), plain)
+        assert "given up" not in outcome(enabled).why
+
+
+@pytest.mark.parametrize("change", ["an attribute", "a nested option", "a tensor"])
+@pytest.mark.parametrize("entry", ["resident-data", "sample-cache"])
+def test_within_an_epoch(change, entry):
+    def epochs():
+        rows, seen = Rows(), []
+        torch.manual_seed(0)
+        for _ in range(3):
+            for number, batch in enumerate(DataLoader(rows, 50, shuffle=True)):
+                seen.append(batch)
+                if number == 3:
+                    CHANGES[change](rows)
+                    rows.shift += 1
+        return seen
+
+    plain = epochs()
+    with hotlap.enable(None, with_=[entry]):
+        assert same(torch, epochs(), plain)
+
+
+@pytest.mark.parametrize("each", [8, 64])
+def test_a_tensor_dataset_written_into_while_it_is_read(each):
+    def epochs():
+        values = torch.arange(4096, dtype=torch.float32).reshape(512, 8).clone()
+        torch.manual_seed(0)
+        seen = []
+        for number, (batch,) in enumerate(DataLoader(TensorDataset(values), each, shuffle=True)):
+            seen.append(batch.clone())
+            if number % 3 == 0:
+                values.mul_(2)
+        return seen
+
+    plain = epochs()
+    with resident() as enabled:
+        assert same(torch, epochs(), plain)
+        assert outcome(enabled).status == "applied"
+
+
+def test_too_much_to_look_through_is_refused(monkeypatch):
+    monkeypatch.setattr(contents, "LEAST_LOOKING", 1000)
+    monkeypatch.setattr(contents, "LOOKING", 0.0)
+    with resident() as enabled:
+        list(DataLoader(Rows(), 50))
+        assert outcome(enabled).status == "refused"
+        assert "takes too long" in outcome(enabled).why
+
+
+def test_what_a_library_holds_and_functions_are_no_change():
+    class Held(Dataset):
+        def __init__(self):
+            self.call, self.made = self.__len__, random.Random(1)
+            self.itself = self
+
+        def __len__(self):
+            return 1
+
+    held = Held()
+    before = Contents(torch, held, 1e9)
+    assert not Contents(torch, held, 1e9).differ(before)
+    held.call = held.__getitem__
+    assert Contents(torch, held, 1e9).differ(before)
+
+
+def test_tensors_of_inference_mode_are_read_for_they_have_no_version():
+    with torch.inference_mode():
+        values = torch.zeros(4)
+    holder = Rows()
+    holder.more = values
+    before = Contents(torch, holder, 1e9)
+    with torch.inference_mode():
+        values[2] = 1
+    assert Contents(torch, holder, 1e9).differ(before)
+    holder.more = [values, values]
+    with pytest.raises(Unfit, match="inference mode"):
+        Contents(torch, holder, 1e9)
+
+
+def test_the_surface_is_what_lies_near():
+    rows = Rows()
+    surface = Surface(torch, rows)
+    assert not surface.moved()
+    rows.numbers[5] = 0.0  # one of many: found at the next epoch
+    assert not surface.moved()
+    rows.options["deep"].append(1)
+    assert surface.moved()
+
+
+class Stacking:
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
+    def __call__(self, samples):
+        return torch.stack(samples) * self.scale
+
+
+def test_a_collate_object_made_anew_for_each_loader_reads_one_store():
+    assert same_function(Stacking(), Stacking())
+    assert not same_function(Stacking(), Stacking(2.0))
+    rows = Rows()
+    with resident() as enabled:
+        for _ in range(4):
+            list(DataLoader(rows, 50, collate_fn=Stacking()))
+        assert outcome(enabled).status == "applied"
+        assert "given up" not in outcome(enabled).why
+
+
+def test_a_dataset_read_in_ever_new_ways_is_given_up():
+    rows, references = Rows(), []
+    with resident() as enabled:
+        for number in range(4):
+            collate = Stacking(float(number))
+            references.append(weakref.ref(collate))
+            list(DataLoader(rows, 50, collate_fn=collate))
+        assert "made anew each time" in outcome(enabled).why
+        del collate
+        gc.collect()
+        assert [one() for one in references] == [None] * 4
+
+
+def test_lists_that_are_gone_are_not_kept_alive_for_ever():
+    known = ByIdentity()
+    for number in range(5):
+        known.put([number], number)
+    assert len(known._held) == len(known._known) == 2
