@@ -13,25 +13,30 @@ AT_LEAST = 0.05  # seconds
 
 
 class Callbacks:
-    """A callback that returns "stop" ends the training after the epoch."""
+    """A callback that returns "stop" ends the training after the epoch; what else it returns is ignored."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = list(callbacks)
         self.seconds = [0.0 for _ in self.callbacks]
-        self.stop = False
+        self.stopped_by: str | None = None
 
     def call(self, record: StepRecord | EpochRecord) -> None:
         for number, callback in enumerate(self.callbacks):
             started = time.perf_counter()
             answer = callback(record)
             self.seconds[number] += time.perf_counter() - started
-            self.stop = self.stop or answer == "stop"
+            if isinstance(answer, str) and answer == "stop":  # an array would be compared element by element
+                self.stopped_by = self.stopped_by or name_of(callback)
+
+    @property
+    def names(self) -> list[str]:
+        return [name_of(callback) for callback in self.callbacks]
 
     def slow(self, training: float) -> list[str]:
         """A line for each that took a share of the time worth knowing."""
         return [
-            f"callback {name_of(callback)} held the training up: {seconds:.2f} s, {seconds / training:.0%} of its time"
-            for callback, seconds in zip(self.callbacks, self.seconds, strict=True)
+            f"callback {name} held the training up: {seconds:.2f} s, {seconds / training:.0%} of its time"
+            for name, seconds in zip(self.names, self.seconds, strict=True)
             if seconds > AT_LEAST and seconds > WORTH_SAYING * training
         ]
 

@@ -6,6 +6,7 @@ it these are the outputs and the first target.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,6 +52,9 @@ class Metric:
     def compute(self) -> Tensor:
         """The value so far, a scalar on the device."""
         raise NotImplementedError
+
+    def explain(self) -> None:
+        """Called where the value is no number: raises where that is a mistake. Host sync."""
 
 
 class Mean(Metric):
@@ -138,27 +142,43 @@ class GroupMeans(Metric):
 
     `of` returns a value and the number of its group (0 … groups - 1) for each row; the batches may cut through groups
     and hold many of them: one scatter a batch. `finish(means)` makes one value of the means of all groups; a group
-    that no row named is NaN.
+    that no row named is NaN. Rows of any other group are refused when the metric is read, the one time it waits for the
+    device.
     """
 
     def __init__(self, groups: int, of: Picked, finish: Callable[[Tensor], Tensor] = torch.nanmean) -> None:
-        super().__init__(2 * groups)
+        if groups < 1:
+            raise BadRecipe(f"GroupMeans of {groups} groups; it needs 1 or more")
+        super().__init__(2 * (groups + 2))  # sums, then counts; the first and last of each are of rows of no group
         self.groups, self.of, self.finish = groups, of, finish
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         values, groups = self.of(outputs, *targets)
         of_one_shape(self, values, groups)
         values = values.detach().to(self.totals.dtype)
-        self.totals.index_add_(0, groups, values)
-        self.totals.index_add_(0, groups + self.groups, torch.ones_like(values))
+        places = groups.clamp(-1, self.groups) + 1
+        self.totals.index_add_(0, places, values)
+        self.totals.index_add_(0, places + (self.groups + 2), torch.ones_like(values))
 
     def means(self) -> Tensor:
-        sums, counts = self.totals.view(2, self.groups)
-        return torch.div(sums, counts)
+        """All NaN where a row is of no group."""
+        sums, counts = self.totals.view(2, -1)
+        return self._if_known(torch.div(sums, counts)[1:-1])
 
     def compute(self) -> Tensor:
-        found: Tensor = self.finish(self.means())
-        return found
+        return self._if_known(self.finish(self.means()))
+
+    def explain(self) -> None:
+        below, *_, above = self.totals.view(2, -1)[1].tolist()
+        if below or above:
+            raise BadRecipe(
+                f"GroupMeans of {self.groups} groups, but {below:.0f} rows have a group below 0 and {above:.0f} one "
+                f"above {self.groups - 1}; of= must return numbers from 0 on, and groups= say how many there are"
+            )
+
+    def _if_known(self, found: Tensor) -> Tensor:
+        counts = self.totals.view(2, -1)[1]
+        return torch.where(counts[0] + counts[-1] > 0, math.nan, found)
 
 
 def confusion(found: Tensor, truth: Tensor) -> Tensor:
@@ -191,4 +211,7 @@ def read(metrics: Mapping[str, Metric]) -> dict[str, float]:
     if not metrics:
         return {}
     values = torch.stack([metric.compute().double().reshape(()) for metric in metrics.values()]).tolist()
+    for metric, value in zip(metrics.values(), values, strict=True):
+        if math.isnan(value):
+            metric.explain()
     return dict(zip(metrics, values, strict=True))

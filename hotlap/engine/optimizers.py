@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from hotlap.engine.errors import BadRecipe
+
 FUSED = (Adam, AdamW, SGD)
+
+
+def require_plain_step(optimizer: Optimizer) -> None:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise BadRecipe(
+            f"{type(optimizer).__name__}.step needs a closure, to compute the loss several times, and the engine "
+            "computes it once a step; use torch.optim.AdamW, Adam or SGD"
+        )
+
+
+def require_dense(model: nn.Module, optimizer: Optimizer, clip: float) -> None:
+    """Where it is known before the first step."""
+    trained = {id(one) for group in optimizer.param_groups for one in group["params"] if one.requires_grad}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and id(module.weight) in trained:
+            raise _sparse(clip, f" of {name or 'the model'}")
+
+
+def _sparse(clip: float, whose: str = "") -> BadRecipe:
+    return BadRecipe(
+        f"clip={clip}, but the gradients{whose} are sparse, and torch computes no norm of those; "
+        "make the embedding with sparse=False, or leave clip out"
+    )
 
 
 def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse: bool = True) -> None:
@@ -37,7 +64,7 @@ def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 
 def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
     """Whether its kernel can divide the gradients by a number on its way."""
-    fused = all(can_be_fused(optimizer, group) for group in optimizer.param_groups)
+    fused = all(group.get("fused") and can_be_fused(optimizer, group) for group in optimizer.param_groups)
     return device.type == "cuda" and fused
 
 
@@ -51,6 +78,13 @@ def _move_state(optimizer: Optimizer, device: torch.device) -> None:
         for name, value in state.items():
             if isinstance(value, Tensor):
                 state[name] = value.to(device)
+
+
+def clip_together(parameters: list[Tensor], most: float) -> None:
+    try:
+        nn.utils.clip_grad_norm_(parameters, most, foreach=True)
+    except NotImplementedError as error:
+        raise _sparse(most) from error
 
 
 class Clipping:

@@ -38,20 +38,26 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of epochs in which the parameters whose names start with one of `frozen` are not trained."""
+    """A stretch of epochs in which the parameters whose names start with one of `frozen` are not trained.
+
+    The running statistics of norms among them follow the batches all the same, as requires_grad=False leaves them in
+    torch: right for a backbone with fresh weights. `frozen_statistics` keeps them too, and such norms normalise by
+    them, as in evaluation: right for a pretrained backbone, and what Keras does.
+    """
 
     epochs: int
     frozen: tuple[str, ...] = ()
     learning_rate: float | None = None  # of all groups; None: as the optimizer was made
     schedule: Schedule | None = None  # over this phase; None: the recipe's
     fresh_optimizer: bool = False  # forgets its moments when the phase begins
+    frozen_statistics: bool = False  # of norms whose names start with one of `frozen`
 
     def __post_init__(self) -> None:
         _whole(self, 1, "epochs")
         _names(self, "frozen")
         _number(self, "learning_rate", "0 or more", lambda rate: 0 <= rate < math.inf, optional=True)
         _schedule(self)
-        _switches(self, "fresh_optimizer")
+        _switches(self, "fresh_optimizer", "frozen_statistics")
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class Recurrent(nn.Module):
         buffers = [getattr(self, name) for name in self._state_names()]
         begin = [carried.clone() for carried in buffers]  # the backward pass needs what the update below overwrites
         if fresh is not None:
+            _require_marks(fresh)
             keep = (~fresh).to(begin[0].dtype).view(1, -1, 1)
             begin = [state * keep for state in begin]
         outputs, after = self.layers(window, tuple(begin) if len(begin) == 2 else begin[0])
@@ -95,7 +96,17 @@ def carrying(model: nn.Module) -> Iterator[Recurrent]:
     return (module for module in model.modules() if isinstance(module, Recurrent) and module.state == "carry")
 
 
-def require_order(model: nn.Module, shuffle: bool, batch_size: int, source: Any = None) -> None:
+def _require_marks(fresh: Tensor) -> None:
+    if fresh.dtype is not torch.bool:
+        raise StateRefused(
+            f"fresh is {fresh.dtype}, not bool: it marks the lanes that begin a new series, the second tensor of "
+            "a batch of CarriedWindows; use those to train and to validate, with Trainer(…, inputs=2)"
+        )
+
+
+def require_order(
+    model: nn.Module, shuffle: bool, batch_size: int, source: Any = None, split: str = "training"
+) -> None:
     """Refuses to carry a state over shuffled rows, rows that do not continue each other, or batches of another size."""
     for module in carrying(model):
         if shuffle:
@@ -105,11 +116,15 @@ def require_order(model: nn.Module, shuffle: bool, batch_size: int, source: Any 
             )
         if source is not None and not getattr(source, "ordered", False):
             raise StateRefused(
-                f"state='carry' on {type(source).__name__}, whose batches do not continue each other; "
-                "use CarriedWindows"
+                f"state='carry' with {split} data of {type(source).__name__}, whose batches do not continue each "
+                f"other; use CarriedWindows(…, lanes={module.lanes})"
             )
-        if batch_size != module.lanes:
-            raise StateRefused(f"batches of {batch_size} rows cannot continue {module.lanes} lanes; make them equal")
+        lanes = getattr(source, "lanes", module.lanes)
+        if not batch_size == lanes == module.lanes:
+            raise StateRefused(
+                f"{split} batches of {batch_size} rows cannot continue {module.lanes} lanes (the data has {lanes}); "
+                "make batch_size, evaluation_batch and the lanes of data and model equal"
+            )
 
 
 def reset_state(model: nn.Module) -> None:

@@ -18,12 +18,13 @@ from hotlap.engine.checkpoints import BEST, LAST, Writer, every_name
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import BadRecipe, NonFiniteLoss
 from hotlap.engine.evaluation import Evaluation, evaluating
+from hotlap.engine.freezing import Freezing
 from hotlap.engine.geometry import Geometry
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log
 from hotlap.engine.looks import Looks, Seen, first_broken
 from hotlap.engine.metrics import Metric, is_higher_better, read
-from hotlap.engine.optimizers import Learning
+from hotlap.engine.optimizers import Learning, require_dense
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder
 from hotlap.engine.records import EpochRecord, History, StepRecord
@@ -70,7 +71,7 @@ class Run:
         kept = parts.recipe.checkpoints
         self.writer = Writer(Path(kept.folder)) if kept is not None else None
         self.is_over = False
-        self._trainable = {name for name, one in parts.model.named_parameters() if one.requires_grad}
+        self.freezing = Freezing(parts.model)
         self._prepared = 0.0
         self._told = False  # that a checkpoint could not be written
 
@@ -79,10 +80,12 @@ class Run:
     def prepare(self) -> None:
         """What can be known to be wrong is told before the first step."""
         for phase in self.parts.phases:
-            self._freeze(phase)
+            self.freezing.enter(phase)
             self._rates(phase)
             if not any(one.requires_grad for group in self.parts.optimizer.param_groups for one in group["params"]):
                 raise BadRecipe(f"a phase freezes {', '.join(phase.frozen)}: nothing is left to train; freeze less")
+            if self.recipe.clip is not None:
+                require_dense(self.parts.model, self.parts.optimizer, self.recipe.clip)
         monitor, parts = self.recipe.monitor, self.parts
         scores = [] if parts.valid is None else list(parts.evaluation.metrics)
         if monitor is not None and parts.own_evaluation is None and monitor not in (*scores, "loss"):
@@ -94,13 +97,23 @@ class Run:
         self.place = load_into(self, state, path)
         if self.writer is not None:
             self.writer.last_good = path
-        patience, idle = self.recipe.patience, self.place.idle
-        self.is_over = self.place.stopped_early = patience is not None and idle >= patience
-        if self.is_over:
-            self.parts.say(
-                f"nothing is trained: it stopped early, {idle} epochs after the best; a larger patience goes on"
-            )
+        why = self._why_over()
+        self.is_over = why is not None
+        if why is not None:
+            self.parts.say(f"nothing is trained: {why}")
         self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, step {self.place.window + 1} of it")
+
+    def _why_over(self) -> str | None:
+        """By this run's patience and callbacks: with others it goes on."""
+        place, patience = self.place, self.recipe.patience
+        if place.stopped_by not in self.parts.callbacks.names:
+            place.stopped_by = None
+        place.stopped_early = patience is not None and place.idle >= patience
+        if place.stopped_early:
+            return f"it stopped early, {place.idle} epochs after the best; a larger patience goes on"
+        if place.stopped_by is not None and place.window == 0:
+            return f"callback {place.stopped_by} stopped it; leave that callback out to go on"
+        return None
 
     def phases_left(self) -> Iterator[tuple[Phase, range]]:
         first = 0
@@ -114,7 +127,7 @@ class Run:
         """What is trained and how fast; graphs of another phase go."""
         parts, place = self.parts, self.place
         self.leave()
-        self._freeze(phase)
+        self.freezing.enter(phase)
         begins = place.epoch == epochs.start and place.window == 0
         if begins and phase.fresh_optimizer:
             parts.optimizer.state.clear()
@@ -132,13 +145,6 @@ class Run:
         base = own if phase.learning_rate is None else (phase.learning_rate,) * len(own)
         windows = self.parts.geometry.windows
         return Rates(base, phase.schedule or recipe.schedule, recipe.warmup, phase.epochs, windows)
-
-    def _freeze(self, phase: Phase) -> None:
-        for name, parameter in self.parts.model.named_parameters():
-            parameter.requires_grad_(name in self._trainable and not name.startswith(phase.frozen or ("\0",)))
-        for prefix in phase.frozen:
-            if not any(name.startswith(prefix) for name in self._trainable):
-                raise BadRecipe(f"a phase freezes {prefix!r}, but no parameter's name starts with it")
 
     def _steps(self) -> ResidentSteps | StreamedSteps:
         parts = self.parts
@@ -235,7 +241,14 @@ class Run:
         self.parts.log.now.loss = named["loss"]
         record = StepRecord(self.place.epoch + 1, step, named.pop("loss"), named)
         self.parts.log.put(record)
-        self.parts.callbacks.call(record)
+        self._call(record)
+
+    def _call(self, record: StepRecord | EpochRecord) -> bool:
+        """Whether a callback asked to stop that nobody asked before."""
+        callbacks, before = self.parts.callbacks, self.place.stopped_by
+        callbacks.call(record)
+        self.place.stopped_by = before or callbacks.stopped_by
+        return self.place.stopped_by != before
 
     def _check(self, seen: Seen) -> None:
         broken = first_broken(seen) if self.recipe.nan_guard else None
@@ -327,8 +340,9 @@ class Run:
         better = self._judge(record)
         self._keep(epoch, better)
         self.parts.log.put(record)
-        self.parts.callbacks.call(record)
-        self.is_over = self.is_over or self.parts.callbacks.stop
+        if self._call(record) and self.writer is not None:
+            self.save([LAST])  # again: what is resumed must know of it
+        self.is_over = self.is_over or place.stopped_by is not None
         if self.parts.interrupts.asked is not None:
             self.interrupted()
 
@@ -377,7 +391,6 @@ class Run:
     def close(self) -> None:
         """As the user had it: what may be trained, and learning rates as numbers."""
         self.leave()
-        for name, parameter in self.parts.model.named_parameters():
-            parameter.requires_grad_(name in self._trainable)
+        self.freezing.leave()
         for group, rate in zip(self.parts.optimizer.param_groups, self.parts.base_rates, strict=True):
             group["lr"] = rate

@@ -32,6 +32,7 @@ class Place:
     best_epoch: int | None = None
     idle: int = 0  # epochs since the best
     stopped_early: bool = False
+    stopped_by: str | None = None  # the callback that asked for it
     primed: bool = False
     mode: Mode | None = None
     schedule: dict[str, Any] = field(default_factory=dict)

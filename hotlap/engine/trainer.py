@@ -21,7 +21,7 @@ from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.kept import seed_streams
 from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean, Metric
-from hotlap.engine.optimizers import can_be_captured, make_fast
+from hotlap.engine.optimizers import can_be_captured, make_fast, require_plain_step
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
@@ -63,6 +63,7 @@ class Trainer:
             raise BadRecipe("give either loss or step: step(model, batch) stands for model and loss together")
         if step is not None and train_metrics:
             raise BadRecipe("train_metrics need the model's outputs, which a step of your own keeps to itself")
+        require_plain_step(optimizer)
         self.model, self.loss, self.optimizer, self.recipe = model, loss, optimizer, recipe
         self.inputs, self.step, self.evaluate_own = inputs, step, evaluate
         self.metrics, self.train_metrics = dict(metrics or {}), dict(train_metrics or {})
@@ -82,6 +83,8 @@ class Trainer:
         """Trains to the end, or goes on from the last checkpoint of the recipe's folder, or from the one named."""
         self._check(train, valid)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
+        if valid is not None:
+            require_order(self.model, False, self._evaluation_batch(), valid, "validation")
         state, path = self._checkpoint(resume)
         interrupts = Interrupts()
         with (
@@ -120,6 +123,7 @@ class Trainer:
 
     def evaluate(self, source: AnySource) -> dict[str, float]:
         """The metrics on any split, with the weights as they are."""
+        require_order(self.model, False, self._evaluation_batch(), source, "validation")
         self._move()
         with computing(self.recipe):
             return self._evaluation()(source, self.device)
@@ -211,9 +215,11 @@ class Trainer:
         if not metrics and self.evaluate_own is None and self.loss is not None:
             metrics = {"valid_loss": Mean(self._loss_alone)}
             metrics["valid_loss"].to(self.device)
+        return Evaluation(self.forward, metrics, self._evaluation_batch(), self.say)
+
+    def _evaluation_batch(self) -> int:
         lanes = next((one.lanes for one in carrying(self.model)), None)
-        batch = self.recipe.evaluation_batch or lanes or 4 * self.recipe.batch_size
-        return Evaluation(self.forward, metrics, batch, self.say)
+        return self.recipe.evaluation_batch or lanes or 4 * self.recipe.batch_size
 
     def _by_step(self, valid: AnySource) -> Evaluate:
         """The model's outputs are the step's own, so that nothing but its loss can be told of the validation split."""

@@ -18,7 +18,7 @@ from hotlap.engine.adam import one_launch
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.metrics import Metric
-from hotlap.engine.optimizers import Clipping, Learning, can_clip
+from hotlap.engine.optimizers import Clipping, Learning, can_clip, clip_together
 from hotlap.engine.seam import Batch
 
 Losses = dict[str, Tensor]
@@ -243,7 +243,7 @@ class Update:
         if self.clip is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True)
+            clip_together(self.parameters, self.clip)
         if self.scaler is None:
             self.optimizer.step()
         else:

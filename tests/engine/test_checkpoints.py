@@ -333,6 +333,41 @@ def test_early_stopping_is_remembered(tmp_path):
     assert (len(patient.epochs), patient.stopped_early) == (5, True)
 
 
+def enough(record):
+    return "stop" if getattr(record, "scores", None) is not None and record.epoch == 2 else None
+
+
+def enough_at_once(record):
+    return "stop" if getattr(record, "step", None) == 7 else None
+
+
+def others(record):
+    pass
+
+
+@pytest.mark.parametrize("stops", [enough, enough_at_once])
+def test_a_callback_that_stopped_the_run_is_remembered(tmp_path, stops):
+    said = []
+    options = {"log_every": 1, "checkpoints": Checkpoints(tmp_path), "say": said.append}
+    stopped = fitted(epochs=4, callbacks=[stops, others], **options)
+    assert len(stopped[1].epochs) == 2
+    resumed = fitted(epochs=4, resume=True, callbacks=[others, stops], **options)
+    same(outcome(*resumed), outcome(*stopped))
+    line = f"nothing is trained: callback {stops.__name__} stopped it; leave that callback out to go on"
+    assert said.count(line) == 1
+    gone_on = fitted(epochs=4, resume=True, callbacks=[others], **options)
+    same(outcome(*gone_on), outcome(*fitted(epochs=4)))
+
+
+def test_a_stop_that_was_asked_for_before_the_run_was_cut_ends_the_epoch(tmp_path):
+    options = {"log_every": 1, "checkpoints": Checkpoints(tmp_path, steps=1)}
+    with pytest.raises(Cut):
+        fitted(callbacks=[enough_at_once, cut_at(8)], **options)
+    resumed = fitted(resume=True, callbacks=[enough_at_once], **options)
+    assert [one.epoch for one in resumed[1].epochs] == [1, 2]
+    assert not resumed[1].stopped_early
+
+
 def test_a_score_that_is_no_number_is_never_the_best():
     scores = iter([math.nan, 3.0, 2.0, math.nan, 1.0])
     _, history = fitted(epochs=5, metrics={}, evaluate=lambda model: {"score": next(scores)}, patience=3)

@@ -7,7 +7,9 @@ import math
 import threading
 import time
 
+import numpy as np
 import pytest
+import torch
 
 from hotlap.engine import RMSE, EpochRecord, JsonLines, StepRecord, TensorBoard
 from hotlap.engine import log as logs
@@ -101,6 +103,12 @@ def test_callbacks_see_steps_and_epochs_and_may_stop():
     assert not history.stopped_early
     assert seen.count(EpochRecord) == 2
     assert seen.count(StepRecord) >= 6
+
+
+@pytest.mark.parametrize("answer", [np.zeros(3), torch.zeros(2), np.array(["stop"] * 2), [1], True, "stopped"])
+def test_what_a_callback_returns_besides_stop_is_ignored(answer):
+    _, history = fitted(callbacks=[lambda record: answer])
+    assert len(history.epochs) == 3
 
 
 def test_a_sink_that_fails_is_left_out_and_the_training_goes_on():

@@ -78,6 +78,42 @@ def test_groups_are_averaged_across_batches_then_judged_together():
     assert torch.allclose(metric.means(), torch.stack([values[groups == g].mean() for g in range(12)]).double())
 
 
+def groups_of(count, *, largest):
+    """Of 20 rows, all but the last of a group that is there."""
+    numbers = torch.arange(20) % count
+    numbers[-1] = largest
+    return Rows(torch.zeros(20, 6), numbers)
+
+
+@pytest.mark.parametrize(
+    ("last", "words"), [(5, "0 rows have a group below 0 and 1 one above 4"), (-1, "1 rows .* 0 one")]
+)
+@pytest.mark.parametrize("finish", [torch.nanmean, lambda means: means.nan_to_num().max()])
+@pytest.mark.parametrize("kind", ["metrics", "train_metrics"])
+def test_a_row_of_no_group_is_refused_when_the_metric_is_read(last, words, finish, kind):
+    metric = GroupMeans(5, of=lambda outputs, groups: (outputs[:, 0], groups), finish=finish)
+    source, options = groups_of(5, largest=last), {"metrics": {}, kind: {"by_group": metric}}
+    with pytest.raises(BadRecipe, match=f"GroupMeans of 5 groups, but {words}"):
+        fitted(train=source, valid=source, loss=lambda outputs, groups: outputs.square().mean(), **options)
+    assert metric.means().isnan().all()
+
+
+def test_rows_of_no_group_touch_no_other_memory_and_are_forgotten():
+    metric = GroupMeans(2, of=lambda values, groups: (values, groups))
+    ones = torch.ones(3)
+    metric.update(ones, torch.tensor([2**62, -(2**62), 1]))
+    assert metric.compute().isnan()
+    metric.reset()
+    metric.update(ones, torch.tensor([0, 1, 1], dtype=torch.int32))
+    metric.update(ones[:0], torch.zeros(0, dtype=torch.int64))
+    assert read({"mean": metric}) == {"mean": 1.0}
+    metric.reset()
+    metric.update(ones, torch.tensor([1, 1, 1]))
+    assert metric.means().isnan().tolist() == [True, False]  # a group that no row named is no mistake
+    with pytest.raises(BadRecipe, match="GroupMeans of 0 groups"):
+        GroupMeans(0, of=lambda values, groups: (values, groups))
+
+
 def test_evaluation_halves_its_batches_until_they_fit():
     sizes, said = [], []
 

@@ -60,6 +60,7 @@ def test_wrong_types_of_a_recipe(values, words):
         (lambda: Phase(3, learning_rate=float("nan")), "Phase(learning_rate=nan); use a number 0 or more, or None"),
         (lambda: Phase(3, schedule="cosine"), "Phase(schedule='cosine'); use Cosine()"),
         (lambda: Phase(3, fresh_optimizer="no"), "Phase(fresh_optimizer='no'); use True or False"),
+        (lambda: Phase(3, frozen_statistics=1), "Phase(frozen_statistics=1); use True or False"),
         (lambda: Checkpoints(3), "Checkpoints(folder=3); use a path"),
         (lambda: Checkpoints("runs", every="2"), "Checkpoints(every='2'); use a whole number, 1 or more, or None"),
         (lambda: Checkpoints("runs", steps=1.5), "Checkpoints(steps=1.5); use"),

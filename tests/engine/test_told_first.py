@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from hotlap.engine import BinaryF1, Checkpoints, FromTorch, Phase
+from hotlap.engine.data import CarriedWindows, Windows
 from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.errors import BadRecipe, CheckpointNotWritten
-from hotlap.engine.recurrent import Recurrent
+from hotlap.engine.optimizers import can_clip, make_fast
+from hotlap.engine.recurrent import Recurrent, StateRefused
 from tests.engine.training import Rows, Stream, fitted, numbers, trainer
 
 
@@ -52,6 +54,87 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 def test_a_carried_state_is_evaluated_in_its_lanes():
     model = Recurrent("gru", 3, 4, state="carry", lanes=5)
     assert trainer(model=model, batch_size=5)._evaluation().batch == 5
+
+
+class Carrying(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = Recurrent("gru", 3, 4, state="carry", lanes=5), nn.Linear(4, 1)
+
+    def forward(self, window, fresh):
+        return self.head(self.body(window, fresh))
+
+
+SERIES = [torch.randn(60, 3, generator=torch.Generator().manual_seed(0))]
+TARGETS = [SERIES[0][:, :1]]
+CARRIED = CarriedWindows(SERIES, 4, TARGETS, lanes=5)
+NOT_CARRIED = {
+    "plain windows": ({"valid": Windows(SERIES, 4, TARGETS)}, "validation data of Windows, .*; use CarriedWindows"),
+    "other lanes": ({"valid": CarriedWindows(SERIES, 4, TARGETS, lanes=3)}, r"5 lanes \(the data has 3\); make"),
+    "other batches": ({"valid": CARRIED, "evaluation_batch": 10}, "validation batches of 10 rows cannot continue 5"),
+    "other lanes to train on": (
+        {"train": CarriedWindows(SERIES, 4, TARGETS, lanes=3), "valid": CARRIED},
+        r"training batches of 5 rows .* \(the data has 3\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CARRIED)
+def test_a_carried_state_over_rows_that_do_not_continue_each_other(name):
+    options, words = NOT_CARRIED[name]
+    before = []
+    common = {"model": Carrying, "batch_size": 5, "shuffle": False, "inputs": 2, "log_every": 1}
+    with pytest.raises(StateRefused, match=words):
+        fitted(**{"train": CARRIED, **common, **options}, callbacks=[before.append])
+    assert not before
+
+
+def test_a_carried_state_is_not_evaluated_on_plain_windows():
+    made = trainer(model=Carrying, batch_size=5, inputs=2)
+    with pytest.raises(StateRefused, match="validation data of Windows"):
+        made.evaluate(Windows(SERIES, 4, TARGETS))
+    with pytest.raises(StateRefused, match=r"fresh is torch\.float32, not bool"):
+        made.model(torch.zeros(5, 4, 3), torch.zeros(5, 1))
+
+
+def test_an_optimizer_that_computes_the_loss_itself():
+    with pytest.raises(BadRecipe, match=r"LBFGS\.step needs a closure, .* use torch\.optim\.AdamW, Adam or SGD"):
+        trainer(optimizer=torch.optim.LBFGS)
+
+
+class Words(nn.Module):
+    def __init__(self, by_layer=True):
+        super().__init__()
+        self.words, self.head, self.by_layer = nn.Embedding(9, 4, sparse=by_layer), nn.Linear(4, 1), by_layer
+
+    def forward(self, rows):
+        found = self.words(rows) if self.by_layer else nn.functional.embedding(rows, self.words.weight, sparse=True)
+        return self.head(found)
+
+
+ROWS = Rows(torch.arange(70) % 9, torch.zeros(70, 1))
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_sparse_gradients_are_not_clipped(by_layer):
+    before, options = [], {"optimizer": torch.optim.SGD, "clip": 1.0, "log_every": 1, "train": ROWS, "valid": ROWS}
+    whose = " of words" if by_layer else ""
+    with pytest.raises(
+        BadRecipe, match=f"clip=1.0, but the gradients{whose} are sparse, .*sparse=False, or leave clip"
+    ):
+        fitted(model=lambda: Words(by_layer), callbacks=[before.append], **options)
+    assert not before
+    if by_layer:
+        fitted(model=Words, **{**options, "clip": None})
+        fitted(model=Words, phases=(Phase(3, frozen=("words",)),), **options)
+
+
+def test_gradients_are_clipped_by_the_optimizers_kernel_only_where_it_has_one():
+    optimizer, gpu = torch.optim.Adam([nn.Parameter(torch.zeros(2))]), torch.device("cuda")
+    make_fast(optimizer, torch.device("cpu"), capturable=False, fuse=False)  # as where something is sparse
+    assert not can_clip(optimizer, gpu)
+    make_fast(optimizer, torch.device("cpu"), capturable=False)
+    assert can_clip(optimizer, gpu)
 
 
 def test_data_that_ends_early():

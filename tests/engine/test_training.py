@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ from hotlap.engine.errors import (
 )
 from hotlap.engine.looks import Looks
 from hotlap.engine.order import epoch_order
-from tests.engine.training import RATE, Net, Rows, Stream, fitted, numbers, outcome, same, trainer
+from tests.engine.training import RATE, Net, Rows, Stream, captured, fitted, numbers, outcome, same, trainer
 
 
 def by_hand(epochs=3, batch_size=16, clip=None, drop_last=False):
@@ -118,6 +120,53 @@ def test_frozen_parameters_stay_and_may_train_again_in_the_next_phase():
     assert not torch.equal(seen[2], before)
     assert [one.learning_rate for one in history.epochs] == [0.5, 0.5, RATE]
     assert all(one.requires_grad for one in made.model.parameters())
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_running_statistics_of_what_is_frozen(keeps, checkpointing):
+    seen = []
+
+    def look(record):
+        seen.append((norm.running_mean.clone(), norm.training, int(norm.num_batches_tracked)))
+
+    phases = (Phase(1, frozen=("body.",), frozen_statistics=keeps), Phase(1))
+    made = trainer(callbacks=[look], phases=phases, activation_checkpointing=checkpointing)
+    norm = made.model.body[1]
+    before = norm.running_mean.clone()
+    made.fit(Rows(*numbers()), Rows(*numbers(seed=1)))
+    (frozen, trains, counted), (freed, trains_again, _) = seen
+    assert torch.equal(frozen, before) == keeps
+    assert (trains, counted) == (not keeps, 0 if keeps else 5)
+    assert trains_again
+    assert not torch.equal(freed, before)
+    assert norm.training
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_frozen_statistics_are_what_a_part_in_evaluation_mode_does(graph, monkeypatch):
+    """Dropout beside the norm goes on as it was."""
+
+    def set_by_hand():
+        model = Net()
+        model.body[1].eval()
+        model.body.requires_grad_(False)
+        return model
+
+    run = functools.partial(captured, monkeypatch) if graph else fitted
+    made, history = run(phases=(Phase(3, frozen=("body.",), frozen_statistics=True),))
+    expected = run(model=set_by_hand)
+    assert made.model.body[1].training
+    assert not expected[0].model.body[1].training
+    same(outcome(made, history), outcome(*expected))
+
+
+def test_a_norm_that_was_kept_in_evaluation_mode_stays_so_in_every_phase():
+    made = trainer(phases=(Phase(1, frozen=("body.",), frozen_statistics=True), Phase(1)))
+    made.model.body[1].eval()
+    made.fit(Rows(*numbers()))
+    assert torch.equal(made.model.body[1].running_mean, torch.zeros(12))
+    assert not made.model.body[1].training
 
 
 def test_a_fresh_optimizer_forgets_its_moments():

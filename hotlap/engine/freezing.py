@@ -1,0 +1,34 @@
+"""What a phase trains and what it leaves alone."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from hotlap.engine.errors import BadRecipe
+from hotlap.engine.recipe import Phase
+
+
+class Freezing:
+    """What was frozen, or kept in evaluation mode, before the training stays so."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.trainable = {name for name, one in model.named_parameters() if one.requires_grad}
+        norms = [(name, one) for name, one in model.named_modules() if isinstance(one, _NormBase) and one.training]
+        self.norms = {f"{name}.running_mean".lstrip("."): one for name, one in norms}
+
+    def enter(self, phase: Phase) -> None:
+        for prefix in phase.frozen:
+            if not any(name.startswith(prefix) for name in self.trainable):
+                raise BadRecipe(f"a phase freezes {prefix!r}, but no parameter's name starts with it")
+        self._apply(phase.frozen, phase.frozen if phase.frozen_statistics else ())
+
+    def leave(self) -> None:
+        self._apply((), ())
+
+    def _apply(self, frozen: tuple[str, ...], kept: tuple[str, ...]) -> None:
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name in self.trainable and not name.startswith(frozen))
+        for name, norm in self.norms.items():
+            norm.training = not name.startswith(kept)
