@@ -146,7 +146,7 @@ def test_a_tensor_dataset_written_into_while_it_is_read(each):
 
 
 def test_too_much_to_look_through_is_refused(monkeypatch):
-    monkeypatch.setattr(contents, "LEAST_LOOKING", 1000)
+    monkeypatch.setattr(contents, "LEAST_LOOKING", 1e-6)
     monkeypatch.setattr(contents, "LOOKING", 0.0)
     with resident() as enabled:
         list(DataLoader(Rows(), 50))
@@ -164,10 +164,10 @@ def test_what_a_library_holds_and_functions_are_no_change():
             return 1
 
     held = Held()
-    before = Contents(torch, held, 1e9)
-    assert not Contents(torch, held, 1e9).differ(before)
+    before = Contents(torch, held)
+    assert not Contents(torch, held).differ(before)
     held.call = held.__getitem__
-    assert Contents(torch, held, 1e9).differ(before)
+    assert Contents(torch, held).differ(before)
 
 
 def test_tensors_of_inference_mode_are_read_for_they_have_no_version():
@@ -175,13 +175,13 @@ def test_tensors_of_inference_mode_are_read_for_they_have_no_version():
         values = torch.zeros(4)
     holder = Rows()
     holder.more = values
-    before = Contents(torch, holder, 1e9)
+    before = Contents(torch, holder)
     with torch.inference_mode():
         values[2] = 1
-    assert Contents(torch, holder, 1e9).differ(before)
+    assert Contents(torch, holder).differ(before)
     holder.more = [values, values]
     with pytest.raises(Unfit, match="inference mode"):
-        Contents(torch, holder, 1e9)
+        Contents(torch, holder)
 
 
 def test_the_surface_is_what_lies_near():

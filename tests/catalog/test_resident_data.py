@@ -369,8 +369,8 @@ def test_too_little_memory_is_refused(monkeypatch):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_dataset_that_takes_long_is_kept_as_the_first_epoch_goes(monkeypatch, workers, persistent):
-    monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "EAGER", -1.0)
-    monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "PATIENCE", -1.0)
+    for name in ("EAGER", "INSTEAD_OF_WORKERS", "PATIENCE"):
+        monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], name, -1.0)
     data = Made(FORMS["dict"])
     how = {"num_workers": workers, "persistent_workers": persistent and workers > 0}
     check(lambda: DataLoader(data, 4, shuffle=True, **how), count=4)

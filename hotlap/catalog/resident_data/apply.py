@@ -14,7 +14,7 @@ from hotlap.catalog.resident_data.identity import ByIdentity, Weakly, same_funct
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.sameness import Unfit
-from hotlap.catalog.resident_data.store import EAGER, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
+from hotlap.catalog.resident_data.store import EAGER, INSTEAD_OF_WORKERS, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.site import Original, Site
 
@@ -95,8 +95,10 @@ class Keeper:
 
     def _fills_now(self, loader: Any, kept: Kept, store: Store) -> bool:
         """At first only where it is soon done: the program may want a few batches, or its workers be faster."""
-        at_once = kept.asked or (loader.num_workers and not store.recordable)
-        return 0 < store.missing * store.seconds <= (PATIENCE if at_once else EAGER)
+        most = INSTEAD_OF_WORKERS if loader.num_workers else EAGER
+        if kept.asked or (loader.num_workers and not store.recordable):
+            most = PATIENCE
+        return store.missing > 0 and store.missing * store.seconds <= most
 
     def _give_up(self, several: list[Kept]) -> None:
         """A collate_fn made anew for each epoch would have a store for each."""

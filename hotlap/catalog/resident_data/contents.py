@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import os
+import time
 import weakref
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from operator import is_
+from concurrent.futures import ThreadPoolExecutor
+from operator import is_, itemgetter
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -16,11 +20,11 @@ from hotlap.catalog.resident_data.sameness import Unfit
 
 LEVELS, MOST_NEAR = 4, 32  # attributes of attributes, and containers and tensors: looked at with every batch
 PLAIN = (str, bytes, int, float, complex, bool, type(None))
-ONE_THING, ONE_OF_MANY = 4096, 128  # as long as reading so many bytes takes
-SMALL_TENSORS = 1 << 20  # bytes, of all that are read
+SMALL_TENSORS, SMALL_TENSOR = 1 << 20, 4096  # bytes, of all that are read; as long as one takes besides
+SLICE, MOST_THREADS = 16 << 20, 8  # bytes that a thread reads at once
 FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-LOOKING, PER_SECOND = 0.1, 2e9  # of the time to fetch all items, spent each epoch on looking for changes; bytes …
-LEAST_LOOKING = 32 << 20  # … and as many in any case
+LOOKING, LEAST_LOOKING = 0.1, 0.05  # of the time to fetch all items, spent each epoch on looking for changes; seconds
+HANDLING = 5e-6  # seconds that a loader takes for an item besides fetching it
 
 
 class Surface:
@@ -71,12 +75,12 @@ class Contents:
     """All that can be reached from a dataset, so that a change of any of it is known.
 
     Tensors by identity and version counter, arrays by checksum, the rest by value. What libraries hold in memory of
-    their own cannot be seen. Nothing reached is kept alive but numbers and texts.
+    their own cannot be seen. Nothing reached is kept alive but numbers, texts, and tensors in long lists.
     """
 
-    def __init__(self, torch: Any, dataset: Any, most: float) -> None:
-        """Raises Unfit where reading it takes longer than `most` bytes do."""
-        self._torch, self._left, self._small = torch, most, SMALL_TENSORS
+    def __init__(self, torch: Any, dataset: Any, most: float = math.inf) -> None:
+        """Raises Unfit where it takes longer than so many seconds."""
+        self._torch, self._until, self._small = torch, time.perf_counter() + most, SMALL_TENSORS
         self._references: list[Any] = []  # while they are kept, no other object gets the id of one of them
         self._tokens: list[Any] = []
         seen: dict[int, tuple[int, Any]] = {}
@@ -84,20 +88,19 @@ class Contents:
         while further:
             thing = further.pop()
             if type(thing) in PLAIN:
-                self._note(ONE_THING, type(thing), _exact(thing))
+                self._note(type(thing), _exact(thing))
             elif id(thing) in seen:
-                self._note(ONE_THING, seen[id(thing)][0])
+                self._note(seen[id(thing)][0])
             else:
                 seen[id(thing)] = len(seen), thing
-                self._note(ONE_THING, type(thing).__qualname__)
+                self._note(type(thing).__qualname__)
                 further += self._inside(thing)
 
     def differ(self, other: Contents) -> bool:
         return self._tokens != other._tokens
 
-    def _note(self, cost: float, *tokens: Any) -> None:
-        self._left -= cost
-        if self._left < 0:
+    def _note(self, *tokens: Any) -> None:
+        if time.perf_counter() > self._until:
             raise Unfit("it holds so much in memory that to look whether it was changed takes too long")
         self._tokens += tokens
 
@@ -126,8 +129,15 @@ class Contents:
         return id(reference)
 
     def _buffer(self, view: Any) -> None:
-        self._note(view.nbytes)
-        self._tokens.append(zlib.crc32(view))
+        """Of bytes; many are read by several threads, since zlib lets them."""
+        if len(view) <= SLICE:
+            self._note(zlib.crc32(view))
+            return
+        threads = max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+        slices = [view[start : start + SLICE] for start in range(0, len(view), SLICE)]
+        with ThreadPoolExecutor(threads) as pool:
+            for start in range(0, len(slices), threads):
+                self._note(*pool.map(zlib.crc32, slices[start : start + threads]))
 
     # Tensors and arrays
 
@@ -135,11 +145,11 @@ class Contents:
         """A write through `.data`, or through the array it was made from, moves no version: a small one is read."""
         tracked = not tensor.is_inference()
         strided = tensor.layout is self._torch.strided and not tensor.is_quantized
-        self._note(0, self._identity(tensor), tensor._version if tracked else 0, tensor.shape)
-        size = tensor.numel() * tensor.element_size() + ONE_THING
+        self._note(self._identity(tensor), tensor._version if tracked else 0, tensor.shape)
+        size = tensor.numel() * tensor.element_size() + SMALL_TENSOR
         if strided and tensor.device.type == "cpu" and (size <= self._small or not tracked):
             self._small -= size if tracked else 0
-            self._note(0, tensor.data_ptr())
+            self._note(tensor.data_ptr())
             bits = tensor.detach().contiguous().reshape(-1).view(self._torch.uint8)
             self._buffer(memoryview(bits.numpy()))
         elif not tracked:
@@ -163,13 +173,11 @@ class Contents:
         return self._object(thing)
 
     def _array(self, numpy: Any, values: Any) -> None:
-        self._note(0, str(values.dtype), values.shape)
+        self._note(str(values.dtype), values.shape)
         if isinstance(values, numpy.memmap) and not values.flags.writeable:
-            self._note(0, self._identity(values))  # a file: it would be read as a whole
-            return
-        self._note(values.nbytes)
-        flat = numpy.ascontiguousarray(values).reshape(-1)
-        self._tokens.append(zlib.crc32(flat.view(numpy.uint8)) if values.nbytes else 0)
+            self._note(self._identity(values))  # a file: it would be read as a whole
+        elif values.nbytes:
+            self._buffer(memoryview(numpy.ascontiguousarray(values).reshape(-1).view(numpy.uint8)))
 
     # Containers and objects
 
@@ -177,43 +185,65 @@ class Contents:
         """Many of one kind at once: one by one they take several times as long."""
         kinds = set(map(type, things))
         kind = kinds.pop() if len(kinds) == 1 else None
-        self._note(ONE_OF_MANY * len(things), len(things))
+        self._note(len(things))
         if kind is float:
-            self._tokens.append(array("d", things).tobytes())
+            self._note(array("d", things).tobytes())
         elif kind in PLAIN:
-            self._tokens += kind, tuple(map(_exact, things)) if kind is complex else tuple(things)
+            self._note(kind, tuple(map(_exact, things)) if kind is complex else tuple(things))
         elif kind is self._torch.Tensor and len(things) > 1:
             self._tensors(things)
-        elif kind is tuple and len(set(map(len, things))) == 1 and things[0]:
-            return [list(column) for column in zip(*things, strict=True)]
+        elif kind in (tuple, list) and things[0] and len(set(map(len, things))) == 1:
+            return [kind, *(list(map(itemgetter(at), things)) for at in range(len(things[0])))]
+        elif kind is dict and things[0] and len(set(map(tuple, things))) == 1:
+            return [kind, *([list(map(itemgetter(key), things)) for key in things[0]]), list(things[0])]
+        elif kind is not None and kind.__module__ == "numpy" and len(things) > 1 and _are_plain_arrays(things):
+            self._note(tuple([(one.shape, one.dtype.str) for one in things]), tuple(map(zlib.crc32, things)))
         else:
             return things
         return ()
 
     def _tensors(self, tensors: list[Any]) -> None:
-        if any(one.is_inference() for one in tensors):
-            raise Unfit("it holds tensors of inference mode, of which it is not known whether they are written")
-        self._note(ONE_THING / 2 * len(tensors))
-        references = list(map(weakref.ref, tensors))
-        self._references += references
-        self._tokens += tuple(map(id, references)), tuple(one._version for one in tensors)
+        try:
+            versions = [one._version for one in tensors]
+        except RuntimeError:
+            raise Unfit(
+                "it holds tensors of inference mode, of which it is not known whether they are written"
+            ) from None
+        self._note(_TheSame(tensors), versions)
 
     def _function(self, thing: Any) -> Iterable[Any]:
         """A method is made anew whenever it is asked for."""
         if isinstance(thing, MethodType):
             return [thing.__func__, thing.__self__]
-        self._note(0, self._identity(thing))
+        self._note(self._identity(thing))
         return [cell.cell_contents for cell in getattr(thing, "__closure__", None) or () if _is_full(cell)]
 
     def _object(self, thing: Any) -> Iterable[Any]:
-        self._note(0, self._identity(thing))
+        self._note(self._identity(thing))
         try:
             with memoryview(thing) as view:
-                if not view.readonly and view.contiguous:
-                    self._buffer(view)
+                if not view.readonly and view.contiguous and view.nbytes:
+                    self._buffer(view.cast("B"))
         except (TypeError, ValueError, BufferError):  # most things have no buffer
             pass
         return _attributes(thing)
+
+
+class _TheSame:
+    """Equal to what holds the very same things; twice as fast as their references would be."""
+
+    def __init__(self, things: list[Any]) -> None:
+        self._things = things
+
+    def __eq__(self, other: object) -> bool:
+        mine = self._things
+        return isinstance(other, _TheSame) and len(mine) == len(other._things) and all(map(is_, mine, other._things))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _are_plain_arrays(things: list[Any]) -> bool:
+    return all([hasattr(one, "flags") and one.flags.c_contiguous and not one.dtype.hasobject for one in things])  # noqa: C419
 
 
 def _exact(plain: Any) -> Any:
@@ -244,6 +274,6 @@ def _slots(kind: type) -> list[str]:
     return [name for name in ((slots,) if isinstance(slots, str) else slots) if not name.startswith("__")]
 
 
-def most_to_read(seconds: float) -> float:
-    """Bytes, of a dataset whose items take so long to fetch."""
-    return max(LEAST_LOOKING, LOOKING * seconds * PER_SECOND)
+def most_seconds(items: int, each: float) -> float:
+    """To look at a dataset of so many items that take so long to fetch."""
+    return max(LEAST_LOOKING, LOOKING * items * (each + HANDLING))

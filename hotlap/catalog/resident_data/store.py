@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from hotlap.catalog.resident_data.contents import Contents, Surface, most_to_read
+from hotlap.catalog.resident_data.contents import Contents, Surface
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.proof import Proof, length_of, unchanged, visit
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
@@ -28,6 +28,7 @@ WITNESSES = 32  # rows remembered apart, some of which are checked at the start 
 CHECKED = 3
 SHARE_OF_MEMORY = 0.5
 EAGER, PATIENCE = 5.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
+INSTEAD_OF_WORKERS = 15.0  # the same before the first batch, since workers must be started
 SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
 
@@ -41,7 +42,7 @@ class Store:
         self.torch, self.collate = torch, collate
         self.name = type(dataset).__name__
         self.total = length_of(dataset)
-        self.seconds = proof.seconds * self.total
+        self.seconds = 0.0 if _stacked(torch, dataset, collate) is not None else proof.seconds * self.total
         self.signature = signature(torch, proof.samples[0])
         self._streams = Streams(torch, dataset, collate)
         with silenced(), unchanged(torch, dataset, collate, streams=self._streams) as streams:
@@ -193,7 +194,7 @@ class Store:
         return self._changed_witness(dataset) if self._witnesses else None
 
     def _contents_of(self, dataset: Any) -> Contents:
-        return Contents(self.torch, dataset, most_to_read(self.seconds))
+        return Contents(self.torch, dataset)
 
     def _changed_witness(self, dataset: Any) -> str | None:
         """What is held where it cannot be seen shows in the items."""
