@@ -127,6 +127,39 @@ def test_within_an_epoch(change, entry):
         assert same(torch, epochs(), plain)
 
 
+@pytest.mark.parametrize("entry", ["resident-data", "sample-cache"])
+def test_a_file_that_the_program_opens_itself_is_no_change(entry):
+    class Lazily(Rows):
+        file = cache = None
+
+        def __init__(self):
+            super().__init__()
+            self.file, self.cache = None, {}
+
+        def __getitem__(self, index):
+            self.file = self.file or object()
+            if index not in self.cache:
+                self.cache[index] = super().__getitem__(index)
+            return self.cache[index]
+
+    data, loader_of = Lazily(), lambda: DataLoader(data, 50)
+    with hotlap.enable(None, with_=[entry]) as enabled:
+        list(loader_of())
+        data[3]
+        iterator = iter(loader_of())
+        next(iterator)
+        data.file = None
+        data[4]
+        list(iterator)
+        list(loader_of())
+        (one,) = enabled.outcomes
+        assert "changed" not in one.why
+        data.shift = 1
+        list(loader_of())
+        (one,) = enabled.outcomes
+        assert entry != "resident-data" or "changed" in one.why
+
+
 @pytest.mark.parametrize("each", [8, 64])
 def test_a_tensor_dataset_written_into_while_it_is_read(each):
     def epochs():

@@ -257,7 +257,8 @@ class Picking:
 
     def _as_it_is(self) -> Surface:
         """Tensors that are read where they are may be written into: rows are gathered anew then."""
-        return Surface(self._keeper.torch, self._dataset, versions=self._store.shared is None)
+        store = self._store
+        return Surface(self._keeper.torch, self._dataset, store.opened, versions=store.shared is None)
 
     def _begin(self) -> None:
         self._ready = True

@@ -9,11 +9,11 @@ import weakref
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import is_, itemgetter
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from hotlap.catalog.resident_data.sameness import Unfit
@@ -24,6 +24,8 @@ SMALL_TENSORS, SMALL_TENSOR = 1 << 20, 4096  # bytes, of all that are read; as l
 SLICE, MOST_THREADS = 16 << 20, 8  # bytes that a thread reads at once
 FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 LOOKING, LEAST_LOOKING = 0.1, 0.05  # of the time to fetch all items, spent each epoch on looking for changes; seconds
+But = Mapping[int, frozenset[str]]  # id of an object → attributes that are set when an item is first fetched
+NOTHING: But = MappingProxyType({})
 HANDLING = 5e-6  # seconds that a loader takes for an item besides fetching it
 
 
@@ -33,7 +35,8 @@ class Surface:
     Asked at every batch: identities and version counters alone, of what lies near the surface.
     """
 
-    def __init__(self, torch: Any, dataset: Any, versions: bool = True) -> None:
+    def __init__(self, torch: Any, dataset: Any, but: But = NOTHING, versions: bool = True) -> None:
+        self._but = but
         self._held: list[tuple[Any, list[Any]]] = []  # containers, and what was in them
         self._tensors: list[tuple[Any, int]] = []
         seen: set[int] = set()
@@ -46,7 +49,7 @@ class Surface:
             if versions and len(self._tensors) < MOST_NEAR and not thing.is_inference():
                 self._tensors.append((thing, thing._version))
             return []
-        view = _near(thing)
+        view = self._near(thing)
         if view is None or id(thing) in seen or len(self._held) >= MOST_NEAR or len(view) > MOST_NEAR:
             return []
         seen.add(id(thing))
@@ -60,15 +63,29 @@ class Surface:
                 return True
         return any(tensor._version != version for tensor, version in self._tensors)
 
+    def _near(self, thing: Any) -> Any:
+        """A live view of what an object or a container holds."""
+        if isinstance(thing, list | tuple):
+            return thing
+        if isinstance(thing, FIXED):
+            return None
+        held = thing if isinstance(thing, dict) else getattr(thing, "__dict__", None)
+        if not isinstance(held, dict):
+            return None
+        return _Besides(held, self._but[id(thing)]) if id(thing) in self._but else held.values()
 
-def _near(thing: Any) -> Any:
-    """A live view of what an object or a container holds."""
-    if isinstance(thing, list | tuple):
-        return thing
-    if isinstance(thing, FIXED):
-        return None
-    held = thing if isinstance(thing, dict) else getattr(thing, "__dict__", None)
-    return held.values() if isinstance(held, dict) else None
+
+class _Besides:
+    """What a dictionary holds but for some names."""
+
+    def __init__(self, held: dict[str, Any], names: frozenset[str]) -> None:
+        self._held, self._names = held, names
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for name, value in self._held.items() if name not in self._names)
 
 
 class Contents:
@@ -78,8 +95,9 @@ class Contents:
     their own cannot be seen. Nothing reached is kept alive but numbers, texts, and tensors in long lists.
     """
 
-    def __init__(self, torch: Any, dataset: Any, most: float = math.inf) -> None:
+    def __init__(self, torch: Any, dataset: Any, but: But = NOTHING, most: float = math.inf) -> None:
         """Raises Unfit where it takes longer than so many seconds."""
+        self._but = but
         self._torch, self._until, self._small = torch, time.perf_counter() + most, SMALL_TENSORS
         self._references: list[Any] = []  # while they are kept, no other object gets the id of one of them
         self._tokens: list[Any] = []
@@ -113,9 +131,9 @@ class Contents:
         if type(thing).__module__.split(".")[0] in ("numpy", "pandas"):
             return self._arrays(thing)
         if isinstance(thing, dict):
-            return [list(thing), list(thing.values()), *_attributes(thing)]
+            return [list(thing), list(thing.values()), *self._attributes(thing)]
         if isinstance(thing, list | tuple | set | frozenset | deque):
-            return [*self._sequence(list(thing)), *_attributes(thing)]
+            return [*self._sequence(list(thing)), *self._attributes(thing)]
         if isinstance(thing, FIXED):
             return self._function(thing)
         return self._object(thing)
@@ -226,7 +244,17 @@ class Contents:
                     self._buffer(view.cast("B"))
         except (TypeError, ValueError, BufferError):  # most things have no buffer
             pass
-        return _attributes(thing)
+        return self._attributes(thing)
+
+    def _attributes(self, thing: Any) -> list[Any]:
+        """Names and values."""
+        held = getattr(thing, "__dict__", None)
+        slots = [name for kind in type(thing).__mro__ for name in _slots(kind)]
+        found = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+        found.update(held if isinstance(held, dict) else {})
+        for name in self._but.get(id(thing), ()):
+            found.pop(name, None)
+        return [tuple(found), *found.values()] if found else []
 
 
 class _TheSame:
@@ -258,15 +286,6 @@ def _is_full(cell: Any) -> bool:
         return cell.cell_contents is not cell
     except ValueError:
         return False
-
-
-def _attributes(thing: Any) -> list[Any]:
-    """Names and values."""
-    held = getattr(thing, "__dict__", None)
-    slots = [name for kind in type(thing).__mro__ for name in _slots(kind)]
-    found = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
-    found.update(held if isinstance(held, dict) else {})
-    return [tuple(found), *found.values()] if found else []
 
 
 def _slots(kind: type) -> list[str]:

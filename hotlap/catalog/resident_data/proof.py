@@ -14,7 +14,7 @@ from types import MethodType
 from typing import Any
 
 from hotlap.catalog.forked import NoAnswer, in_a_fork
-from hotlap.catalog.resident_data.contents import Contents, most_seconds
+from hotlap.catalog.resident_data.contents import But, Contents, most_seconds
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from hotlap.catalog.resident_data.streams import Streams
 from hotlap.catalog.signals import raised_by_signal
@@ -36,6 +36,7 @@ class Proof:
     indices: list[int]
     samples: list[Any]
     seconds: float  # to fetch one
+    opened: But  # what the first visit set
 
 
 def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
@@ -100,9 +101,19 @@ class Attributes:
     """Of one object as they are now; of plain containers among them what they hold."""
 
     def __init__(self, holder: Any) -> None:
+        self.of = id(holder)
         self._live = vars(holder)
         self._before = dict(self._live)
         self._contents = [(one, one.copy()) for one in self._before.values() if type(one) in (list, dict, set)]
+
+    def changed(self) -> frozenset[str]:
+        """Their names."""
+        now, before = self._live, self._before
+        filled = {id(one) for one, contents in self._contents if len(one) != len(contents)}
+        names = (
+            name for name in {**before, **now} if now.get(name) is not before.get(name) or id(now.get(name)) in filled
+        )
+        return frozenset(names)
 
     def restore(self) -> None:
         live, before = self._live, self._before
@@ -146,10 +157,11 @@ def _proven(torch: Any, dataset: Any, patience: float = 1.0) -> Proof:
     if total == 0:
         raise Unfit("its dataset is empty")
     with silenced() as silence, unchanged(torch, dataset) as streams:
+        unopened = [Attributes(one) for one in holders(torch, dataset)]
         indices, first, seconds = _first_visit(dataset, _some(total))
         _refuse_draws(streams)
-        most = most_seconds(total, seconds) * patience
-        before = Contents(torch, dataset, most)  # by now a file is open, a cache filled
+        opened = {one.of: names for one in unopened if (names := one.changed())}
+        before = Contents(torch, dataset, most=most_seconds(total, seconds) * patience)
         for seed in SEEDS:
             streams.vary(seed)
             varied = streams.here()
@@ -163,7 +175,7 @@ def _proven(torch: Any, dataset: Any, patience: float = 1.0) -> Proof:
             raise Unfit("fetching an item changes what its dataset holds")
     if silence.broken:
         raise Unfit("fetching an item prints or logs something")
-    return Proof(indices, again, seconds)
+    return Proof(indices, again, seconds, opened)
 
 
 def _some(total: int) -> list[int]:

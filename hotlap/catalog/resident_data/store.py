@@ -43,6 +43,7 @@ class Store:
         self.name = type(dataset).__name__
         self.total = length_of(dataset)
         self.seconds = 0.0 if _stacked(torch, dataset, collate) is not None else proof.seconds * self.total
+        self.opened = proof.opened
         self.signature = signature(torch, proof.samples[0])
         self._streams = Streams(torch, dataset, collate)
         with silenced(), unchanged(torch, dataset, collate, streams=self._streams) as streams:
@@ -115,7 +116,7 @@ class Store:
         missing = rows[~self._have[rows]]
         if not len(missing):
             return
-        streams, surface = Streams(self.torch), Surface(self.torch, dataset)
+        streams, surface = Streams(self.torch), Surface(self.torch, dataset, self.opened)
         self._fetch(dataset, missing.unique())
         if surface.moved():  # a file was opened, say
             self._contents = None
@@ -194,7 +195,7 @@ class Store:
         return self._changed_witness(dataset) if self._witnesses else None
 
     def _contents_of(self, dataset: Any) -> Contents:
-        return Contents(self.torch, dataset)
+        return Contents(self.torch, dataset, self.opened)
 
     def _changed_witness(self, dataset: Any) -> str | None:
         """What is held where it cannot be seen shows in the items."""

@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 from hotlap.catalog.resident_data.apply import unsuited
-from hotlap.catalog.resident_data.contents import Contents, Surface
+from hotlap.catalog.resident_data.contents import But, Contents, Surface
 from hotlap.catalog.resident_data.identity import ByIdentity
 from hotlap.catalog.resident_data.proof import fetch, length_of, prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit, same
@@ -105,7 +105,7 @@ class Keeper:
         limit = host_memory() * SHARE_OF_MEMORY
         if needed > limit:
             raise Unfit(f"about {megabytes(needed)} of samples, and {megabytes(limit)} of memory may be used")
-        return Cache(self._torch, dataset, limit)
+        return Cache(self._torch, dataset, proof.opened, limit)
 
     def _copies(self, samples: list[Any]) -> tuple[list[Any], float]:
         """And the seconds for one: the shortest, as of fetching, since other work on the machine only adds to it."""
@@ -120,18 +120,19 @@ class Keeper:
 class Cache:
     """Does not hold the dataset: it lives as long as that."""
 
-    def __init__(self, torch: Any, dataset: Any, limit: float) -> None:
+    def __init__(self, torch: Any, dataset: Any, opened: But, limit: float) -> None:
         self._torch, self.total, self.limit = torch, length_of(dataset), limit
+        self._opened = opened
         self._samples: dict[int, Any] = {}
         self._bytes = 0
         self._spoiled: str | None = None
         self._contents: Contents | None = self._contents_of(dataset)
 
     def _contents_of(self, dataset: Any) -> Contents:
-        return Contents(self._torch, dataset)
+        return Contents(self._torch, dataset, self._opened)
 
     def surface(self, dataset: Any) -> Surface:
-        return Surface(self._torch, dataset)
+        return Surface(self._torch, dataset, self._opened)
 
     def changed_meanwhile(self) -> None:
         self._spoil("something its dataset holds was changed during an epoch")
