@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import types
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from harness import HOTLAP, environment
 from observations import on_cuda
 
 from hotlap.catalog import entries
-from hotlap.catalog.loader_start_method.apply import CLEAN, found
+from hotlap.catalog.loader_start_method.apply import CLEAN, found, import_torch_once
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect
 from hotlap.catalog.weighing import weigh
@@ -152,6 +153,22 @@ def test_workers_by_forkserver_give_the_same_losses(tmp_path):
     assert under.returncode == 0, under.stderr
     assert under.stdout == f"{alone}\n"
     assert "applied: loader-start-method (workers of Rows by forkserver)" in under.stderr
+
+
+@pytest.mark.parametrize(
+    ("pid", "said", "then"),
+    [
+        (None, ["__main__"], ["__main__", "torch.utils.data"]),
+        (None, ["pandas"], ["pandas"]),
+        (4711, ["__main__"], ["__main__"]),
+    ],
+)
+def test_torch_is_imported_once_unless_the_program_says_what_is(pid, said, then, monkeypatch):
+    server = forkserver._forkserver
+    monkeypatch.setattr(server, "_forkserver_pid", pid)
+    monkeypatch.setattr(server, "_preload_modules", said)
+    import_torch_once()
+    assert server._preload_modules == then
 
 
 def test_it_saves_no_time_itself():

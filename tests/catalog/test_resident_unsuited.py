@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from hotlap.catalog.resident_data.apply import unsuited
 from hotlap.catalog.resident_data.proof import prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.streams import Streams
@@ -42,6 +41,10 @@ class Seeded(Rows):
         return index if info is None else info.seed
 
 
+def asking(samples):
+    return torch.tensor(samples) + (torch.utils.data.get_worker_info() is not None)
+
+
 class Jittered(Rows):
     def __getitem__(self, index):
         return augmod.jitter(float(index))
@@ -63,16 +66,20 @@ class Counting:
         (Rows(), {"worker_init_fn": print}, "worker_init_fn"),
         (Seeded(), {}, "get_worker_info"),
         (Subset(Seeded(), [1, 2]), {}, "get_worker_info"),
-        (Rows(), {"collate_fn": lambda samples: (torch.utils.data.get_worker_info(), samples)}, "get_worker_info"),
+        (Rows(), {"collate_fn": asking}, "get_worker_info"),
     ],
 )
 def test_what_workers_set_up_for_themselves_needs_workers(dataset, options, said, workers):
-    why = unsuited(torch, DataLoader(dataset, num_workers=workers, **options))
-    assert said in why if workers else why is None
+    with resident() as enabled:
+        list(DataLoader(dataset, num_workers=workers, **options))
+        assert (said in outcome(enabled).why) == bool(workers)
+        assert outcome(enabled).status == ("no effect" if workers else "applied")
 
 
 def test_a_plain_loader_with_workers_is_suited_though_the_collate_of_torch_asks_for_them():
-    assert unsuited(torch, DataLoader(Rows(), num_workers=1)) is None
+    with resident() as enabled:
+        list(DataLoader(Rows(), num_workers=1))
+        assert outcome(enabled).status == "applied"
 
 
 @pytest.mark.parametrize("wrap", [lambda one: Subset(one, [0, 1, 2]), lambda one: ConcatDataset([one, one])])

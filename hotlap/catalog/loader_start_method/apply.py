@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import weakref
+from multiprocessing import forkserver
 from typing import Any
 
 from hotlap.catalog.gpus import gpus
@@ -14,6 +15,7 @@ from hotlap.catalog.weighing import weigh
 
 GRAPHS = "cuda-graphs"
 CLEAN = "forkserver"  # forks from a process that knows nothing of the device
+NOTHING_SAID = ["__main__"]  # as Python begins
 
 
 def apply(site: Site) -> None:
@@ -54,6 +56,8 @@ class Starting:
         if loader.multiprocessing_context is not None:
             raise NoEffect(f"the loader of {making.name} names its start method itself")
         method = self._site.value or found(self._site, making)
+        if method == CLEAN:
+            import_torch_once()
         _check(making, method)
         loader.multiprocessing_context = method
         self._changed.add(loader)
@@ -63,6 +67,15 @@ class Starting:
         """From their next workers on they are as the program made them."""
         for loader in list(self._changed):
             loader.multiprocessing_context = None
+
+
+def import_torch_once() -> None:
+    """By the process that workers are forked from, not by each of them: unless it runs by now, or the program has said
+    what it imports.
+    """
+    server: Any = getattr(forkserver, "_forkserver", None)
+    if getattr(server, "_forkserver_pid", 0) is None and getattr(server, "_preload_modules", None) == NOTHING_SAID:
+        multiprocessing.set_forkserver_preload([*NOTHING_SAID, "torch.utils.data"])
 
 
 def found(site: Site, making: Making) -> str:

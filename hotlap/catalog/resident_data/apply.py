@@ -15,6 +15,7 @@ from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.store import EAGER, INSTEAD_OF_WORKERS, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
+from hotlap.catalog.resident_data.streams import asks_which_worker
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.site import Original, Site
 
@@ -53,6 +54,8 @@ class Keeper:
             return original(*args, **kwargs)
         why = unsuited(self.torch, loader)
         kept = None if why is not None else self._kept(loader)
+        if kept is not None and loader.num_workers and kept.asks_which_worker(self.torch, loader):
+            kept, why = None, "its items may depend on the worker that fetches them: its code names get_worker_info"
         if why is not None:
             self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")
         if kept is None or kept.store is None:
@@ -216,6 +219,13 @@ class Kept:
     asked: bool = False  # for an epoch
     read: bool = False  # batches were made from it
     by_place: dict[Any, Learning] = field(default_factory=dict)
+    _asks: bool | None = None
+
+    def asks_which_worker(self, torch: Any, loader: Any) -> bool:
+        """Looked for once: it takes some milliseconds."""
+        if self._asks is None:
+            self._asks = asks_which_worker(torch, loader.dataset, loader.collate_fn)
+        return self._asks
 
     def is_for(self, collate: Any) -> bool:
         """The store holds its collate_fn; without one it may be gone."""
@@ -279,8 +289,6 @@ def new_learning() -> Learning:
 
 def unsuited(torch: Any, loader: Any) -> str | None:
     """Why a loader is left alone without looking at its data."""
-    from hotlap.catalog.resident_data.streams import asks_which_worker
-
     data = torch.utils.data
     if isinstance(loader.dataset, data.IterableDataset):
         return "it is a stream"
@@ -294,8 +302,6 @@ def unsuited(torch: Any, loader: Any) -> str | None:
         return "it is read in a worker"
     if loader.num_workers and loader.worker_init_fn is not None:
         return "its workers are set up by a worker_init_fn, which would not run"
-    if loader.num_workers and asks_which_worker(torch, loader.dataset, loader.collate_fn):
-        return "its items may depend on the worker that fetches them: its code names get_worker_info"
     return None
 
 
