@@ -16,11 +16,17 @@ from contextlib import suppress
 from typing import Any
 
 PATIENCE = 30.0  # seconds; what takes longer may as well be a deadlock
+BYTECODE = "__pycache__"
+CHANGES = {f"os.{name}" for name in ("remove", "rename", "mkdir", "rmdir", "truncate", "link", "symlink", "system")}
 TOKENIZERS = "TOKENIZERS_PARALLELISM"  # unset, the library writes a warning in every fork
 
 
 class NoAnswer(Exception):
     """Why."""
+
+
+class Writes(Exception):
+    """A file would have been written."""
 
 
 def in_a_fork(torch: Any, work: Callable[[], Any], patience: float = PATIENCE) -> Any:
@@ -62,12 +68,29 @@ def be_silent() -> None:
         os.dup2(sys.stdout.fileno(), stream)
 
 
+def keep_from_writing() -> None:
+    """For the rest of this process."""
+    sys.addaudithook(_refuse_to_write)
+
+
+def _refuse_to_write(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open":
+        path, _, flags = args
+        writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        if writing and os.devnull != path and BYTECODE not in str(path):
+            raise Writes
+    elif event in CHANGES:
+        raise Writes
+
+
 def _fork() -> int:
     configured = os.environ.get(TOKENIZERS)
     if configured is None:
         os.environ[TOKENIZERS] = "false"
     try:
-        with warnings.catch_warnings():
+        if not any(action == "error" for action, *_ in warnings.filters):
+            return os.fork()
+        with warnings.catch_warnings():  # which makes Python forget what it has warned of
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, as a loader does
             return os.fork()
     finally:

@@ -2,54 +2,105 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from threading import get_ident
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import RLock, get_ident
 from typing import Any, cast
+
+_lock = RLock()
+_silences: dict[int, list[Silence]] = {}  # by thread
+_streams: list[_Silent] = []
+_replaced: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, what was there, what stands there
+
+
+class Silence:
+    def __init__(self) -> None:
+        self.broken = False  # something was said
 
 
 @contextmanager
 def silenced() -> Iterator[Silence]:
     """Of this thread alone. Warnings pass: each is shown once, whoever was its cause."""
-    silence, loggers = Silence(), cast("Any", logging.Logger)
-    handle = loggers.callHandlers
+    silence, thread = Silence(), get_ident()
+    with _lock:
+        if not _silences:
+            _install()
+        _silences.setdefault(thread, []).append(silence)
+    try:
+        yield silence
+    finally:
+        with _lock:
+            _silences[thread].remove(silence)
+            if not _silences[thread]:
+                del _silences[thread]
+            if not _silences:
+                _take_back()
 
+
+def _install() -> None:
+    """Once for all threads: each putting back what it found would leave another's in place."""
+    loggers = cast("Any", logging.Logger)
+    _replace(sys, "stdout", _silent(sys.stdout))
+    _replace(sys, "stderr", _silent(sys.stderr))
+    _replace(loggers, "callHandlers", _silent_handlers(loggers.callHandlers))
+
+
+def _silent(stream: Any) -> _Silent:
+    """Never dropped: before Python 3.13 another thread's print may be writing to it without holding it."""
+    found = next((one for one in _streams if one._stream is stream), None)
+    if found is None:
+        found = _Silent(stream)
+        _streams.append(found)
+    return found
+
+
+def _replace(owner: Any, name: str, instead: Any) -> None:
+    _replaced.append((owner, name, getattr(owner, name), instead))
+    setattr(owner, name, instead)
+
+
+def _take_back() -> None:
+    while _replaced:
+        owner, name, before, instead = _replaced.pop()
+        if getattr(owner, name) is instead:  # else the program has put something there
+            setattr(owner, name, before)
+
+
+def _break() -> bool:
+    """Whether this thread is to be silent; it is noted that it was not."""
+    mine = _silences.get(get_ident())
+    if mine is None:
+        return False
+    for one in mine:
+        one.broken = True
+    return True
+
+
+def _silent_handlers(handle: Any) -> Any:
     def call_handlers(logger: Any, record: Any) -> None:
-        if get_ident() != silence.thread:
+        if not (logger.hasHandlers() and _break()):
             handle(logger, record)
-        elif logger.hasHandlers():
-            silence.broken = True
 
-    with redirect_stdout(_Silent(sys.stdout, silence)), redirect_stderr(_Silent(sys.stderr, silence)):
-        loggers.callHandlers = call_handlers
-        try:
-            yield silence
-        finally:
-            loggers.callHandlers = handle
+    return call_handlers
 
 
-class Silence:
-    def __init__(self) -> None:
-        self.thread = get_ident()
-        self.broken = False  # something was said
+class _Silent:
+    """Not one of Python's streams, which close when they are dropped."""
 
-
-class _Silent(io.TextIOBase):
-    def __init__(self, stream: Any, silence: Silence) -> None:
-        self._stream, self._silence = stream, silence
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
 
     def write(self, text: str) -> int:
         warning = sys._getframe(1).f_globals.get("__name__") == "warnings"
-        if warning or get_ident() != self._silence.thread:
+        if warning or not _break():
             return int(self._stream.write(text))
-        self._silence.broken = True
         return len(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import weakref
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import hotlap
 from hotlap.catalog.resident_data import contents
 from hotlap.catalog.resident_data.contents import Contents, Surface
-from hotlap.catalog.resident_data.identity import ByIdentity, same_function
+from hotlap.catalog.resident_data.identity import MANY, ByIdentity, same_function
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from tests.catalog.resident import outcome, resident
 
@@ -264,3 +265,87 @@ def test_lists_that_are_gone_are_not_kept_alive_for_ever():
     for number in range(5):
         known.put([number], number)
     assert len(known._held) == len(known._known) == 2
+
+
+GLOBAL, SCALES = np.arange(TOTAL, dtype=np.float32), {"scale": 1.0}
+
+
+def scaled(value):
+    return value * SCALES["scale"]
+
+
+class FromGlobals(Dataset):
+    shift = 0.0
+    table = [float(one) for one in range(TOTAL)]  # noqa: RUF012
+
+    def __len__(self):
+        return TOTAL
+
+    def __getitem__(self, index):
+        return torch.tensor(scaled(float(GLOBAL[index])) + self.shift + self.table[index])
+
+
+class SetLater(FromGlobals):
+    labels = None
+
+    def __init__(self):
+        self.labels = None
+
+    def __getitem__(self, index):
+        if self.labels is None:
+            self.labels = np.arange(TOTAL, dtype=np.float32)
+        return torch.tensor(float(self.labels[index]))
+
+
+ELSEWHERE = {
+    "a global array": lambda data: GLOBAL.__setitem__(77, GLOBAL[77] + 1),
+    "a global setting": lambda data: SCALES.update(scale=SCALES["scale"] + 1),
+    "an attribute of the class": lambda data: setattr(FromGlobals, "shift", FromGlobals.shift + 1),
+    "a list of the class": lambda data: FromGlobals.table.__setitem__(77, FromGlobals.table[77] + 1),
+}
+
+
+@pytest.mark.parametrize("change", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+def test_what_the_code_names_is_looked_at_too(change):
+    data = FromGlobals()
+    with resident() as enabled:
+        list(DataLoader(data, 50))
+        change(data)
+        batches = list(DataLoader(data, 50))
+        assert torch.equal(torch.cat(batches), torch.stack([data[index] for index in range(TOTAL)]))
+        assert "has changed" in outcome(enabled).why
+
+
+@pytest.mark.parametrize("change", ["a global setting", "an attribute of the class"])
+def test_what_the_code_names_is_looked_at_within_an_epoch(change):
+    data = FromGlobals()
+    with resident():
+        for number, batch in enumerate(DataLoader(data, 50)):
+            expected = torch.stack([data[index] for index in range(50 * number, 50 * number + 50)])
+            assert torch.equal(batch, expected)
+            if number == 3:
+                ELSEWHERE[change](data)
+
+
+def test_what_is_set_when_it_is_first_wanted_is_there_and_looked_at():
+    data = SetLater()
+    with resident() as enabled:
+        list(DataLoader(data, 50))
+        assert data.labels.sum() == sum(range(TOTAL))  # as fetching would have left it
+        list(DataLoader(data, 50))
+        assert "changed" not in outcome(enabled).why
+        data.labels[77] = -1
+        assert -1 in torch.cat(list(DataLoader(data, 50)))
+        assert "has changed" in outcome(enabled).why
+
+
+def test_datasets_made_again_and_again_are_left_alone(monkeypatch):
+    proven, kept = [], Rows()
+    applying = sys.modules["hotlap.catalog.resident_data.apply"]
+    stored = applying.stored
+    monkeypatch.setattr(applying, "stored", lambda *what: proven.append(what) or stored(*what))
+    with resident():
+        for _ in range(MANY + 4):
+            list(DataLoader(Rows(), 50))
+            list(DataLoader(kept, 50))  # as before
+    assert len(proven) == MANY

@@ -377,7 +377,8 @@ def test_a_dataset_that_takes_long_is_kept_as_the_first_epoch_goes(monkeypatch, 
     check(lambda: DataLoader(data, 4, sampler=Lazy(12), **how), count=4)
 
 
-def test_a_lazily_opened_file_is_closed_again():
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_lazily_opened_file_is_closed_again_where_workers_would_have_opened_it(workers):
     class Lazily(Made):
         file = None
 
@@ -388,8 +389,8 @@ def test_a_lazily_opened_file_is_closed_again():
     data = Lazily(FORMS["pair"])
     before = dict(vars(data))
     with resident():
-        list(DataLoader(data, 4))
-    assert vars(data) == before
+        list(DataLoader(data, 4, num_workers=workers))
+    assert (vars(data) == before) == bool(workers)
 
 
 def test_enabled_in_the_middle_of_training_with_persistent_workers():

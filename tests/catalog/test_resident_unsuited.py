@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import signal
+import sys
+import threading
 import types
 
 import numpy as np
@@ -16,6 +18,7 @@ from hotlap.catalog.resident_data.proof import prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.streams import Streams
 from hotlap.catalog.signals import raised_by_signal
+from hotlap.catalog.silence import silenced
 from tests.catalog.resident import outcome, resident
 
 augmod = types.ModuleType("augmod")
@@ -132,7 +135,7 @@ class Logging(Rows):
 )
 def test_what_fetching_leaves_behind_is_refused_and_not_left_behind(kind, said, forked, monkeypatch, capsys, caplog):
     if not forked:
-        monkeypatch.setattr("sys.platform", "darwin")
+        monkeypatch.setattr("hotlap.catalog.resident_data.proof._forks", False)
     dataset = kind()
     with pytest.raises(Unfit, match=said):
         prove(torch, dataset)
@@ -204,3 +207,72 @@ def test_an_error_of_the_programs_own_signal_handler_is_not_the_datasets():
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert not raised_by_signal(ValueError())
+
+
+class Appending(Rows):
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def __getitem__(self, index):
+        with self.path.open("a") as file:
+            file.write(f"{index}\n")
+        return float(index)
+
+
+class Holding(Rows):
+    def __init__(self, path):
+        super().__init__()
+        self.log = path.open("w")
+
+
+class Leaving(Rows):
+    def __getitem__(self, index):
+        sys.exit("no such item")
+
+
+def test_a_dataset_that_writes_files_is_refused_and_nothing_is_written(tmp_path):
+    path = tmp_path / "seen.txt"
+    with pytest.raises(Unfit, match="writes a file"):
+        prove(torch, Appending(path))
+    assert not path.exists()
+    holding = Holding(path)
+    with holding.log, pytest.raises(Unfit, match="may be written"):
+        prove(torch, holding)
+
+
+def test_a_dataset_that_ends_the_program_does_so_at_its_time():
+    with pytest.raises(Unfit, match="SystemExit"):
+        prove(torch, Leaving())
+
+
+def test_a_refusal_is_found_once(monkeypatch):
+    data = Printing()
+    with pytest.raises(Unfit, match="prints or logs"):
+        prove(torch, data)
+    monkeypatch.setattr("hotlap.catalog.resident_data.proof.in_a_fork", None)
+    with pytest.raises(Unfit, match="prints or logs"):
+        prove(torch, data)
+
+
+def test_several_threads_may_be_silent_and_none_stays_so(capsys):
+    inside, leave = threading.Event(), threading.Event()
+
+    def other():
+        with silenced():
+            inside.set()
+            leave.wait(10)
+            print("lost")
+        print("other is back")
+
+    thread = threading.Thread(target=other)
+    with silenced() as mine:
+        thread.start()
+        inside.wait(10)
+        print("lost too")
+    print("this one is back")
+    leave.set()
+    thread.join()
+    print("all are")
+    assert mine.broken
+    assert capsys.readouterr().out == "this one is back\nother is back\nall are\n"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from torch import nn
 
 import hotlap
-from hotlap.catalog.throttled_cleanup.places import EVERY, Place
+from hotlap.catalog.throttled_cleanup.memory import Held, Memory
+from hotlap.catalog.throttled_cleanup.places import EVERY, TRUSTED, Place
 from tests.observations import observation, sync
+
+MB = 1 << 20
 
 
 @pytest.fixture
@@ -139,6 +143,100 @@ def test_a_cache_is_emptied_again_only_where_memory_is_short(free, times, step, 
             step()
             torch.cuda.empty_cache()
     assert len(calls) == pytest.approx(times, abs=1)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The memory as a test says it is; a collection frees what is garbage."""
+    memory = SimpleNamespace(live=Held(1000 * MB, 0), garbage=Held(0, 0))
+
+    def freeing(phase, info):
+        if phase == "stop" and info["generation"] == 2:
+            memory.garbage = Held(0, 0)
+
+    def reading(_):
+        return Held(*(live + dead for live, dead in zip(memory.live, memory.garbage, strict=True)))
+
+    monkeypatch.setattr(Memory, "held", reading)
+    gc.callbacks.append(freeing)
+    yield memory
+    gc.callbacks.remove(freeing)
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_a_collection_is_made_when_memory_has_grown_since_the_last(enabled, collections, step, held, where):
+    grew = []
+    for k in range(50):
+        step()
+        held.garbage = held.garbage._replace(**{where: getattr(held.garbage, where) + 10 * MB})
+        made = collections.count
+        gc.collect()
+        if collections.count > made:
+            grew.append(k)
+    # 70 MB are more than 64: of use, so three more are made
+    assert grew == [0, 1, 2, 9, 10, 11, 12, 19, 20, 21, 22, 29, 30, 31, 32, 39, 40, 41, 42, 49]
+
+
+def test_growth_of_a_twentieth_is_let_be(enabled, collections, step, held):
+    held.live = Held(10_000 * MB, 0)
+    for _ in range(50):
+        step()
+        held.garbage = Held(held.garbage.host + 10 * MB, 0)
+        gc.collect()
+    assert collections.count == TRUSTED
+
+
+def test_memory_that_stays_asks_for_one_collection(enabled, collections, step, held):
+    for k in range(50):
+        step()
+        if k == 20:
+            held.live = Held(2000 * MB, 500 * MB)
+        gc.collect()
+    assert collections.count == TRUSTED + 1
+
+
+def test_garbage_found_when_memory_has_grown_is_of_use_though_it_is_given_back_late(enabled, collections, step, held):
+    for k in range(50):
+        step()
+        if k == 20:
+            held.live = Held(2000 * MB, 0)
+            cycle = []
+            cycle.append(cycle)
+            del cycle
+        gc.collect()
+    assert collections.count == TRUSTED + 1 + TRUSTED
+
+
+def test_a_place_whose_collections_free_much_is_never_left_out(enabled, collections, step, held):
+    for _ in range(50):
+        step()
+        held.garbage = Held(0, 65 * MB)
+        gc.collect()
+    assert collections.count == 50
+    assert enabled.outcomes[0].status == "no effect"
+
+
+def test_cycles_that_hold_much_do_not_pile_up(enabled, collections, step):
+    process = psutil.Process()
+    before = most = process.memory_info().rss
+    for _ in range(60):
+        step()
+        cycle = [bytearray(b"1") * (32 * MB)]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        most = max(most, process.memory_info().rss)
+    assert collections.count < 60
+    assert most - before < max(64 * MB, 0.05 * before) + 3 * 32 * MB  # 60 of them hold 1920 MB
+
+
+@pytest.mark.parametrize(("initialized", "device"), [(False, 0), (True, 7)])
+def test_the_device_is_asked_only_where_the_program_uses_it(monkeypatch, initialized, device):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 7)
+    held = Memory(torch).held()
+    assert held.device == device
+    assert held.host > 0
 
 
 def test_closing_leaves_the_functions_as_they_were():

@@ -57,7 +57,7 @@ def _check(site: Site, making: Making) -> None:
     if weight.random is not None and not site.asked:
         raise Refused(f"{making.name}: {weight.random}, and workers that stay are not seeded anew; ask for it by name")
     try:
-        fingerprint(site.torch, making.dataset)
+        fingerprint(site.torch, making.dataset, making.given.get("collate_fn"))
     except TooMuch as why:
         raise Refused(f"{making.name} {why}, so a change between epochs could be missed") from None
 
@@ -87,7 +87,7 @@ class Keeping:
         if loader not in self._ours or loader.num_workers == 0 or loader.persistent_workers:
             return original(*args, **kwargs)
         try:
-            contents = fingerprint(self._site.torch, loader.dataset)
+            contents = fingerprint(self._site.torch, loader.dataset, loader.collate_fn)
         except TooMuch:
             _kept.pop(loader, None)
             return original(*args, **kwargs)

@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from hotlap.catalog.resident_data.names import Names
+
 MOST_BYTES = 32 << 20  # read at each epoch; about 20 ms
 MOST_THINGS = 200_000
 PLAIN = (str, bytes, int, float, complex, bool, type(None))
@@ -18,9 +20,9 @@ class TooMuch(Exception):
     """Why the contents cannot be watched."""
 
 
-def fingerprint(torch: Any, dataset: Any) -> int:
-    """Equal as long as nothing reachable from the dataset was changed."""
-    return _Reading(torch).of(dataset)
+def fingerprint(torch: Any, dataset: Any, collate: Any = None) -> int:
+    """Equal as long as nothing reachable from the dataset, or named by the code that fetches, was changed."""
+    return _Reading(torch).of([dataset, Names(dataset, collate).values()])
 
 
 class _Reading:

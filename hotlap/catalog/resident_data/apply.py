@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.resident_data.contents import Surface
-from hotlap.catalog.resident_data.identity import ByIdentity, Weakly, same_function
+from hotlap.catalog.resident_data.identity import ByIdentity, Often, Weakly, same_function
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.sameness import Unfit
@@ -43,6 +43,7 @@ class Keeper:
         self._persistent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._learned: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._told: dict[int, str] = {}
+        self._often = Often()
 
     def forget(self) -> None:
         self._stores.clear()
@@ -69,6 +70,9 @@ class Keeper:
         dataset, collate = loader.dataset, loader.collate_fn
         several = self._stores.get(dataset)
         if several is None:
+            if (why := self._often.why_not(type(dataset))) is not None:
+                self.site.no_effect(f"{type(dataset).__name__}: {why}")
+                return None
             several = []
             self._stores.put(dataset, several)
         kept = next((one for one in several if one.is_for(collate)), None)
@@ -83,8 +87,8 @@ class Keeper:
             elif kept.store is not None:
                 self._check(dataset, kept, kept.store)
             if kept.store is not None and self._fills_now(loader, kept, kept.store):
-                self._filled(dataset, kept, kept.store)
-            kept.asked = True
+                self._filled(loader, kept, kept.store)
+            self._count(type(dataset), kept)
         finally:
             self._busy = False
         return kept
@@ -110,9 +114,17 @@ class Keeper:
             if one.store is not None:
                 self._drop(one, one.store, why)
 
-    def _filled(self, dataset: Any, kept: Kept, store: Store) -> None:
+    def _count(self, kind: type, kept: Kept) -> None:
+        if not kept.asked:
+            self._often.proven(kind)
+        elif not kept.again:
+            self._often.read_again(kind)
+            kept.again = True
+        kept.asked = True
+
+    def _filled(self, loader: Any, kept: Kept, store: Store) -> None:
         try:
-            store.fill(dataset)
+            store.fill(loader.dataset, here=not loader.num_workers)
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
@@ -217,6 +229,7 @@ class Kept:
     store: Store | None
     told: str = ""
     asked: bool = False  # for an epoch
+    again: bool = False  # and for another
     read: bool = False  # batches were made from it
     by_place: dict[Any, Learning] = field(default_factory=dict)
     _asks: bool | None = None
@@ -268,7 +281,7 @@ class Picking:
     def _as_it_is(self) -> Surface:
         """Tensors that are read where they are may be written into: rows are gathered anew then."""
         store = self._store
-        return Surface(self._keeper.torch, self._dataset, store.opened, versions=store.shared is None)
+        return Surface(self._keeper.torch, self._dataset, store.opened, store.names, store.shared is None)
 
     def _begin(self) -> None:
         self._ready = True

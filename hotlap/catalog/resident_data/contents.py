@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import time
@@ -16,6 +17,7 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
+from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.sameness import Unfit
 
 LEVELS, MOST_NEAR = 4, 32  # attributes of attributes, and containers and tensors: looked at with every batch
@@ -26,6 +28,7 @@ FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 LOOKING, LEAST_LOOKING = 0.1, 0.05  # of the time to fetch all items, spent each epoch on looking for changes; seconds
 But = Mapping[int, frozenset[str]]  # id of an object → attributes that are set when an item is first fetched
 NOTHING: But = MappingProxyType({})
+ELSEWHERE = ("sqlite3", "multiprocessing.managers")
 HANDLING = 5e-6  # seconds that a loader takes for an item besides fetching it
 
 
@@ -35,12 +38,16 @@ class Surface:
     Asked at every batch: identities and version counters alone, of what lies near the surface.
     """
 
-    def __init__(self, torch: Any, dataset: Any, but: But = NOTHING, versions: bool = True) -> None:
-        self._but = but
+    def __init__(
+        self, torch: Any, dataset: Any, but: But = NOTHING, names: Names | None = None, versions: bool = True
+    ) -> None:
+        self._but, self._names = but, names
+        named = [] if names is None else names.values()
+        self._named = named
         self._held: list[tuple[Any, list[Any]]] = []  # containers, and what was in them
         self._tensors: list[tuple[Any, int]] = []
         seen: set[int] = set()
-        level: list[Any] = [dataset]
+        level: list[Any] = [dataset, *named]
         for _ in range(LEVELS):
             level = [inner for thing in level for inner in self._entered(torch, thing, seen, versions)]
 
@@ -58,6 +65,8 @@ class Surface:
         return values
 
     def moved(self) -> bool:
+        if self._names is not None and not all(map(is_, self._names.values(), self._named)):
+            return True
         for view, values in self._held:
             if len(view) != len(values) or not all(map(is_, view, values)):
                 return True
@@ -95,14 +104,17 @@ class Contents:
     their own cannot be seen. Nothing reached is kept alive but numbers, texts, and tensors in long lists.
     """
 
-    def __init__(self, torch: Any, dataset: Any, but: But = NOTHING, most: float = math.inf) -> None:
+    def __init__(
+        self, torch: Any, dataset: Any, but: But = NOTHING, names: Names | None = None, most: float = math.inf
+    ) -> None:
         """Raises Unfit where it takes longer than so many seconds."""
         self._but = but
+        self._late: dict[tuple[int, str], Contents] = {}
         self._torch, self._until, self._small = torch, time.perf_counter() + most, SMALL_TENSORS
         self._references: list[Any] = []  # while they are kept, no other object gets the id of one of them
         self._tokens: list[Any] = []
         seen: dict[int, tuple[int, Any]] = {}
-        further = [dataset]
+        further = [dataset, *([] if names is None else names.values())]
         while further:
             thing = further.pop()
             if type(thing) in PLAIN:
@@ -115,7 +127,8 @@ class Contents:
                 further += self._inside(thing)
 
     def differ(self, other: Contents) -> bool:
-        return self._tokens != other._tokens
+        late = [(one, other._late[key]) for key, one in self._late.items() if key in other._late]
+        return self._tokens != other._tokens or any(one.differ(another) for one, another in late)
 
     def _note(self, *tokens: Any) -> None:
         if time.perf_counter() > self._until:
@@ -238,6 +251,12 @@ class Contents:
 
     def _object(self, thing: Any) -> Iterable[Any]:
         self._note(self._identity(thing))
+        if isinstance(thing, io.IOBase) and not thing.closed and thing.writable():
+            raise Unfit("it holds a file that may be written")
+        if type(thing).__module__ in ELSEWHERE:
+            raise Unfit(f"it holds a {type(thing).__qualname__}, behind which data may change")
+        if type(thing).__module__.startswith("PIL.") and hasattr(thing, "tobytes"):
+            self._note(zlib.crc32(thing.tobytes()))
         try:
             with memoryview(thing) as view:
                 if not view.readonly and view.contiguous and view.nbytes:
@@ -253,7 +272,9 @@ class Contents:
         found = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
         found.update(held if isinstance(held, dict) else {})
         for name in self._but.get(id(thing), ()):
-            found.pop(name, None)
+            value = found.pop(name, None)
+            if isinstance(value, self._torch.Tensor) or type(value).__module__.split(".")[0] in ("numpy", "pandas"):
+                self._late[id(thing), name] = Contents(self._torch, value)
         return [tuple(found), *found.values()] if found else []
 
 
@@ -290,7 +311,13 @@ def _is_full(cell: Any) -> bool:
 
 def _slots(kind: type) -> list[str]:
     slots = vars(kind).get("__slots__", ())
-    return [name for name in ((slots,) if isinstance(slots, str) else slots) if not name.startswith("__")]
+    own = f"_{kind.__name__.lstrip('_')}"
+    names = (slots,) if isinstance(slots, str) else slots
+    return [
+        f"{own}{name}" if name.startswith("__") and not name.endswith("__") else name
+        for name in names
+        if name not in ("__dict__", "__weakref__")
+    ]
 
 
 def most_seconds(items: int, each: float) -> float:

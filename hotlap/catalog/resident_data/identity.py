@@ -6,6 +6,7 @@ import weakref
 from types import MethodType
 from typing import Any, Generic, TypeVar
 
+MANY = 6
 MOST_HELD = 2  # of what cannot be weakly referenced
 
 Known = TypeVar("Known")
@@ -42,6 +43,26 @@ class ByIdentity(Generic[Known]):
     def clear(self) -> None:
         self._known.clear()
         self._held.clear()
+
+
+class Often:
+    """Classes of which a program makes one dataset after another: proving each costs more than reading it once."""
+
+    def __init__(self) -> None:
+        self._of: dict[type, tuple[int, int]] = {}  # datasets proven, and those of them read again
+
+    def proven(self, kind: type) -> None:
+        made, again = self._of.get(kind, (0, 0))
+        self._of[kind] = made + 1, again
+
+    def read_again(self, kind: type) -> None:
+        made, again = self._of.get(kind, (0, 0))
+        self._of[kind] = made, again + 1
+
+    def why_not(self, kind: type) -> str | None:
+        made, again = self._of.get(kind, (0, 0))
+        too_often = made >= MANY and 2 * again < made
+        return f"{made} of its kind were made, and most of them read once" if too_often else None
 
 
 class Weakly:

@@ -13,8 +13,10 @@ from itertools import islice
 from types import MethodType
 from typing import Any
 
-from hotlap.catalog.forked import NoAnswer, in_a_fork
+from hotlap.catalog.forked import NoAnswer, Writes, in_a_fork, keep_from_writing
 from hotlap.catalog.resident_data.contents import But, Contents, most_seconds
+from hotlap.catalog.resident_data.identity import ByIdentity
+from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from hotlap.catalog.resident_data.streams import Streams
 from hotlap.catalog.signals import raised_by_signal
@@ -26,7 +28,11 @@ LONG_ENOUGH = 2.0  # seconds for a first visit; items that take longer are visit
 SEEDS = (7919, 104_729)
 DEEPEST = 4  # datasets in datasets
 MOST_HELD = 1000  # of a container looked through for datasets
-PATIENCE = 15.0  # seconds, in a process of its own
+PATIENCE = 5.0  # seconds, in a process of its own
+LOOKING_FIRST, LOOKING_FIRST_EACH = 0.5, 20e-6  # seconds to look at a dataset before an item was fetched
+
+_forks = sys.platform == "linux"
+_refused: ByIdentity[str] = ByIdentity()  # why, for all who ask
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,15 @@ def length_of(dataset: Any) -> int:
 
 
 @contextmanager
-def unchanged(torch: Any, dataset: Any, *others: Any, streams: Streams | None = None) -> Iterator[Streams]:
+def unchanged(
+    torch: Any, dataset: Any, *others: Any, streams: Streams | None = None, attributes: bool = True
+) -> Iterator[Streams]:
     """Random streams and attributes of these, and of datasets in them, are put back: a file opened for us is closed.
 
     `streams` where they are known: looking for them takes some milliseconds.
     """
     streams = Streams(torch, dataset, *others) if streams is None else streams.here()
-    before = [Attributes(one) for one in holders(torch, dataset, *others)]
+    before = [Attributes(one) for one in holders(torch, dataset, *others)] if attributes else []
     try:
         with torch.inference_mode(False):
             yield streams
@@ -133,23 +141,51 @@ def prove(torch: Any, dataset: Any) -> Proof:
 
     Tried in a copy of this process first, where there can be one: not everything that counts visits can be put back.
     """
-    if sys.platform == "linux":
-        try:
-            why = in_a_fork(torch, partial(_why_not, torch, dataset), PATIENCE)
-        except NoAnswer:  # its tensors are on a device, say
-            why = None
-        if why is not None:
-            raise Unfit(why)
+    if type(dataset) in (list, tuple, torch.utils.data.TensorDataset):
+        return _proven(torch, dataset)  # fetching from these leaves nothing behind
+    if (why := _refused.get(dataset)) is None:
+        why = _why_not(torch, dataset)
+    if why is not None:
+        _refused.put(dataset, why)
+        raise Unfit(why)
     return _proven(torch, dataset)
 
 
 def _why_not(torch: Any, dataset: Any) -> str | None:
+    global _forks
+    try:  # here, where it takes less time
+        Contents(
+            torch,
+            dataset,
+            names=Names(dataset),
+            most=max(LOOKING_FIRST, most_seconds(length_of(dataset), LOOKING_FIRST_EACH)),
+        )
+    except Unfit as unfit:
+        return str(unfit)
+    if not _forks:
+        return None
+    try:
+        why = in_a_fork(torch, partial(_why_not_in_child, torch, dataset), PATIENCE)
+    except NoAnswer:  # its tensors are on a device, say, or it waits for a thread, of which a copy has none
+        _forks = False
+        return None
+    return None if why is None else str(why)
+
+
+def _why_not_in_child(torch: Any, dataset: Any) -> str | None:
     """Looking takes longer here: what is touched must be copied first."""
+    keep_from_writing()
     try:
         _proven(torch, dataset, patience=4.0)
     except Unfit as unfit:
-        return str(unfit)
+        return "fetching an item writes a file" if _has_written(unfit) else str(unfit)
     return None
+
+
+def _has_written(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, Writes):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _proven(torch: Any, dataset: Any, patience: float = 1.0) -> Proof:
@@ -157,11 +193,13 @@ def _proven(torch: Any, dataset: Any, patience: float = 1.0) -> Proof:
     if total == 0:
         raise Unfit("its dataset is empty")
     with silenced() as silence, unchanged(torch, dataset) as streams:
+        names = Names(dataset)
         unopened = [Attributes(one) for one in holders(torch, dataset)]
         indices, first, seconds = _first_visit(dataset, _some(total))
         _refuse_draws(streams)
-        opened = {one.of: names for one in unopened if (names := one.changed())}
-        before = Contents(torch, dataset, most=most_seconds(total, seconds) * patience)
+        opened = {one.of: changed for one in unopened if (changed := one.changed())}
+        most = most_seconds(total, seconds) * patience
+        before = Contents(torch, dataset, names=names, most=most)
         for seed in SEEDS:
             streams.vary(seed)
             varied = streams.here()
@@ -171,7 +209,7 @@ def _proven(torch: Any, dataset: Any, patience: float = 1.0) -> Proof:
             for index, one, other in zip(indices, first, again, strict=True):
                 if not same(torch, one, other):
                     raise Unfit(f"two visits to item {index} give different values")
-        if Contents(torch, dataset).differ(before):
+        if Contents(torch, dataset, names=names, most=4 * most).differ(before):
             raise Unfit("fetching an item changes what its dataset holds")
     if silence.broken:
         raise Unfit("fetching an item prints or logs something")
@@ -200,7 +238,7 @@ def _first_visit(dataset: Any, indices: list[int]) -> tuple[list[int], list[Any]
 def visit(dataset: Any, indices: list[int]) -> list[Any]:
     try:
         samples = fetch(dataset, indices)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if raised_by_signal(error):
             raise
         raise Unfit(f"an item could not be fetched in this process ({type(error).__name__}: {error})") from error

@@ -70,6 +70,7 @@ class TensorRows:
         self._row_bytes = self.row_bytes(like)
         shape = (total, *(like.shape[dim] for dim in self._order))
         self.base = torch.empty(shape, dtype=like.dtype, device=like.device) if base is None else base
+        self._own = base is None  # else the program may write into it, through an array that no version tells of
         self._copies: dict[Any, Any] = {}  # device → the same rows there
         self._copied_at: dict[Any, int] = {}  # device → the version of `base` then
 
@@ -86,7 +87,7 @@ class TensorRows:
     def take(self, wanted: Wanted, device: Any = None, pin: bool = False) -> Any:
         base = self.base if device is None else self._copy_on(device)
         pin = pin and base.is_cpu
-        key, order = (id(self), device, pin), wanted.order
+        key, order = (id(self), device, pin), wanted.order if self._own or device is not None else None
         picked = None if order is None else self._from_ahead(key, base, order, wanted.start, wanted.length)
         if picked is None:
             picked = base.index_select(0, wanted.on(base.device))

@@ -16,6 +16,7 @@ import psutil
 
 from hotlap.catalog.resident_data.contents import Contents, Surface
 from hotlap.catalog.resident_data.layout import Layout, take_apart
+from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.proof import Proof, length_of, unchanged, visit
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
 from hotlap.catalog.resident_data.sameness import NotStacked, Unfit, same, signature
@@ -27,7 +28,7 @@ CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
 WITNESSES = 32  # rows remembered apart, some of which are checked at the start of each epoch
 CHECKED = 3
 SHARE_OF_MEMORY = 0.5
-EAGER, PATIENCE = 5.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
+EAGER, PATIENCE = 2.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
 INSTEAD_OF_WORKERS = 15.0  # the same before the first batch, since workers must be started
 SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
@@ -43,7 +44,7 @@ class Store:
         self.name = type(dataset).__name__
         self.total = length_of(dataset)
         self.seconds = 0.0 if _stacked(torch, dataset, collate) is not None else proof.seconds * self.total
-        self.opened = proof.opened
+        self.opened, self.names = proof.opened, Names(dataset, collate)
         self.signature = signature(torch, proof.samples[0])
         self._streams = Streams(torch, dataset, collate)
         with silenced(), unchanged(torch, dataset, collate, streams=self._streams) as streams:
@@ -81,19 +82,19 @@ class Store:
 
     # Filling
 
-    def fill(self, dataset: Any) -> None:
-        """Fetch all that is missing, in this process."""
+    def fill(self, dataset: Any, here: bool = False) -> None:
+        """Fetch all that is missing, in this process; `here` the program would have done so too, and not in workers."""
         torch = self.torch
         whole = _stacked(torch, dataset, self.collate)
         if whole is not None and not any(len(one) != self.total for one in whole):
             self.put(torch.arange(self.total), whole)  # laid out otherwise than a batch is, so copied once
             return
-        self._fetch_all(dataset)
+        self._fetch_all(dataset, here)
         self._contents = self._contents_of(dataset)
 
-    def _fetch_all(self, dataset: Any) -> None:
+    def _fetch_all(self, dataset: Any, here: bool) -> None:
         torch = self.torch
-        with unchanged(torch, dataset, self.collate, streams=self._streams) as streams:
+        with unchanged(torch, dataset, self.collate, streams=self._streams, attributes=not here) as streams:
             missing = torch.nonzero(~self._have).reshape(-1)
             progress = Progress(self.name, len(missing))
             for rows in missing.split(self._chunk()):
@@ -116,7 +117,7 @@ class Store:
         missing = rows[~self._have[rows]]
         if not len(missing):
             return
-        streams, surface = Streams(self.torch), Surface(self.torch, dataset, self.opened)
+        streams, surface = Streams(self.torch), Surface(self.torch, dataset, self.opened, self.names)
         self._fetch(dataset, missing.unique())
         if surface.moved():  # a file was opened, say
             self._contents = None
@@ -195,7 +196,7 @@ class Store:
         return self._changed_witness(dataset) if self._witnesses else None
 
     def _contents_of(self, dataset: Any) -> Contents:
-        return Contents(self.torch, dataset, self.opened)
+        return Contents(self.torch, dataset, self.opened, self.names)
 
     def _changed_witness(self, dataset: Any) -> str | None:
         """What is held where it cannot be seen shows in the items."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from hotlap.catalog.resident_data.apply import unsuited
 from hotlap.catalog.resident_data.contents import But, Contents, Surface
-from hotlap.catalog.resident_data.identity import ByIdentity
+from hotlap.catalog.resident_data.identity import ByIdentity, Often
+from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.proof import fetch, length_of, prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
@@ -38,6 +39,7 @@ class Keeper:
         self._busy = False  # a dataset may read a loader of its own
         self._caches: ByIdentity[Cache | None] = ByIdentity()
         self._refused: ByIdentity[bool] = ByIdentity()
+        self._often = Often()
         self._fetchers: weakref.WeakSet[Remembering] = weakref.WeakSet()
 
     def forget(self) -> None:
@@ -78,8 +80,15 @@ class Keeper:
         cache = self._caches.get(dataset)
         try:
             if cache is None:
+                if (why := self._often.why_not(type(dataset))) is not None:
+                    self._site.no_effect(f"{name}: {why}")
+                    return None
                 cache = self._made(dataset, name)
+                self._often.proven(type(dataset))
             else:
+                if not cache.again:
+                    self._often.read_again(type(dataset))
+                cache.again = True
                 cache.check(dataset)
         except Unfit as unfit:
             cache = None
@@ -122,17 +131,18 @@ class Cache:
 
     def __init__(self, torch: Any, dataset: Any, opened: But, limit: float) -> None:
         self._torch, self.total, self.limit = torch, length_of(dataset), limit
-        self._opened = opened
+        self._opened, self._names = opened, Names(dataset)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
         self._spoiled: str | None = None
+        self.again = False  # read for a second epoch
         self._contents: Contents | None = self._contents_of(dataset)
 
     def _contents_of(self, dataset: Any) -> Contents:
-        return Contents(self._torch, dataset, self._opened)
+        return Contents(self._torch, dataset, self._opened, self._names)
 
     def surface(self, dataset: Any) -> Surface:
-        return Surface(self._torch, dataset, self._opened)
+        return Surface(self._torch, dataset, self._opened, self._names)
 
     def changed_meanwhile(self) -> None:
         self._spoil("something its dataset holds was changed during an epoch")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotlap.catalog.site import Original, Site
+from hotlap.catalog.throttled_cleanup.memory import Memory
 from hotlap.catalog.throttled_cleanup.places import Place, Places
 
 MEMORY, ALL = "memory", "all"
@@ -35,6 +36,7 @@ class Cleanup:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._places = Places()
+        self._memory = Memory(site.torch)
         self._told: dict[Place, str] = {}
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
@@ -46,11 +48,21 @@ class Cleanup:
         generation = args[0] if args else kwargs.get("generation", 2)
         if generation != 2:  # the young generations cost next to nothing
             return original(*args, **kwargs)
-        return self._seldom("gc.collect()", original, args, kwargs, left_out=0)
+        place = self._places.here("gc.collect()")
+        if self._leaves_out("gc.collect()", place, needed=self._memory.has_grown):
+            return 0
+        before = self._memory.held()
+        found = original(*args, **kwargs)
+        if self._memory.collected(before, found) and place is not None:
+            place.was_of_use()
+        return found
 
     def empty_cache(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """It stops the device, and the steps after it ask the driver for memory anew: only where memory is short."""
-        return self._seldom("empty_cache()", original, args, kwargs, left_out=None, of_use=self._memory_is_short)
+        place = self._places.here("empty_cache()")
+        if self._leaves_out("empty_cache()", place, of_use=self._memory_is_short):
+            return None
+        return original(*args, **kwargs)
 
     def _memory_is_short(self) -> bool:
         cuda = self._site.torch.cuda
@@ -60,21 +72,21 @@ class Cleanup:
         return bool(free < SHORT * total)
 
     def synchronize(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._seldom("synchronize()", original, args, kwargs, left_out=None)
+        if self._leaves_out("synchronize()", self._places.here("synchronize()")):
+            return None
+        return original(*args, **kwargs)
 
-    def _seldom(
+    def _leaves_out(
         self,
         what: str,
-        original: Original,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        left_out: Any,
+        place: Place | None,
         of_use: Callable[[], bool] = lambda: True,
-    ) -> Any:
-        place = self._places.here(what)
-        if place is None or not place.leave_out(self._places.steps, of_use, self._places.optimizers):
-            return original(*args, **kwargs)
+        needed: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        if place is None or not place.leave_out(self._places.steps, of_use, self._places.optimizers, needed):
+            return False
         if place not in self._told:
             self._told[place] = f"{what} at {place.name}"
-            self._site.applied(f"{', '.join(sorted(self._told.values()))}: once in {place.every} times at most")
-        return left_out
+            lines = ", ".join(sorted(self._told.values()))
+            self._site.applied(f"{lines}: once in {place.every} times, more often only if memory grows")
+        return True

@@ -25,8 +25,15 @@ class Place:
         self._close = self._since_done = self._optimizers = 0
         self.codes: tuple[object, ...] = ()  # alive for as long as their ids are looked up
 
-    def leave_out(self, step: int, of_use: Callable[[], bool] = lambda: True, optimizers: int = 1) -> bool:
-        """Told once per call. `of_use` is asked when it would be made again after many that were left out.
+    def leave_out(
+        self,
+        step: int,
+        of_use: Callable[[], bool] = lambda: True,
+        optimizers: int = 1,
+        needed: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Told once per call. `of_use` is asked when it would be made again after many that were left out,
+        `needed` when it would be left out.
 
         `optimizers` have stepped so far. One more than at the last call: a training has begun meanwhile, and what an
         earlier one left behind is to go.
@@ -36,10 +43,14 @@ class Place:
         self._close = self._close + 1 if near else 0
         self._since_done += 1
         in_loop = step > 0 and self._close >= TRUSTED and not self._result_used
-        if in_loop and self._since_done < self.every:
+        if in_loop and self._since_done < self.every and not needed():
             return True
         self._since_done = 0
         return in_loop and not of_use()
+
+    def was_of_use(self) -> None:
+        """The call that was just made: the next TRUSTED ones are made too."""
+        self._close = -1
 
 
 class Places:
