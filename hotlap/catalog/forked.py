@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from hotlap.catalog.silence import standard_before
+
 PATIENCE = 30.0  # seconds; what takes longer may as well be a deadlock
 BYTECODE = "__pycache__"
 CHANGES = {f"os.{name}" for name in ("remove", "rename", "mkdir", "rmdir", "truncate", "link", "symlink", "system")}
@@ -63,6 +65,7 @@ def answer(text: str | None, patience: float) -> Any:
 def be_silent() -> None:
     """For the rest of this process: whatever is printed, or a crash."""
     faulthandler.disable()
+    standard_before.extend((sys.stdout, sys.stderr))
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 until the process ends
     for stream in (1, 2):
         os.dup2(sys.stdout.fileno(), stream)

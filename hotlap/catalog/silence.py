@@ -12,6 +12,7 @@ from typing import Any, cast
 _lock = RLock()
 _silences: dict[int, list[Silence]] = {}  # by thread
 _streams: list[_Silent] = []
+standard_before: list[Any] = []  # in a process that is silent for good
 _replaced: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, what was there, what stands there
 
 
@@ -37,6 +38,14 @@ def silenced() -> Iterator[Silence]:
                 del _silences[thread]
             if not _silences:
                 _take_back()
+
+
+def is_standard(stream: Any) -> bool:
+    """Whether it is stdout or stderr, as the program knows them."""
+    own = [before for owner, _, before, _ in _replaced if owner is sys]
+    return any(
+        stream is one for one in (*own, *standard_before, sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    )
 
 
 def _install() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 import sys
 import weakref
@@ -216,6 +217,27 @@ def test_tensors_of_inference_mode_are_read_for_they_have_no_version():
     holder.more = [values, values]
     with pytest.raises(Unfit, match="inference mode"):
         Contents(torch, holder)
+
+
+LOGGER = logging.getLogger("rows")
+
+
+def test_a_logger_that_the_code_names_is_nobodys_file():
+    class Logged(Rows):
+        def __init__(self):
+            super().__init__()
+            self.log, self.stream = LOGGER, sys.stderr
+
+        def __getitem__(self, index):
+            if index < 0:
+                LOGGER.warning("no such item")
+            return super().__getitem__(index)
+
+    LOGGER.addHandler(logging.StreamHandler())
+    with resident() as enabled:
+        list(DataLoader(Logged(), 50))
+        assert outcome(enabled).status == "applied"
+    LOGGER.handlers.clear()
 
 
 def test_the_surface_is_what_lies_near():

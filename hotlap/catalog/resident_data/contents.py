@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import os
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.sameness import Unfit
+from hotlap.catalog.silence import is_standard
 
 LEVELS, MOST_NEAR = 4, 32  # attributes of attributes, and containers and tensors: looked at with every batch
 PLAIN = (str, bytes, int, float, complex, bool, type(None))
@@ -251,6 +253,8 @@ class Contents:
 
     def _object(self, thing: Any) -> Iterable[Any]:
         self._note(self._identity(thing))
+        if isinstance(thing, logging.Logger | logging.LoggerAdapter) or is_standard(thing):
+            return ()
         if isinstance(thing, io.IOBase) and not thing.closed and thing.writable():
             raise Unfit("it holds a file that may be written")
         if type(thing).__module__ in ELSEWHERE:
