@@ -27,6 +27,7 @@ TOTAL = 400  # so many that the items compared at the start of an epoch will har
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
+    monkeypatch.setattr(contents, "LEAST_LOOKING", 60.0)
     yield
     hotlap.disable()
 

@@ -21,6 +21,14 @@ from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.silence import silenced
 from tests.catalog.resident import outcome, resident
 
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A busy machine is no reason to give a copy of the process up."""
+    monkeypatch.setattr("hotlap.catalog.resident_data.proof.PATIENCE", 60.0)
+    monkeypatch.setattr("hotlap.catalog.resident_data.proof._forks", sys.platform == "linux")
+
+
 augmod = types.ModuleType("augmod")
 exec("import numpy\nrng = numpy.random.default_rng(0)\ndef jitter(x): return x + rng.normal()", vars(augmod))
 

@@ -109,10 +109,10 @@ class Contents:
     def __init__(
         self, torch: Any, dataset: Any, but: But = NOTHING, names: Names | None = None, most: float = math.inf
     ) -> None:
-        """Raises Unfit where it takes longer than so many seconds."""
+        """Raises Unfit where it takes longer than so many seconds of a processor."""
         self._but = but
         self._late: dict[tuple[int, str], Contents] = {}
-        self._torch, self._until, self._small = torch, time.perf_counter() + most, SMALL_TENSORS
+        self._torch, self._until, self._small = torch, time.thread_time() + most, SMALL_TENSORS
         self._references: list[Any] = []  # while they are kept, no other object gets the id of one of them
         self._tokens: list[Any] = []
         seen: dict[int, tuple[int, Any]] = {}
@@ -133,7 +133,7 @@ class Contents:
         return self._tokens != other._tokens or any(one.differ(another) for one, another in late)
 
     def _note(self, *tokens: Any) -> None:
-        if time.perf_counter() > self._until:
+        if time.thread_time() > self._until:
             raise Unfit("it holds so much in memory that to look whether it was changed takes too long")
         self._tokens += tokens
 
