@@ -11,16 +11,16 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
+from hotlap.catalog.attributes import Attributes
+from hotlap.catalog.resident_data.streams import access
 from hotlap.catalog.silence import silenced
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-CONTAINERS = (list, dict, set, deque)  # attributes that a forward may fill
 IN_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule")
 
 
@@ -51,7 +51,7 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
     parameters = [one for one in module.parameters() if one.requires_grad]
     with _no_trace(torch, module), _own_attributes(module) as held:
         outcome = unwrap(type(module).__call__)(module, *given_args, **given_kwargs)
-        kept = held.have_changed()
+        kept = any(one.changed() for one in held)
         outputs = [one for one in tensors_in(torch, outcome) if one.is_floating_point() and one.requires_grad]
         gradients = _gradients(torch, outputs, parameters)
     return Rehearsed(
@@ -160,39 +160,19 @@ def _random_states(torch: Any, module: Any) -> Iterator[None]:
 def _own_generators(torch: Any, module: Any) -> Iterator[None]:
     """Random streams that modules have for themselves."""
     held = [each for one in module.modules() for value in vars(one).values() for each in (value, *_contents(value))]
-    states = [(one, _state_of(torch, one)) for one in held]
+    generators = [found for one in held if (found := access(torch, one)) is not None]
+    states = [(write, read()) for _, read, write in generators]
     try:
         yield
     finally:
-        for one, state in states:
-            if state is not None:
-                _set_state(torch, one, state)
+        for write, state in states:
+            write(state)
 
 
 def _contents(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple | set | frozenset | deque) else []
-
-
-def _state_of(torch: Any, one: Any) -> Any:
-    numpy = sys.modules.get("numpy")
-    if isinstance(one, torch.Generator):
-        return one.get_state()
-    if isinstance(one, random.Random):
-        return one.getstate()
-    if numpy and isinstance(one, numpy.random.Generator):
-        return one.bit_generator.state
-    return one.get_state() if numpy and isinstance(one, numpy.random.RandomState) else None
-
-
-def _set_state(torch: Any, one: Any, state: Any) -> None:
-    if isinstance(one, random.Random):
-        one.setstate(state)
-    elif hasattr(one, "bit_generator"):
-        one.bit_generator.state = state
-    else:
-        one.set_state(state)
 
 
 @contextmanager
@@ -227,38 +207,13 @@ def own_buffers(module: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _own_attributes(module: Any) -> Iterator[_Held]:
-    held = _Held(module)
+def _own_attributes(module: Any) -> Iterator[list[Attributes]]:
+    held = [Attributes(one) for one in module.modules()]
     try:
         yield held
     finally:
-        held.put_back()
-
-
-class _Held:
-    """What modules hold, and what their containers hold."""
-
-    def __init__(self, module: Any) -> None:
-        self._attributes = [(vars(one), dict(vars(one))) for one in module.modules()]
-        values = [value for _, before in self._attributes for value in before.values()]
-        self._containers = [(value, copy(value)) for value in values if type(value) in CONTAINERS]
-
-    def have_changed(self) -> bool:
-        return any(_differ(*one) for one in self._attributes) or any(len(a) != len(b) for a, b in self._containers)
-
-    def put_back(self) -> None:
-        for now, before in self._attributes:
-            if _differ(now, before):
-                now.clear()
-                now.update(before)
-        for value, contents in self._containers:
-            if len(value) != len(contents):
-                value.clear()
-                (value.update if isinstance(value, dict | set) else value.extend)(contents)
-
-
-def _differ(now: dict[str, Any], before: dict[str, Any]) -> bool:
-    return now.keys() != before.keys() or any(now[name] is not before[name] for name in now)
+        for one in held:
+            one.restore()
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections import deque
 
 import numpy as np
 import pytest
@@ -27,11 +28,12 @@ class Leaving(nn.Module):
         self.register_buffer("count", torch.zeros(()))
         self.streams = [torch.Generator().manual_seed(1), random.Random(1), np.random.RandomState(1)]
         self.numpys = np.random.default_rng(1)
-        self.seen, self.calls = [], 0
+        self.seen, self.calls, self.last = [], 0, deque([None], maxlen=1)
 
     def forward(self, inputs):
         self.calls += 1
         self.seen.append(inputs)
+        self.last.append(inputs)
         self.count.add_(1)
         self.codebook = nn.Parameter(self.codebook * 2, requires_grad=False)
         with torch.no_grad():
@@ -50,7 +52,7 @@ def test_nothing_is_left_behind(capfd):
     model, untouched = Leaving(), Leaving()
     codebook = model.codebook
     assert rehearse(torch, model, (INPUTS,), {}).kept
-    assert (model.calls, model.seen, float(model.count)) == (0, [], 0.0)
+    assert (model.calls, model.seen, list(model.last), float(model.count)) == (0, [], [None], 0.0)
     assert model.codebook is codebook
     assert torch.equal(model.average, torch.ones(3))
     assert drawn(model) == drawn(untouched)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -62,7 +62,7 @@ class Names:
             known.add(name)
             for space in spaces:
                 if name in space and (code := self._member(space, name)) is not None:
-                    wanted |= _names(code)
+                    wanted |= names_in(code)
 
     def _member(self, space: Mapping[str, Any], name: str) -> CodeType | None:
         """Notes a value of a class; of a method the code."""
@@ -79,7 +79,7 @@ class Names:
         space = function.__globals__
         if not _of_the_program(space.get("__name__")):
             return
-        names = _names(function.__code__)
+        names = names_in(function.__code__)
         for name in names:
             if name in space:
                 self._value(space, name, names)
@@ -107,13 +107,10 @@ class Names:
             self._member(vars(kind), name)
 
 
-def _names(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
     """Also of the functions written inside."""
-    return set(code.co_names).union(*map(_names, _inner(code)))
-
-
-def _inner(code: CodeType) -> Iterable[CodeType]:
-    return (one for one in code.co_consts if isinstance(one, CodeType))
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*map(names_in, inner))
 
 
 @cache

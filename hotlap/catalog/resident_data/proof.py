@@ -13,6 +13,7 @@ from itertools import islice
 from types import MethodType
 from typing import Any
 
+from hotlap.catalog.attributes import Attributes
 from hotlap.catalog.forked import NoAnswer, Writes, in_a_fork, keep_from_writing
 from hotlap.catalog.resident_data.contents import But, Contents, most_seconds
 from hotlap.catalog.resident_data.identity import ByIdentity
@@ -103,37 +104,6 @@ def _laid_open(values: Iterable[Any]) -> Iterator[Any]:
         yield one
         if type(one) in (list, tuple, dict):
             yield from islice(one.values() if type(one) is dict else one, MOST_HELD)
-
-
-class Attributes:
-    """Of one object as they are now; of plain containers among them what they hold."""
-
-    def __init__(self, holder: Any) -> None:
-        self.of = id(holder)
-        self._live = vars(holder)
-        self._before = dict(self._live)
-        self._contents = [(one, one.copy()) for one in self._before.values() if type(one) in (list, dict, set)]
-
-    def changed(self) -> frozenset[str]:
-        """Their names."""
-        now, before = self._live, self._before
-        filled = {id(one) for one, contents in self._contents if len(one) != len(contents)}
-        names = (
-            name for name in {**before, **now} if now.get(name) is not before.get(name) or id(now.get(name)) in filled
-        )
-        return frozenset(names)
-
-    def restore(self) -> None:
-        live, before = self._live, self._before
-        for name in [name for name in live if name not in before]:
-            del live[name]
-        for name, value in before.items():
-            if name not in live or live[name] is not value:
-                live[name] = value
-        for container, contents in self._contents:
-            if len(container) != len(contents):
-                container.clear()
-                container.extend(contents) if type(container) is list else container.update(contents)
 
 
 def prove(torch: Any, dataset: Any) -> Proof:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from hotlap.catalog.resident_data.names import names_in
+
 MOST_OBJECTS = 20_000  # looked at in search of private generators
 MOST_ITEMS = 200  # of one container
 MOST_GENERATORS = 10_000  # of one container that holds some
@@ -89,11 +91,11 @@ def _global(torch: Any) -> Iterator[Access]:
 
 def _private(torch: Any, things: Iterable[Any]) -> Iterator[Access]:
     for one in reachable(torch, things):
-        if (access := _access(torch, one)) is not None:
-            yield access
+        if (found := access(torch, one)) is not None:
+            yield found
 
 
-def _access(torch: Any, one: Any) -> Access | None:
+def access(torch: Any, one: Any) -> Access | None:
     """Of a generator; None of anything else."""
     numpy = sys.modules.get("numpy")
     if isinstance(one, torch.Generator):
@@ -124,7 +126,7 @@ def asks_which_worker(torch: Any, *things: Any) -> bool:
         or (
             isinstance(one, types.FunctionType)
             and not _of_library(one.__globals__.get("__name__"))
-            and asking.__name__ in _names(one.__code__)
+            and asking.__name__ in names_in(one.__code__)
         )
         for one in reachable(torch, things)
     )
@@ -168,7 +170,7 @@ def _held_by(torch: Any, one: Any) -> list[Any]:
 
 def _some(torch: Any, items: Iterable[Any]) -> list[Any]:
     some = list(islice(items, MOST_ITEMS))
-    if len(some) < MOST_ITEMS or all(_access(torch, one) is None for one in some):
+    if len(some) < MOST_ITEMS or all(access(torch, one) is None for one in some):
         return some
     return list(islice(items, MOST_GENERATORS))
 
@@ -182,16 +184,10 @@ def _held_by_function(function: types.FunctionType, level: int) -> list[Any]:
             continue
     if _of_library(function.__globals__.get("__name__")):
         return held
-    names = _names(function.__code__)
+    names = names_in(function.__code__)
     used = [function.__globals__[name] for name in names if name in function.__globals__]
     parts = [part for owner in (*held, *used) for part in _used_of(owner, names)] if level < LEVELS else []
     return [*held, *used, *parts]
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Also of the functions written inside."""
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def _used_of(owner: Any, names: set[str], nested: int = NESTED) -> list[Any]:
