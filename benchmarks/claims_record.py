@@ -2,10 +2,14 @@
 
 The changes of one workload are measured in blocks: naive and a few changes, run A B C, then C B A. A change is compared
 with naive in its own block only, so a drift of the machine hits both alike; or with the change it is `against`.
+
+Runs of one arm differ more than epochs of one run, and there are two of each. So the interval is Student's, from how
+much runs of the same arm differ, pooled over all arms of the result: a dozen pairs tell what one pair cannot.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +22,8 @@ from hotlap.bench import contract
 from hotlap.bench.record import TRAINED, Run
 from hotlap.bench.summary import steady
 from hotlap.errors import RecordUnreadable
-from hotlap.judge.ratio import Ratio, Work, ratio
+from hotlap.judge.power import Spread, band, spread_of
+from hotlap.judge.ratio import NOTHING, RUNS, Ratio, Work, throughput
 from hotlap.model.codec import from_json, to_json
 from hotlap.model.observation import Machine
 
@@ -117,11 +122,27 @@ def figure(record: Claims, claim: Claim, book: Book) -> Figure | None:
         before, after = after, before
     timed = claim.measure == TRAINING and not change.undone
     return Figure(
-        ratio=ratio(after, before) if before and after else None,
+        ratio=_ratio(after, before, spread(record, claim.measure)) if before and after else None,
         first_epoch=_first_epochs(naive, changed) if timed else None,
         broken=broken[0] if broken else None,
         stale=record.changes.get(change.name) != book.fingerprint(change, record.device, record.size),
     )
+
+
+def spread(record: Claims, measure: str) -> Spread | None:
+    """Between runs of the same arm; None where no arm has run twice."""
+    arms = {(one.block, one.run.arm) for one in record.taken}
+    return spread_of(
+        [math.log(throughput([run])) for run in _arm(record.runs(*arm), measure)] for arm in sorted(arms)
+    )
+
+
+def _ratio(arm: Sequence[list[Work]], base: Sequence[list[Work]], found: Spread | None) -> Ratio:
+    value = throughput(arm) / throughput(base)
+    if found is None:
+        return Ratio(value=value, low=None, high=None, resampled=NOTHING)
+    strays = math.exp(band(found, len(base), len(arm)))
+    return Ratio(value=value, low=value / strays, high=value * strays, resampled=RUNS)
 
 
 def _arm(runs: Sequence[Run], measure: str) -> list[list[Work]]:

@@ -19,13 +19,13 @@ from claims_book import CPU, CUDA, DEVICE_MEMORY, MEMORY, RECIPE, START, TRAININ
 from claims_record import Claims, Figure
 
 from hotlap.bench.markdown import escaped
-from hotlap.judge.ratio import RUNS_TO_RESAMPLE, Ratio
+from hotlap.judge.ratio import Ratio
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "claims.md"
 RESULTS = "*/*-claims*.json"
 NEXT_TO_NOTHING = 0.05  # about a claim of hardly any gain: an interval that reaches further tells nothing
-LONGER = 1.2  # a first epoch is told apart when it is longer by this factor
+LONGER = 1.5  # a first epoch is told apart when it is longer by this factor
 
 HEAD = """# What the five reports claim, and what was measured
 
@@ -35,7 +35,8 @@ below; do not edit.
 Every gain is a factor, before / after: seconds per sample, seconds, or MiB without the change over the same with it, so
 1.00 is no gain and below 1 is a loss. *faster by x %* in a report counts as 1 + x, the smaller reading, unless it shows
 seconds. Each change was made alone to `naive.py` of the bundled workload, trained in fresh processes interleaved with
-`naive.py` as it is (`python benchmarks/claims.py`); [a, b] is the 95 % interval. What a gain is in:
+`naive.py` as it is (`python benchmarks/claims.py`); [a, b] is the 95 % interval, from how much two runs of the same
+program differ, pooled over all programs of a result. What a gain is in:
 
 | gain in | what was measured |
 | --- | --- |
@@ -53,7 +54,6 @@ a report speaks of a part, the whole was measured, and only gain or loss is told
 chance, and there are many here. *why* is how we explain it: reasoned from the code, not measured by itself.
 """
 GAINS = {TRAINING: "training", VALIDATION: "validation", START: "start-up", MEMORY: "memory", RECIPE: "recipe"}
-FEW = ". Few runs: the intervals are over epochs and hardly see how much one run differs from the next"
 DEVICES = {CUDA: "GPU", CPU: "CPU"}
 
 
@@ -112,8 +112,7 @@ def _source(path: Path, record: Claims) -> str:
     variables = "".join(f"{name}={value} " for name, value in record.environment.items())
     link = f"[{path.name}](../benchmarks/results/{path.parent.name}/{path.name})"
     what = f"torch {machine.torch}, Python {machine.python}, {record.date}, `{variables}{record.command}`"
-    few = FEW if record.repeats < RUNS_TO_RESAMPLE else ""
-    return f"- {where}{machine.cores} cores of {machine.cpu}, {what}. Raw: {link}{few}"
+    return f"- {where}{machine.cores} cores of {machine.cpu}, {what}. Raw: {link}"
 
 
 def _table(claims: Sequence[Claim], shown: Sequence[Column], book: Book) -> str:

@@ -300,7 +300,7 @@ def test_the_page_sets_what_was_measured_beside_the_claim(tmp_path):
     assert cells[5].endswith("more than claimed; first epoch 9 → 20 s")
     assert not cells[6].startswith("expected")
     assert "2 CPU cores, size tiny" in page
-    assert "hardly see how much one run differs" in page
+    assert "pooled over all programs of a result" in page
     assert "(../benchmarks/results/laptop/2026-01-01-claims.json)" in page
 
 
