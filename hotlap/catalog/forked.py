@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import json
 import os
-import select
+import pickle
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from multiprocessing.connection import wait
+from typing import Any, cast
 
 from hotlap.catalog.silence import standard_before
 
@@ -32,34 +32,34 @@ class Writes(Exception):
 
 
 def in_a_fork(torch: Any, work: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """What work() returns, which JSON can hold. Raises NoAnswer."""
-    read, write = os.pipe()
+    """What work() returns, which pickle can hold. Raises NoAnswer."""
+    return in_forks(torch, [work], patience)[0]
+
+
+def in_forks(torch: Any, works: Sequence[Callable[[], Any]], patience: float = PATIENCE) -> list[Any]:
+    """What each of them returns, side by side. Raises NoAnswer when one has none."""
+    children: dict[int, int] = {}  # where it answers → its process
     try:
-        child = _fork()
-    except OSError as error:
-        os.close(read)
-        os.close(write)
-        raise NoAnswer(f"no process could be started ({error.strerror})") from error
-    if child == 0:
-        _in_child(torch, work, write)
-    os.close(write)
-    try:
-        text = _text(read, time.monotonic() + patience)
+        for work in works:
+            read, child = _begun(torch, work)
+            children[read] = child
+        answers = _answers(list(children), time.monotonic() + patience)
     finally:
-        os.close(read)
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(child, 0)
-    return answer(text, patience)
+        for read, child in children.items():
+            os.close(read)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(child, 0)
+    return [answer(one, patience) for one in answers]
 
 
-def answer(text: str | None, patience: float) -> Any:
-    if text is None:
+def answer(found: bytes | None, patience: float) -> Any:
+    if found is None:
         raise NoAnswer(f"a process of its own did not fetch a sample within {patience:.0f} s")
-    if not text:
+    if not found:
         raise NoAnswer("a process of its own died while fetching a sample")
-    return json.loads(text)
+    return pickle.loads(found)
 
 
 def be_silent() -> None:
@@ -86,6 +86,21 @@ def _refuse_to_write(event: str, args: tuple[Any, ...]) -> None:
         raise Writes
 
 
+def _begun(torch: Any, work: Callable[[], Any]) -> tuple[int, int]:
+    """Where it will answer, and its process."""
+    read, write = os.pipe()
+    try:
+        child = _fork()
+    except OSError as error:
+        os.close(read)
+        os.close(write)
+        raise NoAnswer(f"no process could be started ({error.strerror})") from error
+    if child == 0:
+        _in_child(torch, work, write)
+    os.close(write)
+    return read, child
+
+
 def _fork() -> int:
     configured = os.environ.get(TOKENIZERS)
     if configured is None:
@@ -107,19 +122,24 @@ def _in_child(torch: Any, work: Callable[[], Any], write: int) -> None:
         be_silent()
         gc.disable()  # a tensor of the parent's device must not be freed here
         torch.set_num_threads(1)  # the threads of the parent were not forked with it
-        os.write(write, json.dumps(work()).encode())
+        with open(write, "wb") as pipe:
+            pipe.write(pickle.dumps(work()))
     finally:
         os._exit(0)
 
 
-def _text(read: int, until: float) -> str | None:
-    """What the child says before it ends; None when the time is over."""
-    parts: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, until - time.monotonic()))
+def _answers(reads: Sequence[int], until: float) -> list[bytes | None]:
+    """What each child says before it ends; None where the time is over."""
+    parts: dict[int, list[bytes]] = {read: [] for read in reads}
+    ended: set[int] = set()
+    while len(ended) < len(parts):
+        ready = wait(parts.keys() - ended, max(0.0, until - time.monotonic()))
         if not ready:
-            return None
-        part = os.read(read, 1 << 16)
-        if not part:
-            return b"".join(parts).decode()
-        parts.append(part)
+            break
+        for read in cast("list[int]", ready):
+            part = os.read(read, 1 << 16)
+            if part:
+                parts[read].append(part)
+            else:
+                ended.add(read)
+    return [b"".join(said) if read in ended else None for read, said in parts.items()]

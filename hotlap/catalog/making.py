@@ -63,14 +63,8 @@ class Making:
 
     @property
     def start_method(self) -> str:
-        """As the workers will be started. Asking multiprocessing itself would fix it for the whole program."""
-        context = self.given.get("multiprocessing_context")
-        if isinstance(context, str):
-            return context
-        if context is not None:
-            return str(context.get_start_method())
-        chosen = multiprocessing.get_start_method(allow_none=True)
-        return chosen or multiprocessing.get_all_start_methods()[0]
+        """As the workers will be started."""
+        return start_method(self.given.get("multiprocessing_context"))
 
     def strange_sampler(self) -> str | None:
         """The name of a sampler that may not be read ahead: it could draw random numbers or look at the training."""
@@ -144,3 +138,13 @@ def _accepted(given: dict[str, Any]) -> bool:
         return False
     needs_workers = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
     return workers > 0 or not any(given.get(name) for name in needs_workers)
+
+
+def start_method(context: Any) -> str:
+    """Of workers, by their loader's multiprocessing_context. Asking multiprocessing would fix it for the program."""
+    if isinstance(context, str):
+        return context
+    if context is not None:
+        return str(context.get_start_method())
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]

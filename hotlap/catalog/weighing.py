@@ -8,7 +8,6 @@ load is found out before there are any.
 from __future__ import annotations
 
 import copy
-import json
 import multiprocessing
 import pickle
 import weakref
@@ -30,7 +29,7 @@ class Weight:
     random: str | None = None  # how a sample differs from visit to visit
     on_host: bool = True  # all its tensors are host memory
     plain: bool = True  # nothing but tensors, arrays, numbers and text in plain containers
-    digest: str = ""  # of the first batch
+    digest: str = ""  # of the first samples
     problem: str | None = None  # why nothing else is known
 
 
@@ -141,11 +140,11 @@ def _by_other(torch: Any, recipe: Recipe, method: str) -> Weight:
         process.join()
 
 
-def _received(pipe: Any) -> str | None:
+def _received(pipe: Any) -> bytes | None:
     try:
-        return str(pipe.recv()) if pipe.poll(PATIENCE) else None
+        return bytes(pipe.recv_bytes()) if pipe.poll(PATIENCE) else None
     except EOFError:
-        return ""
+        return b""
 
 
 class _Silence:
@@ -159,4 +158,4 @@ def _in_spawned(_: Any, recipe: Recipe, send: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
-    send.send(json.dumps(look(recipe)))
+    send.send_bytes(pickle.dumps(look(recipe)))

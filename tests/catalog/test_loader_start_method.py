@@ -10,8 +10,10 @@ import torch
 from catalog.loading import Rows, applied, outcome, shuffled, train
 from harness import HOTLAP, environment
 from observations import on_cuda
+from torch.utils.data import RandomSampler
 
 from hotlap.catalog import entries
+from hotlap.catalog.fetching import Recipe, look
 from hotlap.catalog.loader_start_method.apply import CLEAN, found, import_torch_once
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect
@@ -111,6 +113,16 @@ def test_elsewhere_it_says_why_not(choice, dataset, options, status, said, monke
     with applied(choice) as running:
         next(iter(shuffled(dataset(), **options)))
         assert (outcome(running)[0], said in outcome(running)[1]) == (status, True), outcome(running)
+
+
+@pytest.mark.parametrize("sampler", [None, RandomSampler(range(24))])
+def test_processes_are_compared_by_the_same_samples_however_fast_they_are(sampler, monkeypatch):
+    digests = set()
+    for seed, seconds in ((1, 1e-9), (2, 10.0)):
+        torch.manual_seed(seed)
+        monkeypatch.setattr("hotlap.catalog.fetching.SECONDS", seconds)
+        digests.add(look(Recipe(Rows(), None, sampler, None, batches=True))["digest"])
+    assert len(digests) == 1
 
 
 def test_a_loader_that_starts_no_workers_is_not_tried(monkeypatch):

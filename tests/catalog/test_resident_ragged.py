@@ -167,14 +167,32 @@ def test_small_parts_count_when_memory_is_short(monkeypatch):
         assert "of memory may be used" in outcome(enabled).why
 
 
-def test_what_takes_long_is_left_to_the_workers(monkeypatch):
-    monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "PATIENCE", 0.0)
+def test_what_takes_long_is_left_to_the_workers_in_the_first_epoch_and_kept_in_the_second(monkeypatch):
+    applying = sys.modules["hotlap.catalog.resident_data.apply"]
+    for name in ("EAGER", "IN_FORKS"):
+        monkeypatch.setattr(applying, name, 0.0)
     data = Notes()
+    plain = numbered([data[i] for i in range(4)])
     with resident() as enabled:
         loader = DataLoader(data, 4, collate_fn=numbered, num_workers=1)
-        plain = numbered([data[i] for i in range(4)])
         assert torch.equal(next(iter(loader))[1], plain[1])
-        assert outcome(enabled).status == "refused"
+        assert outcome(enabled).status == "no effect"
+        assert "from the second epoch on" in outcome(enabled).why
+        assert torch.equal(next(iter(loader))[1], plain[1])
+        assert outcome(enabled).status == "applied"
+
+
+def test_what_takes_too_long_is_left_to_the_workers(monkeypatch):
+    applying = sys.modules["hotlap.catalog.resident_data.apply"]
+    for name in ("EAGER", "IN_FORKS", "PATIENCE"):
+        monkeypatch.setattr(applying, name, 0.0)
+    data = Notes()
+    plain = numbered([data[i] for i in range(4)])
+    with resident() as enabled:
+        loader = DataLoader(data, 4, collate_fn=numbered, num_workers=1)
+        for status in ("no effect", "refused", "refused"):
+            assert torch.equal(next(iter(loader))[1], plain[1])
+            assert outcome(enabled).status == status
 
 
 def test_the_pictures_come_on_the_device_and_the_labels_stay(monkeypatch):

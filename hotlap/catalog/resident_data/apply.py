@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hotlap.catalog.making import start_method
 from hotlap.catalog.resident_data.contents import Surface
 from hotlap.catalog.resident_data.identity import ByIdentity, Often, Weakly, same_function
+from hotlap.catalog.resident_data.proof import may_fork
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.sameness import Unfit
-from hotlap.catalog.resident_data.store import EAGER, INSTEAD_OF_WORKERS, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
+from hotlap.catalog.resident_data.store import EAGER, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
 from hotlap.catalog.resident_data.streams import asks_which_worker
+from hotlap.catalog.room import cores
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.site import Original, Site
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
 MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
 FEW = 0.1  # of the items: fetched when they are wanted
+IN_FORKS = 3.0  # seconds before the first batch, where workers would have to start too
+ALONE = 0.5  # seconds: faster than forks
 MOST_COLLATES = 2  # of a dataset: each has a store
 
 
@@ -86,8 +91,8 @@ class Keeper:
                 several.append(kept)
             elif kept.store is not None:
                 self._check(dataset, kept, kept.store)
-            if kept.store is not None and self._fills_now(loader, kept, kept.store):
-                self._filled(loader, kept, kept.store)
+            if kept.store is not None and kept.store.missing:
+                self._fill(loader, kept, kept.store)
             self._count(type(dataset), kept)
         finally:
             self._busy = False
@@ -100,12 +105,24 @@ class Keeper:
             self.site.refused(f"{type(dataset).__name__}: {unfit}")
             return Kept(Weakly(collate), None)
 
-    def _fills_now(self, loader: Any, kept: Kept, store: Store) -> bool:
+    def _fill(self, loader: Any, kept: Kept, store: Store) -> None:
         """At first only where it is soon done: the program may want a few batches, or its workers be faster."""
-        most = INSTEAD_OF_WORKERS if loader.num_workers else EAGER
-        if kept.asked or (loader.num_workers and not store.recordable):
-            most = PATIENCE
-        return store.missing > 0 and store.missing * store.seconds <= most
+        seconds, workers = store.missing * store.seconds, loader.num_workers
+        at_once = min(workers, cores()) if seconds > ALONE and store.missing == 1 and self._forks(loader) else 0
+        wait = PATIENCE if kept.asked and not (workers and store.recordable) else IN_FORKS if at_once else EAGER
+        if seconds > wait * max(1, at_once):
+            return
+        try:
+            if at_once and store.fill_in_forks(loader.dataset, workers, seconds / at_once):
+                return
+            if seconds <= wait:
+                store.fill(loader.dataset, here=not workers)
+        except Unfit as unfit:
+            self._drop(kept, store, str(unfit))
+
+    def _forks(self, loader: Any) -> bool:
+        """Its workers would be forks of this process too."""
+        return bool(loader.num_workers) and may_fork() and start_method(loader.multiprocessing_context) == "fork"
 
     def _give_up(self, several: list[Kept]) -> None:
         """A collate_fn made anew for each epoch would have a store for each."""
@@ -121,12 +138,6 @@ class Keeper:
             self._often.read_again(kind)
             kept.again = True
         kept.asked = True
-
-    def _filled(self, loader: Any, kept: Kept, store: Store) -> None:
-        try:
-            store.fill(loader.dataset, here=not loader.num_workers)
-        except Unfit as unfit:
-            self._drop(kept, store, str(unfit))
 
     def _check(self, dataset: Any, kept: Kept, store: Store) -> None:
         try:
@@ -152,7 +163,7 @@ class Keeper:
         before = self._persistent.get(loader)
         left_to_workers = bool(loader.num_workers) and store.missing > FEW
         if left_to_workers and not store.recordable:
-            self._drop(kept, store, f"fetching it takes {store.seconds:.0f} s, and batches do not show what to keep")
+            self._left_alone(kept, store)
             return original()
         if type(before) is (Recording if left_to_workers else Gathering):
             before._reset(loader)
@@ -170,6 +181,13 @@ class Keeper:
         if loader.persistent_workers and loader.num_workers:
             self._persistent[loader] = iterator
         return iterator
+
+    def _left_alone(self, kept: Kept, store: Store) -> None:
+        why = f"fetching it takes {store.seconds:.0f} s, and batches do not show what to keep"
+        if kept.again:
+            self._drop(kept, store, why)
+        else:
+            self.site.no_effect(f"{store.name}: {why}; it is kept from the second epoch on, if there is one")
 
     def _shown(self, store: Store, rows: Wanted, batch: Any) -> None:
         store.put(rows.indices, batch)

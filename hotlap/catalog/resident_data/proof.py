@@ -121,6 +121,11 @@ def prove(torch: Any, dataset: Any) -> Proof:
     return _proven(torch, dataset)
 
 
+def may_fork() -> bool:
+    """Copies of this process can be made and have answered so far."""
+    return _forks
+
+
 def _why_not(torch: Any, dataset: Any) -> str | None:
     global _forks
     try:  # here, where it takes less time

@@ -115,6 +115,14 @@ class RaggedStore(Store):
             self._small[row] = parts
         self.put(rows, self._collated(samples))
 
+    def _unshared(self, share: Any) -> Any:
+        return super()._unshared(share), [self._small[row] for row in share.tolist()]
+
+    def _hand_over(self, share: Any, unshared: Any) -> None:
+        of_rows, small = unshared
+        super()._hand_over(share, of_rows)
+        self._small.update(zip(share.tolist(), small, strict=True))
+
     def _apart(self, batch: Any, rows: int) -> tuple[Layout, list[Any]]:
         _, leaves = take_apart(self.torch, batch, None)
         return self.layout, self._stacks(leaves, rows)

@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import psutil
 
+from hotlap.catalog.forked import NoAnswer, in_forks
 from hotlap.catalog.resident_data.contents import Contents, Surface
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.names import Names
@@ -29,7 +31,8 @@ WITNESSES = 32  # rows remembered apart, some of which are checked at the start 
 CHECKED = 3
 SHARE_OF_MEMORY = 0.5
 EAGER, PATIENCE = 2.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
-INSTEAD_OF_WORKERS = 15.0  # the same before the first batch, since workers must be started
+SLOWER, TO_START = 3.0, 2.0  # times, seconds: forks that take longer are ended
+PARTS = 4  # that each process fetches: one that is slower has fewer to end with
 SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
 
@@ -105,6 +108,55 @@ class Store:
                 progress.tell(len(rows))
             if streams.moved() is not None:
                 raise Unfit(f"its items are random: fetching them drew from {streams.moved()}")
+
+    def fill_in_forks(self, dataset: Any, count: int, seconds: float) -> bool:
+        """The same in copies of this process, as workers are, while nothing is kept; False where that could not be.
+
+        `seconds` it should take.
+        """
+        torch = self.torch
+        if seconds > SAY_AFTER:
+            about = f"the {self.total} items of {self.name} in {count} processes, in about {seconds:.0f} s"
+            sys.stderr.write(f"hotlap: resident-data fetches {about}\n")
+        parts = torch.arange(self.total, device="cpu").split(max(1, min(self._chunk(), self.total // (PARTS * count))))
+        shares = [torch.cat(parts[number::count]) for number in range(min(count, len(parts)))]
+        try:
+            with torch.inference_mode(False):
+                for rows in self.rows:
+                    rows.share(torch)
+            works = [partial(self._fetch_share, dataset, share) for share in shares]
+            answers = in_forks(torch, works, SLOWER * seconds + TO_START)
+        except (NoAnswer, OSError):  # OSError: no memory that can be shared
+            return False
+        for share, (why, unshared) in zip(shares, answers, strict=True):
+            if why is not None:
+                raise Unfit(why)
+            self._hand_over(share, unshared)
+        self._have.fill_(True)
+        self._left = 0
+        return True
+
+    def _fetch_share(self, dataset: Any, share: Any) -> tuple[str | None, Any]:
+        """Why not, and what is not in shared memory."""
+        streams = self._streams.here()
+        try:
+            with silenced() as silence, self.torch.inference_mode(False):
+                for rows in share.split(self._chunk()):
+                    self._fetch(dataset, rows)
+        except Unfit as unfit:
+            return str(unfit), None
+        if silence.broken:
+            return "fetching an item prints or logs something", None
+        if streams.moved() is not None:
+            return f"its items are random: fetching them drew from {streams.moved()}", None
+        return None, self._unshared(share)
+
+    def _unshared(self, share: Any) -> Any:
+        return [rows.unshared(share) for rows in self.rows]
+
+    def _hand_over(self, share: Any, unshared: Any) -> None:
+        for rows, one in zip(self.rows, unshared, strict=True):
+            rows.hand_over(share, one)
 
     def _chunk(self) -> int:
         return max(1, min(CHUNK, CHUNK_BYTES * self.total // max(1, self.bytes)))
