@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -116,6 +119,25 @@ def test_what_is_saved_says_what_the_user_chose(enabled):
     assert choice(optimizer) == [(True, False)]
     optimizer.add_param_group({"params": [parameter()]})
     assert [group["foreach"] for group in optimizer.state_dict()["param_groups"]] == [True, True]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_and_what_is_printed_are_as_the_user_chose(copied, enabled):
+    optimizer = torch.optim.Adam([parameter()], lr=0.1)
+    optimizer.step()
+    other = copied(optimizer)
+    assert choice(optimizer) == [(True, False)]
+    assert choice(other) == [(None, None)]
+    assert "fused: None" in repr(optimizer)
+    assert choice(optimizer) == [(True, False)]
+    optimizer.step()
+    other.step()
+
+
+def test_a_capturable_optimizer_on_the_host_fails_as_ever(enabled):
+    optimizer = torch.optim.Adam([parameter()], lr=0.1, capturable=True)
+    with pytest.raises(AssertionError, match="capturable"):
+        optimizer.step()
 
 
 def test_a_running_optimizer_stays_switched_over_loading(enabled):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hotlap.catalog.fused_optimizer.chosen import Chosen
+from hotlap.catalog.fused_optimizer.chosen import Chosen, separate
 from hotlap.catalog.fused_optimizer.tensors import why_not_tensors
 from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.site import Original, Site
@@ -69,6 +69,8 @@ class Fused:
         site.ledger.later(self._release_all)
         site.replace(optimizers, "state_dict", self._saved, concerns=self._switched.__contains__)
         site.replace(optimizers, "load_state_dict", self._loaded, concerns=self._switched.__contains__)
+        site.replace(optimizers, "__getstate__", self._copied, concerns=self._switched.__contains__)
+        site.replace(optimizers, "__repr__", self._shown, concerns=self._switched.__contains__)
         self._attend_sgd()
 
     def _saved(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -80,6 +82,18 @@ class Fused:
         if optimizer in self._switched:
             self._switched.put(optimizer, Chosen(optimizer))  # the user's choice is now what was loaded
         return outcome
+
+    def _copied(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By copy or pickle: the copy is as the program made the optimizer."""
+        outcome, chosen = original(*args, **kwargs), self._switched.get(optimizer)
+        return outcome if chosen is None else chosen.as_saved(separate(outcome))
+
+    def _shown(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        chosen = self._switched.get(optimizer)
+        if chosen is None:
+            return original(*args, **kwargs)
+        with chosen.as_chosen(optimizer.param_groups):
+            return original(*args, **kwargs)
 
     def _attend_sgd(self) -> None:
         """Fused SGD raises where a gradient is sparse, or where some parameters have their first gradient later than
@@ -132,6 +146,8 @@ def _why_not(optimizer: Any) -> str | None:
     if any(group.get("differentiable") for group in groups):
         return "must stay differentiable"
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
+    if "cpu" in devices and any(group.get("capturable") for group in groups):
+        return "is capturable, which torch refuses on the host"
     floating = all(parameter.is_floating_point() for group in groups for parameter in group["params"])
     if not devices <= {"cpu", "cuda"} or not floating:
         return f"parameters on {', '.join(sorted(devices))} cannot be fused"

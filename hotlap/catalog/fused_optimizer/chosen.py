@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 OURS = {"fused": True, "foreach": False}
@@ -40,10 +43,28 @@ class Chosen:
                         _move(state[key], "cpu")
         return saved
 
+    @contextmanager
+    def as_chosen(self, groups: list[dict[str, Any]]) -> Iterator[None]:
+        """To be looked at: nothing steps meanwhile."""
+        pairs = self._still_ours(groups)
+        for group, own in pairs:
+            group.update(own)
+        try:
+            yield
+        finally:
+            for group, own in pairs:
+                group.update((key, OURS[key]) for key in own)
+
     def _still_ours(self, groups: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Groups may have been added since, or set by the user."""
         pairs = zip(groups, self._own, strict=False)
         return [(group, own) for group, own in pairs if all(group.get(key) is OURS[key] for key in own)]
+
+
+def separate(held: dict[str, Any]) -> dict[str, Any]:
+    """What an optimizer holds, in containers that can be written into."""
+    groups = [dict(group) for group in held["param_groups"]]
+    return {**held, "param_groups": groups, "state": copy(held["state"])}
 
 
 def _counts_on_host(group: dict[str, Any]) -> bool:
