@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
+
+MOST_ALIVE = 2  # of what cannot be weakly referenced
 
 Value = TypeVar("Value")
 
@@ -13,7 +15,7 @@ class ByIdentity(Generic[Value]):
     """By id, because what is seen may be equal to others or unhashable. A value must not hold its object."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[weakref.ref[Any], Value]] = {}
+        self._held: dict[int, tuple[Callable[[], Any], Value]] = {}
 
     def get(self, thing: Any) -> Value | None:
         held = self._held.get(id(thing))
@@ -51,3 +53,36 @@ class ByIdentity(Generic[Value]):
 
     def __len__(self) -> int:
         return len(self._held)
+
+
+class AlsoOfLists(ByIdentity[Value]):
+    """And of whatever else cannot be weakly referenced: kept alive, so that its id stays its own, until others have
+    been used since.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: dict[int, Any] = {}  # the one used last at the end
+
+    def get(self, thing: Any) -> Value | None:
+        if id(thing) in self._alive:
+            self._alive[id(thing)] = self._alive.pop(id(thing))
+        return super().get(thing)
+
+    def put(self, thing: Any, value: Value) -> None:
+        try:
+            super().put(thing, value)
+        except TypeError:
+            self._keep(thing, value)
+
+    def _keep(self, thing: Any, value: Value) -> None:
+        self._held[id(thing)] = (lambda: thing, value)
+        self._alive[id(thing)] = thing
+        while len(self._alive) > MOST_ALIVE:
+            oldest = next(iter(self._alive))
+            del self._held[oldest]  # before the thing, whose id is free afterwards
+            del self._alive[oldest]
+
+    def clear(self) -> None:
+        super().clear()
+        self._alive.clear()

@@ -15,9 +15,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
+from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.resident_data import contents
 from hotlap.catalog.resident_data.contents import Contents, Surface
-from hotlap.catalog.resident_data.identity import MANY, ByIdentity, same_function
+from hotlap.catalog.resident_data.identity import MANY, same_function
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from tests.catalog.resident import outcome, resident
 
@@ -284,10 +285,10 @@ def test_a_dataset_read_in_ever_new_ways_is_given_up():
 
 
 def test_lists_that_are_gone_are_not_kept_alive_for_ever():
-    known = ByIdentity()
+    known = AlsoOfLists()
     for number in range(5):
         known.put([number], number)
-    assert len(known._held) == len(known._known) == 2
+    assert len(known) == 2
 
 
 GLOBAL, SCALES = np.arange(TOTAL, dtype=np.float32), {"scale": 1.0}

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.making import start_method
 from hotlap.catalog.resident_data.contents import Surface
-from hotlap.catalog.resident_data.identity import ByIdentity, Often, Weakly, same_function
+from hotlap.catalog.resident_data.identity import Often, Weakly, same_function
 from hotlap.catalog.resident_data.proof import may_fork
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
@@ -44,7 +45,7 @@ class Keeper:
         self.site, self.torch = site, site.torch
         self._home = os.getpid()
         self._busy = False  # a dataset may read a loader of its own
-        self._stores: ByIdentity[list[Kept]] = ByIdentity()
+        self._stores: AlsoOfLists[list[Kept]] = AlsoOfLists()
         self._persistent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._learned: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._told: dict[int, str] = {}

@@ -1,48 +1,12 @@
-"""What is known of an object, for as long as the object lives. Objects may be unhashable, or equal to everything."""
+"""Which datasets and functions are the same, and of which there are too many."""
 
 from __future__ import annotations
 
 import weakref
 from types import MethodType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 MANY = 6
-MOST_HELD = 2  # of what cannot be weakly referenced
-
-Known = TypeVar("Known")
-
-
-class ByIdentity(Generic[Known]):
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Known]] = {}
-        self._held: dict[int, Any] = {}  # the one used last at the end
-
-    def get(self, thing: Any) -> Known | None:
-        entry = self._known.get(id(thing))
-        if id(thing) in self._held:
-            self._held[id(thing)] = self._held.pop(id(thing))
-        return None if entry is None else entry[1]
-
-    def put(self, thing: Any, known: Known) -> None:
-        key, mine = id(thing), self._known
-        try:
-            reference: Any = weakref.ref(thing, lambda _: mine.pop(key, None))
-        except TypeError:
-            self._hold(thing)
-            reference = None
-        self._known[key] = (reference, known)
-
-    def _hold(self, thing: Any) -> None:
-        """A list, say: it is kept alive, so that its id stays its own, until others have been used since."""
-        self._held[id(thing)] = thing
-        while len(self._held) > MOST_HELD:
-            oldest = next(iter(self._held))
-            del self._known[oldest]  # before the thing, whose id is free afterwards
-            del self._held[oldest]
-
-    def clear(self) -> None:
-        self._known.clear()
-        self._held.clear()
 
 
 class Often:

@@ -15,8 +15,8 @@ from typing import Any
 
 from hotlap.catalog.attributes import Attributes
 from hotlap.catalog.forked import NoAnswer, Writes, in_a_fork, keep_from_writing
+from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.resident_data.contents import But, Contents, most_seconds
-from hotlap.catalog.resident_data.identity import ByIdentity
 from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from hotlap.catalog.resident_data.streams import Streams
@@ -33,7 +33,7 @@ PATIENCE = 5.0  # seconds, in a process of its own
 LOOKING_FIRST, LOOKING_FIRST_EACH = 0.5, 20e-6  # seconds to look at a dataset before an item was fetched
 
 _forks = sys.platform == "linux"
-_refused: ByIdentity[str] = ByIdentity()  # why, for all who ask
+_refused: AlsoOfLists[str] = AlsoOfLists()  # why, for all who ask
 
 
 @dataclass(frozen=True)

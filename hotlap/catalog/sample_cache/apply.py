@@ -8,9 +8,10 @@ import time
 import weakref
 from typing import Any
 
+from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.resident_data.apply import unsuited
 from hotlap.catalog.resident_data.contents import But, Contents, Surface
-from hotlap.catalog.resident_data.identity import ByIdentity, Often
+from hotlap.catalog.resident_data.identity import Often
 from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.proof import fetch, length_of, prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit, same
@@ -37,8 +38,8 @@ class Keeper:
         self._site, self._torch = site, site.torch
         self._home = os.getpid()
         self._busy = False  # a dataset may read a loader of its own
-        self._caches: ByIdentity[Cache | None] = ByIdentity()
-        self._refused: ByIdentity[bool] = ByIdentity()
+        self._caches: AlsoOfLists[Cache | None] = AlsoOfLists()
+        self._refused: AlsoOfLists[bool] = AlsoOfLists()
         self._often = Often()
         self._fetchers: weakref.WeakSet[Remembering] = weakref.WeakSet()
 
