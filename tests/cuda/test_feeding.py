@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from harness import HOTLAP, bare
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
+from hotlap.catalog.resident_data.store import Store
 
 pytestmark = pytest.mark.cuda
 PROGRAM = Path(__file__).parent / "program.py"
@@ -63,6 +65,39 @@ def test_values_are_right_and_nothing_waits_for_the_device(entry, workers):
         assert enabled.outcomes[0].status == "applied"
     for inputs, rows in kept:
         assert torch.equal(inputs.cpu(), values[rows.cpu()])
+
+
+class Doubled(Dataset):
+    def __init__(self):
+        self.values = torch.randn(400, 8)
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        return self.values[index] * 2, index
+
+
+def test_a_dataset_is_fetched_by_forks_also_once_graphs_exist(monkeypatch):
+    monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "ALONE", -1.0)
+    done, fill = [], Store.fill_in_forks
+    monkeypatch.setattr(Store, "fill_in_forks", lambda *args: done.append(fill(*args)) or done[-1])
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).cuda()
+    optim = torch.optim.SGD(net.parameters(), lr=0.1)
+    train, valid = Doubled(), Doubled()
+    with hotlap.enable(None, with_=["cuda-graphs", "resident-data"]) as enabled:
+        other = DataLoader(valid, 50, num_workers=3)
+        for _ in range(3):
+            for inputs, _ in DataLoader(train, 16):
+                optim.zero_grad()
+                net(inputs.cuda()).square().mean().backward()
+                optim.step()
+            for inputs, rows in other:
+                assert torch.equal(inputs.cuda().cpu(), valid.values[rows] * 2)
+        assert {one.name: one.status for one in enabled.outcomes} == dict.fromkeys(
+            ("cuda-graphs", "resident-data"), "applied"
+        )
+    assert done == [True]
 
 
 def test_labels_read_on_the_host_stay_there():
