@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hotlap
+from hotlap.catalog.resident_data import streams
 from hotlap.catalog.resident_data.proof import _some
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
@@ -97,7 +98,7 @@ def children():
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_sample(form, filled):
     data = Made(FORMS[form])
-    check(lambda: DataLoader(data, 4, shuffle=True, num_workers=3, generator=torch.Generator().manual_seed(5)))
+    check(lambda: DataLoader(data, 4, shuffle=True, num_workers=2, generator=torch.Generator().manual_seed(5)), count=1)
     assert filled == [True]
 
 
@@ -140,8 +141,10 @@ def test_an_error_of_the_dataset_comes_from_its_worker_as_without_us(filled):
 
 def test_workers_that_are_no_forks_are_left_to_fetch_it(filled, monkeypatch):
     monkeypatch.setattr(applying, "EAGER", -1.0)
-    data = Rows()
-    check(lambda: DataLoader(data, 4, num_workers=1, multiprocessing_context="spawn"), count=2)
+    with resident() as enabled:
+        (batch, *_) = DataLoader(Rows(), 4, num_workers=1, multiprocessing_context="spawn")
+        assert batch.tolist() == [0, 1, 2, 3]
+        assert "as its workers fetch them" in outcome(enabled).why
     assert filled == []
 
 
@@ -159,6 +162,25 @@ def test_a_slow_dataset_does_not_keep_a_program_waiting_that_wants_one_batch(fil
         assert "as its workers fetch them" in outcome(enabled).why
     assert filled == []
     assert len(visits.all()) < 100
+
+
+def test_random_streams_of_a_gpu_which_no_copy_can_read_are_left_alone(filled, monkeypatch):
+    before = streams._global
+
+    def with_a_gpu(torch):
+        yield from before(torch)
+        if os.getpid() == HOME:
+            yield "cuda:0", read_at_home, read_at_home
+
+    monkeypatch.setattr(streams, "_global", with_a_gpu)
+    data = Rows()
+    check(lambda: DataLoader(data, 4, num_workers=2))
+    assert filled == [True]
+
+
+def read_at_home(*state):
+    assert os.getpid() == HOME
+    return b""
 
 
 def test_an_interrupt_while_filling_leaves_no_process_behind(monkeypatch, filled):

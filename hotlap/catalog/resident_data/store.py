@@ -137,8 +137,8 @@ class Store:
         return True
 
     def _fetch_share(self, dataset: Any, share: Any) -> tuple[str | None, Any]:
-        """Why not, and what is not in shared memory."""
-        streams = self._streams.here()
+        """In a copy of this process: why not, and what is not in shared memory."""
+        streams = Streams(self.torch, dataset, self.collate)  # those of a GPU cannot be read in a copy
         try:
             with silenced() as silence, self.torch.inference_mode(False):
                 for rows in share.split(self._chunk()):
