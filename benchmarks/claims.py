@@ -4,6 +4,12 @@ naive.py of a workload and the same with one change (benchmarks/claims.toml) tra
 interleaved: naive and --share changes make a block that runs A B C, then C B A, with seeds 0, 1, … Every run is saved
 the moment it ends; --resume goes on, tries again what broke, and takes in what --only adds; --minutes ends in time
 where the machine is lent. docs/claims.md is made of the result by benchmarks/render_claims.py.
+
+--rounds is for machines whose speed drifts from minute to minute. All arms of a block, and naive a second time, are
+started together, each in one process with seed 0. They load their data and train their first epoch side by side, then
+take turns: one trains one epoch while the others wait. A change is compared with naive round by round, and naive with
+itself, which tells how far that can be trusted. Start-up and memory of the host are not measured in this way. A block
+is saved when it ends; --resume goes on with those that did not, or in which naive broke.
 """
 
 from __future__ import annotations
@@ -12,18 +18,20 @@ import argparse
 import os
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 
+import claims_arm
 import claims_book
 import claims_record
+import claims_rounds
+from claims_arm import Runner, Session
 from claims_book import Book, BookWrong, Change
-from claims_record import NAIVE, Claims, Taken
+from claims_record import ALONE, NAIVE, ONE_BY_ONE, ROUNDS, Claims, Taken
 
 from hotlap.bench import data, process, surroundings, workloads
 from hotlap.bench.memory import HOST_MEMORY
@@ -35,31 +43,13 @@ from hotlap.errors import INTERRUPTED, HotlapError
 from hotlap.model.codec import SCHEMA
 
 AT_START = Path(__file__).resolve().parent / "claims_process"  # of every process
-Runner = Callable[[process.Arm, Key, Path, process.OnLine], Run]
+EPOCHS_IN_ROUNDS = 9  # one that is not measured, and eight rounds
+FEWEST_IN_ROUNDS = 3  # one round has no interval
 MACHINE = ("cpu", "cores", "system", "gpu", "gpus", "cuda")  # what must be the same for runs to be compared
 
 
 class Refused(ValueError):
     """What was asked for cannot be measured; the text says what to type instead."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Changed(process.Arm):
-    """naive.py in a copy of the workloads, with the change made."""
-
-    more: tuple[str, ...]  # arguments
-
-    def arguments(self, seed: int, data: str, out: str) -> list[str]:
-        return [*process.Arm.arguments(self, seed, data, out), *self.more]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
-    book: Book
-    place: Path  # of the workloads
-    out: Path
-    minutes: float | None  # no run starts later
-    max_seconds: float | None  # of one run
 
 
 def blocks_of(changes: Sequence[Change], share: int) -> list[tuple[str, ...]]:
@@ -97,13 +87,13 @@ def perform(session: Session, record: Claims, run: Runner = process.run) -> Clai
     waiting = waiting_in(record, session.book)
     progress = Progress(len(waiting))
     folders: dict[str, Path] = {}
-    while waiting and not _late(began, session.minutes):
+    while waiting and not claims_arm.late(began, session.minutes):
         block, key = waiting.pop(0)
         if key[0] not in folders:
             folders[key[0]] = data.make(session.place, key[0], record.size, progress.making_data)
         keys, runs = [one for _, one in waiting], tuple(one.run for one in record.taken)
-        ended = _one(session, record, key, folders[key[0]], run, _teller(progress, key, runs, keys))
-        record = _with(record, Taken(block=block, run=ended))
+        ended = claims_arm.trained(session, record, key, folders[key[0]], run, _teller(progress, key, runs, keys))
+        record = record.plus(Taken(block=block, run=ended))
         claims_record.save(record, session.out)
         progress.ended(ended, tuple(one.run for one in record.taken), keys)
     if waiting:
@@ -111,61 +101,36 @@ def perform(session: Session, record: Claims, run: Runner = process.run) -> Clai
     return record
 
 
-def _late(began: float, minutes: float | None) -> bool:
-    return minutes is not None and time.monotonic() - began > 60 * minutes
-
-
 def _teller(progress: Progress, key: Key, runs: tuple[Run, ...], keys: list[Key]) -> process.OnLine:
     return lambda epoch, elapsed: progress.running(key, runs, keys, epoch, elapsed)
 
 
-def _one(session: Session, record: Claims, key: Key, folder: Path, run: Runner, on_line: process.OnLine) -> Run:
-    workload, name, seed = key
-    book = session.book
-    change = None if name == NAIVE else book.changes[name]
-    with tempfile.TemporaryDirectory(prefix="hotlap-claims-") as temporary:
-        edits = book.edits(change, workload, record.device)
-        place = claims_book.make(session.place, workload, edits, Path(temporary).resolve() / "workloads")
-        arm = Changed(
-            place=place,
-            size=record.size,
-            device=record.device,
-            epochs=record.epochs[workload],
-            max_seconds=session.max_seconds,
-            more=tuple(book.arguments(change, record.device, record.size)) if change else (),
-        )
-        ended = run(arm, (workload, NAIVE, seed), folder, on_line)
-    return _published(replace(ended, arm=name))
-
-
-def _published(run: Run) -> Run:
-    """What broke may name folders of this machine, and results are committed."""
-
-    def plain(text: str) -> str:
-        return text.replace(sys.prefix, "PYTHON").replace(tempfile.gettempdir(), "TMP")
-
-    return replace(run, errors=tuple(map(plain, run.errors)), why=None if run.why is None else plain(run.why))
-
-
-def _with(record: Claims, taken: Taken) -> Claims:
-    kept = [one for one in record.taken if (one.block, one.run.key) != (taken.block, taken.run.key)]
-    return replace(record, taken=(*kept, taken))
-
-
-def chosen(book: Book, device: str, only: Sequence[str] | None) -> list[Change]:
-    """Those measured on the device; of these, the changes or workloads named."""
-    runnable = book.runnable(device)
+def chosen(book: Book, device: str, only: Sequence[str] | None, method: str = ONE_BY_ONE) -> list[Change]:
+    """Those measured on the device in this way; of these, the changes or workloads named, in that order."""
+    runnable = [change for change in book.runnable(device) if method != ROUNDS or in_rounds(change, book)]
     if not only:
         return runnable
     known = {*book.changes, *book.tasks}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise Refused(f"--only {unknown[0]}: no change or workload of that name; see --list")
-    found = [change for change in runnable if change.name in only or change.workload in only]
-    left_out = [name for name in only if name in book.changes and device in book.changes[name].not_on]
-    if left_out:
-        raise Refused(f"{left_out[0]} is not measured on {device}: {book.changes[left_out[0]].not_on[device]}")
-    return with_bases(found, book)
+    _require_measurable([book.changes[name] for name in only if name in book.changes], runnable, device)
+    found = [change.name for name in only for change in runnable if name in (change.name, change.workload)]
+    return with_bases([book.changes[name] for name in dict.fromkeys(found)], book)
+
+
+def in_rounds(change: Change, book: Book) -> bool:
+    """Whether rounds tell anything of it, or of one that is compared with it."""
+    told = any(claim.measured_by == change.name and claim.measure not in ALONE for claim in book.claims)
+    return told or any(other.against == change.name for other in book.changes.values())
+
+
+def _require_measurable(named: Sequence[Change], runnable: Sequence[Change], device: str) -> None:
+    for change in named:
+        if device in change.not_on:
+            raise Refused(f"{change.name} is not measured on {device}: {change.not_on[device]}")
+        if change not in runnable:
+            raise Refused(f"{change.name} is about {' or '.join(ALONE)}, for which processes start alone: no --rounds")
 
 
 def with_bases(changes: Sequence[Change], book: Book) -> list[Change]:
@@ -178,7 +143,9 @@ def new_record(options: argparse.Namespace, session: Session, changes: Sequence[
     surroundings.require_packages(())
     here, device = surroundings.look(options.device)
     names = sorted({change.workload for change in changes})
-    data.require_room([data.needs(session.place, name, options.size) for name in names], options.size)
+    blocks = tuple(blocks_of(changes, options.share))
+    at_once = max(map(len, blocks), default=0) + 2 if options.rounds else 1
+    data.require_room([_needs(session, name, options.size, at_once) for name in names], options.size)
     return Claims(
         schema=SCHEMA,
         benchmark=claims_record.BENCHMARK,
@@ -190,17 +157,34 @@ def new_record(options: argparse.Namespace, session: Session, changes: Sequence[
         device=device,
         size=options.size,
         repeats=options.repeats,
-        epochs={name: options.epochs or session.book.epochs(name, options.size) for name in names},
+        epochs={name: epochs_of(options, session.book, name) for name in names},
         host_memory=HOST_MEMORY,
         sources={name: claims_book.source(session.place, name) for name in names},
         changes={change.name: session.book.fingerprint(change, device, options.size) for change in changes},
-        blocks=tuple(blocks_of(changes, options.share)),
+        blocks=blocks,
         taken=(),
+        method=method_of(options),
     )
 
 
+def _needs(session: Session, workload: str, size: str, processes: int) -> data.Needs:
+    one = data.needs(session.place, workload, size)
+    return replace(one, memory_mb=processes * one.memory_mb)
+
+
+def epochs_of(options: argparse.Namespace, book: Book, workload: str) -> int:
+    usual = EPOCHS_IN_ROUNDS if options.rounds else book.epochs(workload, options.size)
+    return options.epochs or usual
+
+
+def method_of(options: argparse.Namespace) -> str:
+    return ROUNDS if options.rounds else ONE_BY_ONE
+
+
 def command_line(options: argparse.Namespace) -> str:
-    words = [f"--device {options.device}", f"--size {options.size}", f"--repeats {options.repeats}"]
+    words = ["--rounds"] if options.rounds else []
+    words += [f"--device {options.device}", f"--size {options.size}"]
+    words += [] if options.rounds else [f"--repeats {options.repeats}"]
     words += [f"--share {options.share}"] if options.share != 1 else []
     words += [f"--epochs {options.epochs}"] if options.epochs else []
     words += [f"--only {','.join(options.only)}"] if options.only else []
@@ -231,7 +215,7 @@ def _conditions(before: Claims, now: Claims) -> list[tuple[str, object, object]]
     found: list[tuple[str, object, object]] = [
         (name, getattr(before.machine, name), getattr(now.machine, name)) for name in MACHINE
     ]
-    found += [("size", before.size, now.size), ("device", before.device, now.device)]
+    found += [(name, getattr(before, name), getattr(now, name)) for name in ("size", "device", "method")]
     for old, new in ((before.versions, now.versions), (before.environment, now.environment)):
         found += [(name, old.get(name, "none"), new.get(name, "none")) for name in sorted({*old, *new})]
     for name in (name for name in now.epochs if name in before.epochs):
@@ -252,15 +236,19 @@ def told(record: Claims, book: Book) -> str:
         text = f"{value.value:.3f}{interval}" if value else "-"
         notes = [f"broken: {found.broken}"] if found.broken else []
         lines.append("  ".join([f"{claim.measured_by:24}", f"{claim.measure:16}", text, *notes]))
+    for workload, ratio in claims_record.controls(record):
+        lines.append(f"naive against itself      {workload:16}  {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]")
     return "\n".join(lines)
 
 
-def listed(book: Book, changes: Sequence[Change], size: str) -> str:
+def listed(book: Book, changes: Sequence[Change], options: argparse.Namespace) -> str:
     lines = []
     for change in changes:
         claims = [claim.measure for claim in book.claims if claim.measured_by == change.name]
         used = ", ".join(dict.fromkeys(claims)) or "as a part"
-        lines.append(f"{change.name:24} {change.workload:14} {book.epochs(change.workload, size)} epochs  {used}")
+        lines.append(
+            f"{change.name:24} {change.workload:14} {epochs_of(options, book, change.workload)} epochs  {used}"
+        )
     return "\n".join(lines)
 
 
@@ -269,18 +257,29 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=(claims_book.CPU, claims_book.CUDA), required=True)
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--only", type=lambda text: text.split(","), help="changes or workloads, by commas")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of every arm of a block (default 2)")
+    parser.add_argument("--rounds", action="store_true", help="all arms of a block at once, taking turns (see above)")
+    parser.add_argument("--repeats", type=int, help="runs of every arm of a block (default 2); with --rounds one")
     parser.add_argument("--share", type=int, default=1, help="changes that share one naive (default 1)")
-    parser.add_argument("--epochs", type=int, help="of every run (default: as claims.toml says)")
-    parser.add_argument("--minutes", type=float, help="start no run after so many minutes")
-    parser.add_argument("--max-minutes", type=float, help="a single run may take this long")
+    parser.add_argument(
+        "--epochs", type=int, help=f"of every run (default: as claims.toml says; {EPOCHS_IN_ROUNDS} with --rounds)"
+    )
+    parser.add_argument("--minutes", type=float, help="start no run, or block of rounds, after so many minutes")
+    parser.add_argument("--max-minutes", type=float, help="a run may take this long; with --rounds, one epoch")
     parser.add_argument("--out", type=Path, help="results/<machine>/<date>-claims.json")
     parser.add_argument("--resume", action="store_true", help="go on with --out")
     parser.add_argument("--list", action="store_true", help="what would be measured")
     options = parser.parse_args(arguments)
     if options.out is None and not options.list:
         parser.error("where to keep the result? --out FILE")
-    if min(options.repeats, options.share, options.epochs or 1) < 1:
+    if options.rounds and options.repeats is not None:
+        parser.error("--rounds trains every arm once; leave out --repeats")
+    if options.rounds and options.epochs is not None and options.epochs < FEWEST_IN_ROUNDS:
+        parser.error(
+            f"--rounds needs --epochs {FEWEST_IN_ROUNDS} or more: the first is not measured, one has no interval"
+        )
+    if options.repeats is None:
+        options.repeats = 1 if options.rounds else 2
+    if min(options.repeats, options.share, 1 if options.epochs is None else options.epochs) < 1:
         parser.error("--repeats, --share and --epochs are at least 1")
     return options
 
@@ -301,7 +300,7 @@ def measured(options: argparse.Namespace, book: Book, changes: Sequence[Change])
         record = resumed(claims_record.load(options.out), record, options.share, book)
     claims_record.save(record, options.out)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(AT_START), os.environ.get("PYTHONPATH"))))
-    return perform(session, record)
+    return claims_rounds.perform(session, record) if options.rounds else perform(session, record)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -313,16 +312,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)  # ends the run in flight too, as Ctrl-C does
     try:
         book = claims_book.read()
-        changes = chosen(book, options.device, options.only)
+        changes = chosen(book, options.device, options.only, method_of(options))
         if options.list:
-            print(listed(book, changes, options.size))
+            print(listed(book, changes, options))
             return 0
         record = measured(options, book, changes)
     except (BookWrong, Refused, HotlapError) as error:
         print(f"claims: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("claims: interrupted; finished runs are kept, go on with --resume", file=sys.stderr)
+        print("claims: interrupted; what had ended is kept, go on with --resume", file=sys.stderr)
         return INTERRUPTED
     print(told(record, book))
     return 1 if any(one.run.ended != TRAINED for one in record.taken) else 0

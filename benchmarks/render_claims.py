@@ -34,9 +34,20 @@ below; do not edit.
 
 Every gain is a factor, before / after: seconds per sample, seconds, or MiB without the change over the same with it, so
 1.00 is no gain and below 1 is a loss. *faster by x %* in a report counts as 1 + x, the smaller reading, unless it shows
-seconds. Each change was made alone to `naive.py` of the bundled workload, trained in fresh processes interleaved with
-`naive.py` as it is (`python benchmarks/claims.py`); [a, b] is the 95 % interval, from how much two runs of the same
-program differ, pooled over all programs of a result. What a gain is in:
+seconds. Each change was made alone to `naive.py` of the bundled workload and trained beside `naive.py` as it is
+(`python benchmarks/claims.py`), each in a process of its own, in one of two ways:
+
+- *one by one*: the processes run one after another, interleaved, twice each. [a, b] is the 95 % interval, from how much
+  two runs of the same program differ, pooled over all programs of a result.
+- *in rounds*, where the command below says `--rounds`: the processes are started together and train their first epoch
+  side by side, which is not measured. Then they take turns: one trains one epoch while all others wait, so that a
+  machine that is slower for a minute is slower for all. The factor is the mean of those of the rounds, and [a, b] comes
+  from how much the rounds differ. `naive.py` runs twice, and *naive against itself* should be 1.00: what it is off by
+  more than its rounds explain is the luck of a process, and widens every [a, b] of that result. What is tuned by the
+  clock in the first epoch (cuDNN's autotuner, `max-autotune`) is tuned beside the others. Start-up and memory of the
+  host need processes that start alone, so they are always measured one by one.
+
+What a gain is in:
 
 | gain in | what was measured |
 | --- | --- |
@@ -112,7 +123,12 @@ def _source(path: Path, record: Claims) -> str:
     variables = "".join(f"{name}={value} " for name, value in record.environment.items())
     link = f"[{path.name}](../benchmarks/results/{path.parent.name}/{path.name})"
     what = f"torch {machine.torch}, Python {machine.python}, {record.date}, `{variables}{record.command}`"
-    return f"- {where}{machine.cores} cores of {machine.cpu}, {what}. Raw: {link}"
+    return f"- {where}{machine.cores} cores of {machine.cpu}, {what}. {_controls(record)}Raw: {link}"
+
+
+def _controls(record: Claims) -> str:
+    found = [f"{workload} {_figure(ratio)}" for workload, ratio in claims_record.controls(record)]
+    return f"Naive against itself: {', '.join(found)}. " if found else ""
 
 
 def _table(claims: Sequence[Claim], shown: Sequence[Column], book: Book) -> str:
