@@ -1,6 +1,7 @@
 """loader-persistent: workers stay, and everything is as if they had been started anew."""
 
 import multiprocessing
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from observations import loader, observation
 from torch.utils.data import DataLoader, Sampler
 
 from hotlap.catalog import entries
-from hotlap.catalog.loader_persistent.contents import TooMuch, fingerprint
+from hotlap.catalog.loader_persistent.apply import contents_of
+from hotlap.catalog.resident_data.sameness import Unfit
 
 NAME = "loader-persistent"
 
@@ -154,18 +156,19 @@ class Holder:
         (Rows(), lambda held: setattr(held, "scale", 2.0)),
     ],
 )
-def test_a_change_shows_in_the_fingerprint(held, change):
+def test_a_change_shows(held, change):
     outer = Rows()
     outer.held = held
-    before = fingerprint(torch, outer)
-    assert fingerprint(torch, outer) == before
+    before = contents_of(torch, outer)
+    assert not contents_of(torch, outer).differ(before)
     change(held)
-    assert fingerprint(torch, outer) != before
+    assert contents_of(torch, outer).differ(before)
 
 
-def test_too_much_to_watch_is_said():
-    with pytest.raises(TooMuch, match="more than 32 MB"):
-        fingerprint(torch, [np.zeros(1 << 23)])
+def test_too_much_to_watch_is_said(monkeypatch):
+    monkeypatch.setattr(sys.modules["hotlap.catalog.loader_persistent.apply"], "LOOKING", -1.0)
+    with pytest.raises(Unfit, match="takes too long"):
+        contents_of(torch, Rows())
 
 
 def test_what_it_could_save_is_the_wait():

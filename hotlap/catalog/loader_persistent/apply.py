@@ -13,12 +13,17 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.catalog.loader_persistent.contents import TooMuch, fingerprint
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.resident_data.contents import Contents
+from hotlap.catalog.resident_data.names import Names
+from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.streams import asks_which_worker
 from hotlap.catalog.site import Original, Site
 from hotlap.catalog.weighing import weigh
+
+LOOKING = 0.05  # seconds of a processor, at each epoch
+READ = 32 << 20  # bytes of tensors: what is written through an array that shares their memory moves no version
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Kept:
     """An iterator that was read to its end, and what its workers were started with."""
 
     iterator: Any
-    contents: int
+    contents: Contents
     settings: tuple[Any, ...]
 
 
@@ -57,9 +62,9 @@ def _check(site: Site, making: Making) -> None:
     if weight.random is not None and not site.asked:
         raise Refused(f"{making.name}: {weight.random}, and workers that stay are not seeded anew; ask for it by name")
     try:
-        fingerprint(site.torch, making.dataset, making.given.get("collate_fn"))
-    except TooMuch as why:
-        raise Refused(f"{making.name} {why}, so a change between epochs could be missed") from None
+        contents_of(site.torch, making.dataset, making.given.get("collate_fn"))
+    except Unfit as why:
+        raise Refused(f"{making.name}: {why}") from None
 
 
 def _check_setup(making: Making) -> None:
@@ -87,8 +92,8 @@ class Keeping:
         if loader not in self._ours or loader.num_workers == 0 or loader.persistent_workers:
             return original(*args, **kwargs)
         try:
-            contents = fingerprint(self._site.torch, loader.dataset, loader.collate_fn)
-        except TooMuch:
+            contents = contents_of(self._site.torch, loader.dataset, loader.collate_fn)
+        except Unfit:
             _kept.pop(loader, None)
             return original(*args, **kwargs)
         held, settings = vars(loader), (loader.num_workers, loader.prefetch_factor, loader.pin_memory)
@@ -101,10 +106,10 @@ class Keeping:
             if iterator is not None:
                 _kept[loader] = Kept(iterator, contents, settings)
 
-    def _again(self, loader: Any, contents: int, settings: tuple[Any, ...]) -> Any:
+    def _again(self, loader: Any, contents: Contents, settings: tuple[Any, ...]) -> Any:
         """The iterator of the last epoch. Not one still being read: torch would give the same one to both readers."""
         kept = _kept.pop(loader, None)
-        if kept is None or (kept.contents, kept.settings) != (contents, settings) or not finished(kept.iterator):
+        if kept is None or kept.settings != settings or contents.differ(kept.contents) or not finished(kept.iterator):
             return None
         draw_as_if_new(self._site.torch, loader)
         return kept.iterator
@@ -114,6 +119,10 @@ class Keeping:
         if os.getpid() == self._owner:
             for loader in list(self._ours):
                 _kept.pop(loader, None)
+
+
+def contents_of(torch: Any, dataset: Any, collate: Any = None) -> Contents:
+    return Contents(torch, dataset, names=Names(dataset, collate), most=LOOKING, read=READ)
 
 
 def finished(iterator: Any) -> bool:

@@ -24,7 +24,7 @@ from hotlap.catalog.silence import is_standard
 
 LEVELS, MOST_NEAR = 4, 32  # attributes of attributes, and containers and tensors: looked at with every batch
 PLAIN = (str, bytes, int, float, complex, bool, type(None))
-SMALL_TENSORS, SMALL_TENSOR = 1 << 20, 4096  # bytes, of all that are read; as long as one takes besides
+SMALL_TENSORS, SMALL_TENSOR = 1 << 20, 4096  # bytes, of all that are read ; as long as one takes besides
 SLICE, MOST_THREADS = 16 << 20, 8  # bytes that a thread reads at once
 FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 LOOKING, LEAST_LOOKING = 0.1, 0.05  # of the time to fetch all items, spent each epoch on looking for changes; seconds
@@ -107,12 +107,18 @@ class Contents:
     """
 
     def __init__(
-        self, torch: Any, dataset: Any, but: But = NOTHING, names: Names | None = None, most: float = math.inf
+        self,
+        torch: Any,
+        dataset: Any,
+        but: But = NOTHING,
+        names: Names | None = None,
+        most: float = math.inf,
+        read: int = SMALL_TENSORS,
     ) -> None:
-        """Raises Unfit where it takes longer than so many seconds of a processor."""
+        """Raises Unfit where it takes longer than `most` seconds of a processor; `read` bytes of tensors are read."""
         self._but = but
         self._late: dict[tuple[int, str], Contents] = {}
-        self._torch, self._until, self._small = torch, time.thread_time() + most, SMALL_TENSORS
+        self._torch, self._until, self._small = torch, time.thread_time() + most, read
         self._references: list[Any] = []  # while they are kept, no other object gets the id of one of them
         self._tokens: list[Any] = []
         seen: dict[int, tuple[int, Any]] = {}
