@@ -16,12 +16,17 @@ from hotlap.engine.errors import BadRecipe, NoDevice
 from hotlap.engine.kept import random_states
 from hotlap.engine.recipe import Recipe
 
+Buffer = tuple[dict[str, Any], str, torch.Tensor]  # where it is held, and under which name
+
 
 def device_from(wanted: torch.device | str) -> torch.device:
     """`auto` is the GPU where there is one."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(wanted)
+    try:
+        device = torch.device(wanted)
+    except (RuntimeError, TypeError) as error:
+        raise NoDevice(f'device={wanted!r} is none; use "cpu", "cuda", "cuda:1" or "auto"') from error
     if device.type not in ("cpu", "cuda"):
         raise NoDevice(f"device={str(wanted)!r}: the engine trains on cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -79,7 +84,7 @@ def _recomputed(block: nn.Module, may_be_captured: bool) -> Callable[..., Any]:
     draws = None if may_be_captured else True
 
     def contexts() -> tuple[Any, Any]:
-        return contextlib.nullcontext(), _statistics_untouched(block)
+        return contextlib.nullcontext(), _again(block, _moving_buffers(block))
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         nonlocal draws
@@ -93,6 +98,26 @@ def _recomputed(block: nn.Module, may_be_captured: bool) -> Callable[..., Any]:
         return found
 
     return forward
+
+
+def _moving_buffers(block: nn.Module) -> list[Buffer]:
+    """As they are before the first forward, which may move them on: a carried state, the vectors of a spectral norm."""
+    holders = [module._buffers for module in block.modules() if not isinstance(module, _NormBase)]
+    return [(held, name, one.detach().clone()) for held in holders for name, one in held.items() if one is not None]
+
+
+@contextlib.contextmanager
+def _again(block: nn.Module, before: list[Buffer]) -> Iterator[None]:
+    """The second forward of a step: begun as the first one was, and leaving nothing behind."""
+    after = [(held, name, held[name]) for held, name, _ in before]
+    for held, name, one in before:
+        held[name] = one
+    try:
+        with _statistics_untouched(block):
+            yield
+    finally:
+        for held, name, now in after:
+            held[name] = now
 
 
 @contextlib.contextmanager

@@ -30,6 +30,10 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 HELD_SECONDS = 0.2  # at most
 
 
+class Settled(list[Any]):
+    """Plain values that nobody changes any more: they need not be copied one by one."""
+
+
 def every_name(epoch: int) -> str:
     return f"epoch-{epoch:04d}.pt"
 
@@ -129,6 +133,8 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
             on_device.append(value.device)
             pinned = torch.empty_like(value, device="cpu", pin_memory=True)  # laid out alike: a resumed run goes on so
             return pinned.copy_(value.detach(), non_blocking=True)  # on the stream of the steps: before the next one
+        if isinstance(value, Settled):
+            return list(value)
         if isinstance(value, dict):
             return {name: copied(one) for name, one in value.items()}
         if isinstance(value, list | tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 PLAIN = (bool, int, float, str, type(None))
+CONTAINERS = (list, dict, set)
+TORCH_OWN = frozenset(vars(nn.Module()))  # parameters, buffers, hooks: not the user's
 
 
 class Kept:
@@ -122,8 +125,17 @@ class Attributes:
     def __init__(self, model: nn.Module) -> None:
         held = [part for module in model.modules() for part in (vars(module), module._buffers)]
         self.before = [(part, dict(part)) for part in held]
+        loose = [one for module in model.modules() for name, one in vars(module).items() if name not in TORCH_OWN]
+        self.contents = [(one, copy(one)) for one in loose if type(one) in CONTAINERS]
+        self.tensors = [(one, one.detach().clone()) for one in loose if type(one) is Tensor and not one.is_inference()]
 
     def put_back(self) -> None:
+        for held, content in self.contents:
+            held.clear()
+            held.extend(content) if isinstance(held, list) else held.update(content)
+        with torch.no_grad():
+            for tensor, value in self.tensors:
+                tensor.detach().copy_(value)
         for part, before in self.before:
             for name in {*part, *before}:
                 if name not in before:

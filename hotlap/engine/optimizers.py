@@ -58,8 +58,26 @@ def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse
 
 
 def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    plain = type(optimizer) in FUSED and not group.get("differentiable")
+    plain = type(optimizer) in FUSED and not group.get("differentiable") and not _dampens(group)
     return plain and all(one.is_floating_point() and one.layout is torch.strided for one in group["params"])
+
+
+def _dampens(group: dict[str, Any]) -> bool:
+    """The first momentum of a tensor is not dampened, and of tensors that begin at different steps no kernel is."""
+    return bool(group.get("momentum") and group.get("dampening"))
+
+
+def begin_momenta(optimizer: Optimizer) -> None:
+    """Zero, which the first step makes the gradient: fused SGD takes none that is missing beside others that are there,
+    as where a phase unfreezes something or a head has its first gradient late.
+    """
+    if type(optimizer) is not SGD:
+        return
+    for group in optimizer.param_groups:
+        if group["momentum"] and group["fused"]:
+            for one in group["params"]:
+                if one.requires_grad and optimizer.state[one].get("momentum_buffer") is None:
+                    optimizer.state[one]["momentum_buffer"] = torch.zeros_like(one)
 
 
 def can_clip(optimizer: Optimizer, device: torch.device) -> bool:

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hotlap.engine import processor
+from hotlap.engine.best import judge, watch, why_over
 from hotlap.engine.callbacks import Callbacks
 from hotlap.engine.checkpoints import BEST, LAST, Writer, every_name
 from hotlap.engine.choice import Mode
@@ -24,7 +26,7 @@ from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log
 from hotlap.engine.looks import Looks, Seen, first_broken
 from hotlap.engine.metrics import Metric, is_higher_better, read
-from hotlap.engine.optimizers import Learning, require_dense
+from hotlap.engine.optimizers import Learning, begin_momenta, require_dense
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder
 from hotlap.engine.records import EpochRecord, History, StepRecord
@@ -52,6 +54,7 @@ class Parts:
     recorder: Recorder | None
     scaler: torch.amp.GradScaler | None
     evaluation: Evaluation
+    beside: nn.Module | None  # a loss or step that has weights or buffers of its own
     own_evaluation: Callable[[nn.Module], Mapping[str, float]] | None
     train_metrics: Mapping[str, Metric]
     callbacks: Callbacks
@@ -71,8 +74,10 @@ class Run:
         kept = parts.recipe.checkpoints
         self.writer = Writer(Path(kept.folder)) if kept is not None else None
         self.is_over = False
+        self.usual = processor.present()
         self.freezing = Freezing(parts.model)
         self._prepared = 0.0
+        self.epochs_before = 0  # trained by an earlier process
         self._told = False  # that a checkpoint could not be written
 
     # Before the steps
@@ -95,25 +100,16 @@ class Run:
 
     def resume(self, state: dict[str, Any], path: Path) -> None:
         self.place = load_into(self, state, path)
+        self.epochs_before = len(self.place.epochs)
         if self.writer is not None:
             self.writer.last_good = path
-        why = self._why_over()
+        epochs = sum(phase.epochs for phase in self.parts.phases)
+        why = why_over(self.place, self.recipe.patience, self.parts.callbacks.names, epochs)
         self.is_over = why is not None
         if why is not None:
             self.parts.say(f"nothing is trained: {why}")
-        self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, step {self.place.window + 1} of it")
-
-    def _why_over(self) -> str | None:
-        """By this run's patience and callbacks: with others it goes on."""
-        place, patience = self.place, self.recipe.patience
-        if place.stopped_by not in self.parts.callbacks.names:
-            place.stopped_by = None
-        place.stopped_early = patience is not None and place.idle >= patience
-        if place.stopped_early:
-            return f"it stopped early, {place.idle} epochs after the best; a larger patience goes on"
-        if place.stopped_by is not None and place.window == 0:
-            return f"callback {place.stopped_by} stopped it; leave that callback out to go on"
-        return None
+        else:
+            self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, step {self.place.window + 1} of it")
 
     def phases_left(self) -> Iterator[tuple[Phase, range]]:
         first = 0
@@ -131,14 +127,18 @@ class Run:
         begins = place.epoch == epochs.start and place.window == 0
         if begins and phase.fresh_optimizer:
             parts.optimizer.state.clear()
+        parts.optimizer.zero_grad(set_to_none=True)  # what others left there would be stepped by, also where frozen
+        begin_momenta(parts.optimizer)
         self.rates = self._rates(phase)
         self.rates.load(place.schedule if not begins else {})
         self.phase_start, self.phase_end = epochs.start, epochs.stop
         self.learning = Learning(parts.optimizer, parts.geometry.windows, self.rates.vary, parts.device)
         self.steps = self._steps()
         self.steps.steps_ahead = (epochs.stop - place.epoch) * parts.geometry.windows - place.window
+        wanted = None if begins else self._wanted()
+        processor.use(self.usual if wanted is None else wanted.way)  # also for the tail, and to evaluate
         if not begins:
-            self.steps.primed, self.steps.wanted = place.primed, self._wanted()
+            self.steps.primed, self.steps.wanted = place.primed, wanted
 
     def _rates(self, phase: Phase) -> Rates:
         own, recipe = self.parts.base_rates, self.recipe
@@ -231,7 +231,9 @@ class Run:
         if self.writer is not None:
             self.save([LAST])
             self.writer.drain()
-            self.parts.say(f"interrupted: the state is in {self.writer.folder / LAST}; go on with resume=True")
+            why = self.writer.failed.get(LAST)
+            kept = f"the state is in {self.writer.folder / LAST}; go on with resume=True"
+            self.parts.say(f"interrupted: {kept if why is None else f'{why}; last good: {self.writer.last_good}'}")
         self.parts.interrupts.pass_on()
 
     def _tell(self, seen: Seen) -> None:
@@ -348,21 +350,16 @@ class Run:
 
     def _judge(self, record: EpochRecord) -> bool:
         """Whether this epoch is the best so far; ends the training when patience does."""
-        values = {**record.scores, "loss": record.loss}
+        values = {"loss": record.loss, **record.scores}
         name = self.recipe.monitor or next(iter(record.scores), "loss")
         if name not in values:
             raise BadRecipe(f"monitor={name!r}, but the scores are {', '.join(values)}")
-        place, value = self.place, values[name]
-        self.rates.epoch_ended(value)
+        self.rates.epoch_ended(values[name])
         higher = is_higher_better(self.recipe.higher_is_better, self.parts.evaluation.metrics.get(name))
-        gain = 0.0 if place.best is None else (value - place.best) * (1 if higher else -1)
-        better = not math.isnan(value) and (place.best is None or gain > self.recipe.min_delta)
-        if better:
-            place.best, place.best_epoch, place.idle = value, record.epoch, 0
-        else:
-            place.idle += 1
-        if self.recipe.patience is not None and place.idle >= self.recipe.patience:
-            self.is_over = place.stopped_early = True
+        watch(self.place, f"{'highest' if higher else 'lowest'} {name}", self.parts.say)
+        better = judge(self.place, record.epoch, values[name], higher, self.recipe.min_delta)
+        if self.recipe.patience is not None and self.place.idle >= self.recipe.patience:
+            self.is_over = self.place.stopped_early = True
         return better
 
     def _keep(self, epoch: int, better: bool) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hotlap.engine.checkpoints import FORMAT, State
+from hotlap.engine.checkpoints import FORMAT, Settled, State
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import CheckpointOfAnotherModel
 from hotlap.engine.kept import random_states, set_random_states
 from hotlap.engine.processor import Way
 from hotlap.engine.records import EpochRecord
 from hotlap.engine.update import Average
+
+OWN = ("lr", "params", "fused", "foreach", "capturable", "initial_lr")  # settings that a checkpoint does not decide
+SETTINGS = (bool, int, float, tuple, list)
 
 if TYPE_CHECKING:
     from hotlap.engine.run import Run
@@ -33,16 +36,25 @@ class Place:
     idle: int = 0  # epochs since the best
     stopped_early: bool = False
     stopped_by: str | None = None  # the callback that asked for it
+    monitor: str | None = None  # what the best is the best of
     primed: bool = False
     mode: Mode | None = None
     schedule: dict[str, Any] = field(default_factory=dict)
     epochs: list[EpochRecord] = field(default_factory=list)
 
+    def records(self) -> Settled:
+        """Each made into a dict once: there may be thousands, and a checkpoint after each."""
+        known = self.__dict__.setdefault("_records", [])
+        known += [asdict(one) for one in self.epochs[len(known) :]]
+        return Settled(known)
+
 
 def state_of(run: Run) -> State:
     parts, tally, steps = run.parts, run.tally, run.steps
-    place = {**asdict(run.place), "primed": steps.primed, "schedule": run.rates.state()}
-    place["mode"] = None if steps.mode is None else as_list(steps.mode)
+    place = {one.name: getattr(run.place, one.name) for one in fields(run.place)}
+    place |= {"primed": steps.primed, "schedule": run.rates.state(), "epochs": run.place.records()}
+    mode = steps.mode or steps.wanted  # before a resumed run's first whole step there is the one it was trained with
+    place["mode"] = None if mode is None else as_list(mode)
     optimizer = parts.optimizer.state_dict()
     for group, rate in zip(optimizer["param_groups"], parts.base_rates, strict=True):
         group["lr"] = rate  # where the schedule is follows from the place
@@ -52,6 +64,7 @@ def state_of(run: Run) -> State:
         "about": about(run),
         "model": dict(parts.model.state_dict()),
         "buffers": passing_buffers(parts.model),
+        "loss": {} if parts.beside is None else dict(parts.beside.state_dict()),
         "optimizer": optimizer,
         "scaler": {} if parts.scaler is None else parts.scaler.state_dict(),  # host sync with fp16 alone
         "average": {} if run.average is None else averaged(parts.model, run.average),
@@ -100,6 +113,10 @@ def load_into(run: Run, state: State, path: Path) -> Place:
     for name, own in passing_buffers(parts.model).items():
         if name in state["buffers"] and state["buffers"][name].shape == own.shape:
             own.copy_(state["buffers"][name])
+    if parts.beside is not None and "loss" in state:  # a checkpoint from before losses were kept has none
+        require_same_model(parts.beside, state["loss"], path, "loss")
+        parts.beside.load_state_dict(state["loss"])
+    _tell_settings(run, state["optimizer"])
     parts.optimizer.load_state_dict(state["optimizer"])
     _lay_out(parts.optimizer)
     if parts.scaler is not None and state["scaler"]:
@@ -121,6 +138,15 @@ def _require_same_groups(optimizer: torch.optim.Optimizer, saved: State, path: P
         raise CheckpointOfAnotherModel(
             f"{path} has an optimizer over groups of {there} parameters, this run's has {here}; resume it with the same"
         )
+
+
+def _tell_settings(run: Run, saved: State) -> None:
+    """The learning rate is the one given; all else of the optimizer is the checkpoint's."""
+    for here, there in zip(run.parts.optimizer.param_groups, saved["param_groups"], strict=True):
+        for name, value in there.items():
+            own = here.get(name, value)
+            if name not in OWN and type(own) in SETTINGS and type(value) in SETTINGS and own != value:
+                run.parts.say(f"the optimizer has {name}={value}, as in the checkpoint; {own} was given")
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
@@ -151,7 +177,7 @@ def _place(saved: dict[str, Any]) -> Place:
     return Place(**{**saved, "epochs": epochs, "mode": mode})
 
 
-def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: Path) -> None:
+def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: Path, what: str = "model") -> None:
     own = {name: tuple(one.shape) for name, one in model.state_dict().items() if isinstance(one, torch.Tensor)}
     theirs = {name: tuple(one.shape) for name, one in saved.items() if isinstance(one, torch.Tensor)}
     if own == theirs:
@@ -159,7 +185,7 @@ def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: P
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
     first = differing[0]
     raise CheckpointOfAnotherModel(
-        f"{path} is of another model: {first} is {theirs.get(first, 'missing')} there and {own.get(first, 'missing')} "
+        f"{path} is of another {what}: {first} is {theirs.get(first, 'missing')} there and {own.get(first, 'missing')} "
         f"here ({len(differing)} such)"
     )
 

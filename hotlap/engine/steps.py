@@ -28,7 +28,7 @@ from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
 from hotlap.engine.seam import Batch, Resident, Streamed
-from hotlap.engine.update import Found, LossOf, Update
+from hotlap.engine.update import Found, LossOf, Update, beside
 
 Say = Callable[[str], None]
 
@@ -55,6 +55,8 @@ class Common:
         self, update: Update, model: nn.Module, geometry: Geometry, recipe: Recipe, recorder: Recorder | None, say: Say
     ) -> None:
         self.update, self.model, self.geometry, self.recipe = update, model, geometry, recipe
+        other = beside(update.forward.loss, update.forward.step)
+        self.whole = model if other is None else nn.ModuleDict({"model": model, "loss": other})
         self.recorder, self.say = recorder, say
         self.device = update.tally.device
         self.mode: Mode | None = None
@@ -66,15 +68,15 @@ class Common:
 
     def kept(self) -> Kept:
         update = self.update
-        tensors = [*self.model.parameters(), *self.model.buffers(), update.tally.step, update.tally.losses]
+        tensors = [*self.whole.parameters(), *self.whole.buffers(), update.tally.step, update.tally.losses]
         tensors += [metric.totals for metric in update.metrics.values()]
         tensors += update.average.tensors if update.average is not None else []
         counters = [(update.learning, "next_step")]
-        return Kept(tensors, self.model, update.optimizer, update.scaler, counters, self.recorder is not None)
+        return Kept(tensors, self.whole, update.optimizer, update.scaler, counters, self.recorder is not None)
 
     def trial(self, work: Callable[[Mode], Work], windows: int) -> Trial:
         def traces() -> HostTraces:
-            return HostTraces(self.model, self.device)
+            return HostTraces(self.whole, self.device)
 
         parameters, ways = self.update.parameters, self._ways()
         return Trial(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from torch.optim import Optimizer
 from hotlap.engine import checkpoints, loop
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import Callback, Callbacks
-from hotlap.engine.errors import BadRecipe, DataElsewhere, EmptySplit, NothingToResume
-from hotlap.engine.evaluation import Evaluation, batches_of
+from hotlap.engine.errors import BadRecipe, CheckpointNotWritten, DataElsewhere, EmptySplit, NothingToResume
+from hotlap.engine.evaluation import Evaluation, batches_of, evaluating
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.kept import seed_streams
@@ -28,7 +29,7 @@ from hotlap.engine.records import History
 from hotlap.engine.recurrent import carrying, flatten, require_order
 from hotlap.engine.run import Parts, Run
 from hotlap.engine.seam import AnySource, Batch
-from hotlap.engine.update import Average, Forward
+from hotlap.engine.update import Average, Forward, beside
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
@@ -64,11 +65,14 @@ class Trainer:
         if step is not None and train_metrics:
             raise BadRecipe("train_metrics need the model's outputs, which a step of your own keeps to itself")
         require_plain_step(optimizer)
+        _require_metrics(metrics or {}, train_metrics or {})
         self.model, self.loss, self.optimizer, self.recipe = model, loss, optimizer, recipe
         self.inputs, self.step, self.evaluate_own = inputs, step, evaluate
         self.metrics, self.train_metrics = dict(metrics or {}), dict(train_metrics or {})
         self.callbacks, self.sinks, self.say, self.progress = list(callbacks), list(sinks), say, progress
         self.device = device_from(device)
+        self.beside = beside(loss, step)
+        _require_known(optimizer, model, self.beside)
         weights, precision = recipe.loss_weights, recipe.precision
         self._average: Average | None = None
         self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
@@ -123,10 +127,17 @@ class Trainer:
 
     def evaluate(self, source: AnySource) -> dict[str, float]:
         """The metrics on any split, with the weights as they are."""
+        self._check(None, source)
         require_order(self.model, False, self._evaluation_batch(), source, "validation")
         self._move()
         with computing(self.recipe):
-            return self._evaluation()(source, self.device)
+            if self.step is not None and not self.metrics:
+                with torch.inference_mode(), evaluating(self.model):
+                    return dict(self._by_step(source)(self.model))
+            evaluation = self._evaluation()
+            if not evaluation.metrics:
+                raise BadRecipe("there is nothing to evaluate by: give metrics={…}; evaluate=… has data of its own")
+            return evaluation(source, self.device)
 
     # Making a run
 
@@ -134,6 +145,11 @@ class Trainer:
         for split, name in zip(splits, ("training", "validation"), strict=True):
             if split is None:
                 continue
+            if not hasattr(split, "rows"):
+                raise BadRecipe(
+                    f"the {name} split is a {type(split).__name__}; give a source of hotlap.engine.data, "
+                    "such as Tensors(inputs, targets)"
+                )
             if split.rows == 0:
                 raise EmptySplit(f"the {name} split is empty: it has no row")
             where = torch.device(getattr(split, "device", self.device))
@@ -165,6 +181,8 @@ class Trainer:
             self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         else:
             self.model.to(self.device)
+        if self.beside is not None:
+            self.beside.to(self.device)
         for metric in [*self.metrics.values(), *self.train_metrics.values()]:
             metric.to(self.device)
 
@@ -201,6 +219,7 @@ class Trainer:
             recorder=recorder,
             scaler=torch.amp.GradScaler(self.device.type) if recipe.precision == "fp16" else None,
             evaluation=self._evaluation(),
+            beside=self.beside,
             own_evaluation=own,
             train_metrics=self.train_metrics,
             callbacks=Callbacks(self.callbacks),
@@ -238,18 +257,27 @@ class Trainer:
         return self.forward.named(self.loss(outputs, *targets))["loss"]
 
     def _close(self, run: Run) -> None:
-        """Also on the way out of an error: what was handed over is written, threads are gone."""
+        """Also on the way out of an error, which stays: what was handed over is written, threads are gone."""
+        under_way = sys.exc_info()[1]
         try:
             run.close()
             self._close_log(run)
         finally:
             if run.writer is not None:
-                run.writer.close()
+                self._close_writer(run.writer, under_way)
+
+    def _close_writer(self, writer: checkpoints.Writer, under_way: BaseException | None) -> None:
+        try:
+            writer.close()
+        except CheckpointNotWritten as error:
+            if under_way is None:
+                raise
+            self.say(str(error))
 
     def _close_log(self, run: Run) -> None:
         parts = run.parts
         parts.log.close()
-        training = sum(record.seconds for record in run.place.epochs)
+        training = sum(record.seconds for record in run.place.epochs[run.epochs_before :])
         lines = parts.callbacks.slow(training) if training else []
         if parts.log.dropped:
             lines.append(f"the log could not follow: {parts.log.dropped} records were left out")
@@ -257,3 +285,24 @@ class Trainer:
             lines.append(parts.log.failed)
         for line in lines:
             self.say(line)
+
+
+def _require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, Metric]) -> None:
+    if "loss" in (*metrics, *train_metrics):
+        raise BadRecipe('a metric is named "loss", as the training loss is; name it otherwise, such as "valid_loss"')
+    both = [name for name, one in metrics.items() if any(one is other for other in train_metrics.values())]
+    if both:
+        raise BadRecipe(f"metrics and train_metrics share {both[0]!r}, which counts for one of them; make it twice")
+
+
+def _require_known(optimizer: Optimizer, model: nn.Module, other: nn.Module | None) -> None:
+    """What belongs to neither would be trained by the trial steps too, and be in no checkpoint."""
+    known = {id(one) for part in (model, other) if part is not None for one in part.parameters()}
+    owned = [one for group in optimizer.param_groups for one in group["params"]]
+    strange = [one for one in owned if id(one) not in known]
+    if strange:
+        shape = tuple(strange[0].shape)
+        raise BadRecipe(
+            f"{len(strange)} of the {len(owned)} tensors of the optimizer, the first of shape {shape}, belong neither "
+            "to the model nor to the loss; give it model.parameters(), and put what else is trained into the model"
+        )

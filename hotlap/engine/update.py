@@ -83,11 +83,21 @@ class Forward:
             return {"loss": found}
         if not isinstance(found, Mapping) or not found:
             raise BadRecipe(f"the loss returned {type(found).__name__}; return a tensor or a dict of tensors")
+        found = {name: one_number(name, value) for name, value in found.items()}
         if unknown := set(self.weights) - set(found):
             raise BadRecipe(f"loss_weights names {sorted(unknown)}; the loss returned {sorted(found)}")
         require_no_total(found)
         total = sum(self.weights.get(name, 1.0) * value for name, value in found.items())
         return {"loss": total, **{name: value for name, value in found.items() if name != "loss"}}
+
+
+def one_number(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise BadRecipe(f"the loss returned a {type(value).__name__} as {name!r}; return tensors, of one number each")
+    if value.numel() != 1:
+        shape = tuple(value.shape)
+        raise BadRecipe(f"the loss returned {name!r} of shape {shape}; return one number, such as {name}.mean()")
+    return value.reshape(()) if value.dim() else value
 
 
 def require_no_total(losses: Mapping[str, Any]) -> None:
@@ -111,6 +121,12 @@ def in_full(found: Any) -> Any:
     if isinstance(found, list | tuple):
         return type(found)(map(in_full, found))
     return found
+
+
+def beside(loss: Any, step: Any) -> nn.Module | None:
+    """What of the training is a module besides the model: a loss may have weights and buffers of its own."""
+    given = loss if step is None else step
+    return given if isinstance(given, nn.Module) and [*given.parameters(), *given.buffers()] else None
 
 
 class Tally:

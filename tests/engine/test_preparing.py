@@ -14,18 +14,27 @@ from tests.engine.training import Net, Stream, fitted, numbers, outcome, same
 SLOW, USUAL = 100.0, 1.0  # seconds of a forward, on a clock that only forwards move
 
 
+class Library:
+    """Its memory is put back by nothing."""
+
+    def __init__(self, clock):
+        self.clock, self.known = clock, set()
+
+    def called(self, trained):
+        self.clock.append(self.clock[-1] + (USUAL if trained in self.known else SLOW))
+        self.known.add(trained)
+
+
 class Autotuned(Net):
     """The first forward of each phase is slow, as where convolutions are chosen by measurement."""
 
     def __init__(self, clock):
         super().__init__()
-        self.clock, self.known = clock, set()
+        self.library = Library(clock)
 
     def forward(self, inputs):
         if self.training:
-            trained = sum(one.requires_grad for one in self.parameters())
-            self.clock.append(self.clock[-1] + (USUAL if trained in self.known else SLOW))
-            self.known.add(trained)  # in place: as in a library's memory, which nothing puts back
+            self.library.called(sum(one.requires_grad for one in self.parameters()))
         return super().forward(inputs)
 
 

@@ -1,0 +1,41 @@
+"""The best epoch so far, and whether a training is over for want of a better one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hotlap.engine.saving import Place
+
+
+def watch(place: Place, monitor: str, say: Callable[[str], None]) -> None:
+    """A resumed run may be judged by something else: what was best before cannot be compared with it."""
+    if place.monitor not in (None, monitor):
+        say(f"the best is the one with the {monitor} from now on; before it was by the {place.monitor}")
+        place.best, place.best_epoch, place.idle = None, None, 0
+    place.monitor = monitor
+
+
+def judge(place: Place, epoch: int, value: float, higher: bool, least: float) -> bool:
+    """Whether this epoch is the best so far, by `least` at least."""
+    gain = 0.0 if place.best is None else (value - place.best) * (1 if higher else -1)
+    better = not math.isnan(value) and (place.best is None or gain > least)
+    if better:
+        place.best, place.best_epoch, place.idle = value, epoch, 0
+    else:
+        place.idle += 1
+    return better
+
+
+def why_over(place: Place, patience: int | None, callbacks: Sequence[str], epochs: int) -> str | None:
+    """Why a resumed run has nothing to do, by its own patience, callbacks and epochs: with others it goes on."""
+    if place.stopped_by not in callbacks:
+        place.stopped_by = None
+    place.stopped_early = patience is not None and place.idle >= patience
+    if place.stopped_early:
+        return f"it stopped early, {place.idle} epochs after the best; a larger patience goes on"
+    if place.stopped_by is not None and place.window == 0:
+        return f"callback {place.stopped_by} stopped it; leave that callback out to go on"
+    if place.epoch >= epochs:
+        return f"{place.epoch} epochs are trained, and {epochs} were asked for; more of them go on"
+    return None
