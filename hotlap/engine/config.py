@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from hotlap.engine.errors import EngineError
 
 T = TypeVar("T")
-NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 LONGEST_SHOWN = 80  # letters of a wrong value in an error
 
 
@@ -133,9 +133,10 @@ def checked(given: Any, wanted: Any, field: dataclasses.Field[Any], file: str, w
 
 
 def converted(given: Any, wanted: Any, file: str, where: str) -> Any:
-    """The value in its type; a whole number is taken for a number, and nothing else for anything else."""
+    """The value in its type; a whole number is taken for a number, text for a path, and nothing else for anything
+    else. "none" is none where that is an option."""
     options = options_of(wanted)
-    for option in options:
+    for option in sorted(options, key=lambda one: one is not type(None)):
         if fits(given, option):
             return taken(given, option, file, where)
     raise ConfigInvalid(f"{file}: {where} = {shown(given)} is {kind_of(given)}; it must be {words(options)}")
@@ -158,6 +159,8 @@ def fits(given: Any, option: Any) -> bool:
         return isinstance(given, Mapping)
     if kind is float:
         return isinstance(given, int | float) and not isinstance(given, bool)
+    if kind is Path:
+        return isinstance(given, str | Path)
     return isinstance(kind, type) and type(given) is kind
 
 
@@ -167,6 +170,8 @@ def taken(given: Any, option: Any, file: str, where: str) -> Any:
         return None
     if kind is float:
         return finite(given, file, where)
+    if kind is Path:
+        return Path(given)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return build(kind, given, file, f"{where}.")
     if kind is dict and inner:
@@ -213,8 +218,12 @@ def check_range(given: Any, limits: Mapping[str, float], file: str, where: str) 
             "below": lambda limit, n=number: n < limit,
         }
         if not all(good[name](limit) for name, limit in limits.items()):
-            rule = " and ".join(f"{name} {limit:g}" for name, limit in limits.items())
+            rule = " and ".join(f"{name} {in_full(limit)}" for name, limit in limits.items())
             raise ConfigInvalid(f"{file}: {where} = {shown(number)} is out of range; it must be {rule}")
+
+
+def in_full(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 def numbers_in(given: Any) -> Iterator[float]:

@@ -40,7 +40,7 @@ class Training:
     schedule_by: Literal["step", "epoch"] = "step"
     ema: float | None = value(None, above=0, below=1)
     patience: int | None = value(None, at_least=1)
-    seed: int = value(0, at_least=0)
+    seed: int = value(0, at_least=0, at_most=2**64 - 1)  # what torch takes
 
     def scheduled(self) -> Schedule | None:
         if self.schedule is None:

@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -47,7 +47,10 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Scalars by step: `step/`, `epoch/` and, of training metrics, `train/`; needs the package tensorboard."""
+    """Scalars by step: `step/`, `epoch/` and, of training metrics, `train/`; needs the package tensorboard.
+
+    Where a name is taken under `epoch/`, a part of the loss is under `part/`, and a score under `valid/`.
+    """
 
     def __init__(self, folder: Path | str) -> None:
         try:
@@ -61,8 +64,15 @@ class TensorBoard:
             self._add("step", {"loss": record.loss, **record.losses}, record.step)
             return
         own = {"loss": record.loss, "seconds": record.seconds, "learning_rate": record.learning_rate}
-        self._add("epoch", {**own, **record.losses, **record.scores}, record.steps)
+        self._add("epoch", own, record.steps)
+        self._add_apart("part", record.losses, own, record.steps)
+        self._add_apart("valid", record.scores, {*own, *record.losses}, record.steps)
         self._add("train", record.train_scores, record.steps)
+
+    def _add_apart(self, kind: str, values: Mapping[str, float], names: Collection[str], step: int) -> None:
+        """Under `epoch/`, but under `kind` where the name is taken."""
+        for name, value in values.items():
+            self._add(kind if name in names else "epoch", {name: value}, step)
 
     def _add(self, kind: str, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

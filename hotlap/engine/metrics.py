@@ -67,18 +67,26 @@ class Mean(Metric):
     def update(self, outputs: Any, *targets: Tensor) -> None:
         values = self.of(outputs, *targets).detach()
         rows = len(targets[0]) if targets else self._rows_of(values)
+        self._require_one_a_row(values, rows)
         self.totals[0].add_(values.reshape(()) * rows if values.numel() == 1 else values.sum())
         self.totals[1].add_(rows)
 
     def _rows_of(self, values: Tensor) -> int:
         return len(values) if values.numel() != 1 else self.rows or 1
 
+    def _require_one_a_row(self, values: Tensor, rows: int) -> None:
+        if values.numel() not in (1, rows):
+            raise BadRecipe(
+                f"Mean of {list(values.shape)} values of {rows} rows; of= must return one value a row, such as "
+                "(outputs - target).abs().flatten(1).mean(1), or one for the batch"
+            )
+
     def compute(self) -> Tensor:
         return self.totals[0] / self.totals[1]
 
 
 class RMSE(Metric):
-    """The root of the mean square error over all elements."""
+    """The root of the mean square error over all elements; true is 1 and false is 0."""
 
     higher_is_better = False
 
@@ -89,7 +97,7 @@ class RMSE(Metric):
     def update(self, outputs: Any, *targets: Tensor) -> None:
         predicted, actual = self.of(outputs, *targets)
         of_one_shape(self, predicted, actual)
-        self.totals[0].add_((predicted.detach() - actual).square().sum())
+        self.totals[0].add_(difference(predicted.detach(), actual).square().sum())
         self.totals[1].add_(actual.numel())
 
     def compute(self) -> Tensor:
@@ -126,12 +134,21 @@ class Dice(Metric):
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         predicted, actual = self.of(outputs, *targets)
+        self._require_elements(predicted, actual)
         found, truth = (predicted.detach() > self.threshold).flatten(1), actual.bool().flatten(1)
         of_one_shape(self, found, truth)
         both, either = (found & truth).sum(1), found.sum(1) + truth.sum(1)
         scores = torch.where(either > 0, 2 * both / either.clamp(min=1), 1.0)
         self.totals[0].add_(scores.sum())
         self.totals[1].add_(len(scores))
+
+    def _require_elements(self, *compared: Tensor) -> None:
+        for one in compared:
+            if one.dim() < 2:
+                raise BadRecipe(
+                    f"Dice compares the elements of each row, and got {list(one.shape)}; give of=, which returns two "
+                    "of [rows, elements], or take BinaryF1 where a row has one value"
+                )
 
     def compute(self) -> Tensor:
         return self.totals[0] / self.totals[1]
@@ -155,10 +172,18 @@ class GroupMeans(Metric):
     def update(self, outputs: Any, *targets: Tensor) -> None:
         values, groups = self.of(outputs, *targets)
         of_one_shape(self, values, groups)
-        values = values.detach().to(self.totals.dtype)
-        places = groups.clamp(-1, self.groups) + 1
+        self._require_whole(groups)
+        values = values.detach().flatten().to(self.totals.dtype)
+        places = groups.flatten().long().clamp(-1, self.groups) + 1
         self.totals.index_add_(0, places, values)
         self.totals.index_add_(0, places + (self.groups + 2), torch.ones_like(values))
+
+    def _require_whole(self, groups: Tensor) -> None:
+        if groups.is_floating_point() or groups.is_complex():
+            raise BadRecipe(
+                f"the groups of GroupMeans are {groups.dtype}; of= must return whole numbers as groups, such as "
+                "(values, groups.long())"
+            )
 
     def means(self) -> Tensor:
         """All NaN where a row is of no group."""
@@ -179,6 +204,14 @@ class GroupMeans(Metric):
     def _if_known(self, found: Tensor) -> Tensor:
         counts = self.totals.view(2, -1)[1]
         return torch.where(counts[0] + counts[-1] > 0, math.nan, found)
+
+
+def difference(one: Tensor, other: Tensor) -> Tensor:
+    """In floating point: whole numbers without a sign would wrap around, and truths cannot be subtracted."""
+    kind = torch.result_type(one, other)
+    if not kind.is_floating_point:
+        kind = torch.promote_types(kind, torch.float64)
+    return one.to(kind) - other.to(kind)
 
 
 def confusion(found: Tensor, truth: Tensor) -> Tensor:

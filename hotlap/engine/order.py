@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EPOCHS_A_SEED = 1_000_003  # a prime beyond any number of epochs: no two (seed, epoch) share a stream
+EPOCHS_A_SEED = 1_000_003  # a prime beyond any number of epochs: no two (seed, epoch) have one number
+STREAMS = 2**64  # numbers torch takes; it takes a negative one modulo this too
 
 
 def epoch_order(rows: int, seed: int, epoch: int, device: torch.device, shuffle: bool = True) -> Tensor:
     if not shuffle:
         return torch.arange(rows, device=device)
-    generator = torch.Generator(device).manual_seed(seed * EPOCHS_A_SEED + epoch)
+    generator = torch.Generator(device).manual_seed((seed * EPOCHS_A_SEED + epoch) % STREAMS)
     return torch.randperm(rows, generator=generator, device=device)

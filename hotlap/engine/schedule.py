@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,11 +22,10 @@ Floats = NDArray[np.float64]
 By = Literal["step", "epoch"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """`end` is what is left of the rate when the phase ends."""
+    """`by` says how often the rate changes."""
 
-    end: float = 0.01
     by: By = "step"
 
     def __post_init__(self) -> None:
@@ -37,14 +37,25 @@ class Schedule:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Linear(Schedule):
+@dataclass(frozen=True, kw_only=True)
+class _ToAnEnd(Schedule):
+    """`end` is what is left of the rate when the phase ends."""
+
+    end: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _share_of_the_rate(self, "end")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(_ToAnEnd):
     def factors(self, done: Floats) -> Floats:
         return 1.0 - (1.0 - self.end) * done
 
 
-@dataclass(frozen=True)
-class Cosine(Schedule):
+@dataclass(frozen=True, kw_only=True)
+class Cosine(_ToAnEnd):
     def factors(self, done: Floats) -> Floats:
         return self.end + (1.0 - self.end) * 0.5 * (1.0 + np.cos(math.pi * done))
 
@@ -54,16 +65,20 @@ class Steps(Schedule):
     """Multiplied by `factor` at each of these shares of the phase."""
 
     at: tuple[float, ...] = (0.5, 0.75)
+    _: KW_ONLY
     factor: float = 0.1
     by: By = "epoch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        are_shares = isinstance(self.at, list | tuple) and all(_is_number(one) and 0 <= one <= 1 for one in self.at)
+        _require(are_shares, self, "at", "a tuple of shares of the phase, each from 0 to 1, such as (0.5, 0.75)")
+        object.__setattr__(self, "at", tuple(float(one) for one in self.at))
+        _share_of_the_rate(self, "factor")
 
     def factors(self, done: Floats) -> Floats:
         passed = (done[:, None] >= np.asarray(self.at)[None, :]).sum(axis=1)
         return np.asarray(self.factor**passed, dtype=np.float64)
-
-
-def _constant(optimizer: torch.optim.Optimizer) -> Any:
-    return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
 
 
 @dataclass(frozen=True)
@@ -72,8 +87,29 @@ class FromTorch(Schedule):
     momentum is not cycled. By the step it costs the host some microseconds a step, at the beginning of each epoch.
     """
 
-    make: Callable[[torch.optim.Optimizer], Any] = _constant
+    make: Callable[[torch.optim.Optimizer], Any]
+    _: KW_ONLY
     by: By = "epoch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        use = "a function of the optimizer, such as lambda optimizer: StepLR(optimizer, 30)"
+        _require(callable(self.make), self, "make", use)
+
+
+def _share_of_the_rate(schedule: Schedule, name: str) -> None:
+    value = getattr(schedule, name)
+    _require(_is_number(value) and 0 <= value < math.inf, schedule, name, "a number, 0 or more")
+    object.__setattr__(schedule, name, float(value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _require(condition: bool, schedule: Schedule, name: str, use: str) -> None:
+    if not condition:
+        raise BadRecipe(f"{type(schedule).__name__}({name}={getattr(schedule, name)!r}); use {use}")
 
 
 class Rates:
@@ -135,6 +171,7 @@ class _Shadow:
         self._fixed = self._all_but_rates()
         self.scheduler = schedule.make(self.optimizer)
         self.by = schedule.by
+        self._require_scheduler()
         self._require_rates_alone()
         self.began = self._now()
 
@@ -153,8 +190,7 @@ class _Shadow:
     def epoch_ended(self, score: float) -> None:
         if self.by == "epoch":
             self.optimizer.step()
-            needs_score = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-            self.scheduler.step(score) if needs_score else self.scheduler.step()
+            self.scheduler.step(score) if self._needs_score() else self.scheduler.step()
             self._require_rates_alone()
         self.began = self._now()
 
@@ -175,6 +211,23 @@ class _Shadow:
     def _all_but_rates(self) -> list[dict[str, Any]]:
         names = set(self.optimizer.defaults) - {"lr"}
         return [{name: group[name] for name in names} for group in self.optimizer.param_groups]
+
+    def _needs_score(self) -> bool:
+        return isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+    def _require_scheduler(self) -> None:
+        """Of this optimizer: the rates of another one would never change these."""
+        kind = type(self.scheduler).__name__
+        if not isinstance(self.scheduler, torch.optim.lr_scheduler.LRScheduler):
+            raise BadRecipe(
+                f"make of FromTorch returned {kind}; return a scheduler of torch, such as StepLR(optimizer, 30)"
+            )
+        if self.scheduler.optimizer is not self.optimizer:
+            raise BadRecipe(
+                f"make of FromTorch returned a {kind} of another optimizer; make it of the one that make is given"
+            )
+        if self.by == "step" and self._needs_score():
+            raise BadRecipe(f'{kind} follows the score of an epoch; use FromTorch(make, by="epoch")')
 
     def _require_rates_alone(self) -> None:
         """Only rates reach the optimizer that trains."""

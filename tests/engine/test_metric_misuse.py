@@ -1,0 +1,97 @@
+"""Metrics given what they were not made for: right where it has a meaning, refused with the remedy where not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hotlap.engine import RMSE, Dice, GroupMeans, Mean
+from hotlap.engine.errors import BadRecipe
+from tests.engine.training import Rows, fitted
+
+
+def updated(metric, outputs, *targets):
+    metric.update(outputs, *targets)
+    return metric.compute().item()
+
+
+@pytest.mark.parametrize("targets", [(torch.zeros(4, 2),), ()])
+def test_a_mean_of_more_than_one_value_a_row_is_refused(targets):
+    metric = Mean(lambda outputs, *targets: outputs.abs())
+    with pytest.raises(BadRecipe, match=r"Mean of \[4, 2\] values of 4 rows; of= must return one value a row, such as"):
+        metric.update(torch.ones(4, 2), *targets)
+    assert not metric.totals.any()
+
+
+def test_a_mean_of_one_row_with_several_values_is_refused():
+    with pytest.raises(BadRecipe, match=r"Mean of \[1, 3\] values of 1 rows"):
+        Mean(lambda outputs, target: outputs).update(torch.ones(1, 3), torch.zeros(1))
+
+
+def test_a_mean_takes_a_column():
+    assert updated(Mean(lambda outputs, target: outputs), torch.tensor([[1.0], [2.0]]), torch.zeros(2, 5)) == 1.5
+
+
+def group_means(groups):
+    return GroupMeans(3, of=lambda values, groups: (values, groups)), torch.tensor([1.0, 3.0, 5.0, 9.0]), groups
+
+
+WHOLE = [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.uint64]
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_groups_are_whole_numbers_of_any_width(dtype):
+    metric, values, groups = group_means(torch.tensor([0, 0, 1, 2]).to(dtype))
+    metric.update(values, groups)
+    assert metric.means().tolist() == [2.0, 5.0, 9.0]
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (2, 2)])
+def test_groups_may_be_columns(shape):
+    metric, values, groups = group_means(torch.tensor([0, 0, 1, 2]))
+    metric.update(values.view(shape), groups.view(shape))
+    assert metric.means().tolist() == [2.0, 5.0, 9.0]
+
+
+def test_narrow_groups_beyond_the_last_are_refused_when_read():
+    metric, values, groups = group_means(torch.tensor([0, 255, 1, 2], dtype=torch.uint8))
+    metric.update(values, groups)
+    assert metric.compute().isnan()
+    with pytest.raises(BadRecipe, match="0 rows have a group below 0 and 1 one above 2"):
+        metric.explain()
+
+
+def test_groups_that_are_no_whole_numbers_are_refused():
+    metric, values, groups = group_means(torch.tensor([0.0, 0.0, 1.0, 2.0]))
+    with pytest.raises(BadRecipe, match=r"groups of GroupMeans are torch.float32; of= must return whole numbers"):
+        metric.update(values, groups)
+    assert not metric.totals.any()
+
+
+@pytest.mark.parametrize(("one", "other"), [((4,), (4,)), ((4, 1), (4,)), ((), ())])
+def test_dice_without_elements_in_a_row_is_refused(one, other):
+    with pytest.raises(BadRecipe, match=r"Dice compares the elements of each row, and got \[4?\]; give of=.*BinaryF1"):
+        Dice().update(torch.zeros(one), torch.zeros(other))
+
+
+def test_the_error_of_truths_and_of_numbers_without_a_sign():
+    outputs, truth = torch.tensor([0.5, 1.0]), torch.tensor([True, False])
+    assert updated(RMSE(), outputs, truth) == pytest.approx((1.25 / 2) ** 0.5)
+    assert updated(RMSE(), truth, ~truth) == 1.0
+    one, two = (torch.full((3,), number, dtype=torch.uint8) for number in (1, 2))
+    assert updated(RMSE(), one, two) == 1.0
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.int64, torch.uint8])
+def test_the_error_of_numbers_of_two_kinds_is_as_it_was_to_the_bit(kind):
+    generator = torch.Generator().manual_seed(0)
+    outputs, target = torch.randn(99, generator=generator), (9 * torch.rand(99, generator=generator)).to(kind)
+    metric = RMSE()
+    metric.update(outputs, target)
+    assert metric.totals[0].item() == (outputs - target).square().sum().item()
+
+
+def test_a_training_says_what_its_metric_cannot_take():
+    source = Rows(torch.zeros(20, 6), torch.zeros(20, 1))
+    with pytest.raises(BadRecipe, match=r"Mean of \[\d+, 6\] values"):
+        fitted(train=source, valid=source, metrics={"spread": Mean(lambda outputs, target: target.expand(-1, 6))})

@@ -1,0 +1,44 @@
+"""Seeds of the order: all that torch takes, and an order that stays as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hotlap.engine import Checkpoints
+from hotlap.engine.config import ConfigInvalid
+from hotlap.engine.config_templates import template
+from hotlap.engine.order import epoch_order
+from tests.engine.training import fitted, outcome, same
+
+CPU = torch.device("cpu")
+LARGE = [1_750_000_000_123_456_789, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 123_456, 2**43, -1, -5, -(2**43)])
+def test_seeds_of_usual_size_give_the_order_they_always_gave(seed):
+    for epoch in (0, 1, 250):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        assert epoch_order(50, seed, epoch, CPU).equal(torch.randperm(50, generator=generator))
+
+
+@pytest.mark.parametrize("seed", LARGE)
+def test_a_large_seed_has_another_order_each_epoch(seed):
+    assert len({tuple(epoch_order(50, seed, epoch, CPU).tolist()) for epoch in range(5)}) == 5
+
+
+@pytest.mark.parametrize("seed", LARGE)
+def test_a_training_takes_a_large_seed_and_goes_on_with_it(seed, tmp_path):
+    whole = fitted(seed=seed, epochs=2)
+    kept = {"seed": seed, "checkpoints": Checkpoints(tmp_path)}
+    fitted(epochs=1, **kept)
+    same(outcome(*whole), outcome(*fitted(epochs=2, resume=True, **kept)))
+
+
+def test_a_configuration_takes_the_seeds_that_torch_takes():
+    assert template("lstm", training={"seed": 2**64 - 1}).training.recipe().seed == 2**64 - 1
+    said = (
+        r"training.seed = 18446744073709551616 is out of range; it must be at least 0 and at most 18446744073709551615"
+    )
+    with pytest.raises(ConfigInvalid, match=said):
+        template("lstm", training={"seed": 2**64})
