@@ -7,7 +7,9 @@ for huge files, and blind to a change that keeps all three). What makes the resu
 helper the function calls or an object of a class, belongs into `version`.
 
 Several processes may ask at once: one makes the entry under a lock, the others wait and read it. An entry appears by
-one rename, with a checksum of every file; a torn or damaged one is made again. A lock goes with its process.
+one rename, with a checksum of every file, and goes by one; a torn or damaged one is made again. Its files are mapped
+before they are checked, and what is mapped stays readable when another process removes the entry. A lock goes with its
+process.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from hotlap.engine.data.errors import DataError, DataMismatch
 from hotlap.engine.data.keys import key_of
 from hotlap.engine.data.memory import GIB
-from hotlap.engine.data.readers import Array, Arrays, Reader, blocks_of, empty_like
+from hotlap.engine.data.readers import Array, Arrays, Reader, blocks_of, empty_like, unmasked
 
 log = logging.getLogger("hotlap.engine")
 
@@ -38,6 +40,7 @@ ENTRY = "entry.json"
 BLOCK = 2**22
 Make = Callable[..., Mapping[str, Any]]
 Fill = Callable[[Path], None]
+Mode = Literal["r", "c"]  # of a mapped file: read only, or with changes that stay in this process
 
 
 def default_folder() -> Path:
@@ -70,27 +73,27 @@ class Cache:
         key = key_of(make, inputs, given, version, identity)
         maker = Maker(make, given)
         try:
-            folder = self.entry(key, maker.fill)
+            return self.entry(key, maker.fill, "c")
         except OSError as error:
             if maker.failed:  # it was an input of the function that could not be read, not the cache
                 raise
             log.warning("the cache %s cannot be written (%s): made for this run alone", self.folder, error)
             return maker.made()
-        return {path.stem: np.load(path, mmap_mode="c") for path in sorted(folder.glob("*.npy"))}
 
-    def entry(self, key: str, fill: Fill) -> Path:
-        """The folder of this key, filled by `fill(folder)` when missing or damaged."""
+    def entry(self, key: str, fill: Fill, mode: Mode) -> dict[str, Array]:
+        """The arrays of this key, memory-mapped; `fill(folder)` writes them when they are missing or damaged."""
         target = self.folder / key
-        if whole(target):
-            return target
+        if (found := opened(target, mode)) is not None:
+            return found
         with self._locked(key):
-            if whole(target):  # another process made it while we waited
-                return target
-            self._make(target, fill)
+            if (found := opened(target, mode)) is not None:  # another process made it while we waited
+                return found
+            made = mapped_files(target, self._make(target, fill), mode)
         self.prune(keep=key)
-        return target
+        return made
 
-    def _make(self, target: Path, fill: Fill) -> None:
+    def _make(self, target: Path, fill: Fill) -> list[str]:
+        """The names of the files made."""
         for left in self.folder.glob(f"{target.name}.*.tmp"):  # of a process that was killed: we hold the lock
             shutil.rmtree(left, ignore_errors=True)
         if target.exists():
@@ -100,11 +103,12 @@ class Cache:
         temporary.mkdir()
         try:
             fill(temporary)
-            seal(temporary)
+            names = seal(temporary)
             temporary.rename(target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         sync_folder(self.folder)
+        return names
 
     @contextlib.contextmanager
     def _locked(self, key: str, wait: bool = True) -> Iterator[None]:
@@ -116,23 +120,36 @@ class Cache:
             yield
         finally:
             path.unlink(missing_ok=True)  # while held: whoever waits sees that the file is another one
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open too
             os.close(descriptor)
 
     def prune(self, keep: str = "") -> list[str]:
         """Removes the entries used longest ago until the rest fits; those in use by a maker stay."""
-        entries = sorted(self.folder.glob(f"*/{ENTRY}"), key=lambda path: path.stat().st_mtime)
-        sizes = {path.parent.name: sum(file.stat().st_size for file in path.parent.iterdir()) for path in entries}
+        self._clear_left()
+        sizes = sizes_by_use(self.folder)
         total, gone = sum(sizes.values()), []
         for name, size in sizes.items():
             if total <= self.limit_bytes:
                 break
-            if name == keep:
-                continue
-            with contextlib.suppress(BlockingIOError), self._locked(name, wait=False):
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+            if name != keep and self._remove(name):
                 total -= size
                 gone.append(name)
         return gone
+
+    def _remove(self, name: str) -> bool:
+        """By a rename first: whoever reads it finds it whole or not at all. False where its lock is held."""
+        left = self.folder / f"{name}.{os.getpid()}.tmp"
+        with contextlib.suppress(OSError), self._locked(name, wait=False):
+            (self.folder / name).rename(left)
+            shutil.rmtree(left, ignore_errors=True)
+            return True
+        return False
+
+    def _clear_left(self) -> None:
+        """Temporary folders of processes that were killed: nobody holds their locks."""
+        for left in self.folder.glob("*.tmp"):
+            with contextlib.suppress(OSError), self._locked(left.name.partition(".")[0], wait=False):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 class Maker:
@@ -160,9 +177,9 @@ class Maker:
 
 
 def array_of(name: str, values: Any) -> Array:
-    if not name.replace("_", "").replace("-", "").isalnum():
+    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
         raise DataMismatch(f"{name!r} is no name for a cached array; use letters, digits, - and _")
-    array = np.asarray(values)
+    array = np.asarray(unmasked(values))
     if array.dtype.hasobject:
         raise DataMismatch(f"{name!r} holds Python objects; only arrays of numbers or fixed text can be cached")
     return array
@@ -183,8 +200,8 @@ def lock_file(path: Path, wait: bool) -> int:
         os.close(descriptor)
 
 
-def seal(folder: Path) -> None:
-    """Writes the checksums, and everything to the disk, before the entry gets its name."""
+def seal(folder: Path) -> list[str]:
+    """Writes the checksums, and everything to the disk, before the entry gets its name. Returns its files' names."""
     files = {}
     for path in sorted(folder.iterdir()):
         files[path.name] = {"size": path.stat().st_size, "crc32": checksum(path)}
@@ -192,21 +209,46 @@ def seal(folder: Path) -> None:
     entry = folder / ENTRY
     entry.write_text(json.dumps({"made": time.time(), "files": files}))
     sync_file(entry)
+    return list(files)
 
 
-def whole(folder: Path) -> bool:
-    """Whether every file is there as it was written; marks the entry as used."""
+def opened(folder: Path, mode: Mode) -> dict[str, Array] | None:
+    """The arrays of an entry, marked as used, or None where it is missing, damaged or being removed."""
     try:
-        files = json.loads((folder / ENTRY).read_text())["files"]
-        good = all(
-            (folder / name).stat().st_size == told["size"] and checksum(folder / name) == told["crc32"]
-            for name, told in files.items()
-        )
-        if good:
-            os.utime(folder / ENTRY)
-        return good
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        entry = (folder / ENTRY).read_text()
+        files = json.loads(entry)["files"]
+        arrays = mapped_files(folder, files, mode)
+        # The same entry at both ends: what was checked is what was mapped.
+        if not whole(folder, files) or (folder / ENTRY).read_text() != entry:
+            return None
+    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError):
+        return None
+    with contextlib.suppress(OSError):  # removed by now, or a folder that is only read
+        os.utime(folder / ENTRY)
+    return arrays
+
+
+def mapped_files(folder: Path, names: Iterable[str], mode: Mode) -> dict[str, Array]:
+    return {Path(name).stem: np.load(folder / name, mmap_mode=mode, allow_pickle=False) for name in names}
+
+
+def whole(folder: Path, files: Mapping[str, Any]) -> bool:
+    """Whether every file is as it was written."""
+    return all(
+        (folder / name).stat().st_size == told["size"] and checksum(folder / name) == told["crc32"]
+        for name, told in files.items()
+    )
+
+
+def sizes_by_use(folder: Path) -> dict[str, int]:
+    """The bytes of every entry, those used longest ago first; what other processes remove meanwhile is left out."""
+    found = []
+    for path in folder.glob(f"*/{ENTRY}"):
+        if path.parent.suffix != ".tmp":
+            with contextlib.suppress(OSError):
+                size = sum(file.stat().st_size for file in path.parent.iterdir())
+                found.append((path.stat().st_mtime, path.parent.name, size))
+    return {name: size for _, name, size in sorted(found)}
 
 
 def checksum(path: Path) -> int:
@@ -249,5 +291,5 @@ def stored(reader: Reader, cache: Cache, inputs: Sequence[Path | str], identity:
         for target in maps:
             target.flush()
 
-    folder = cache.entry(key, fill)
-    return Arrays(*(folder / f"{number}.npy" for number in range(len(reader.columns))))
+    kept = cache.entry(key, fill, "r")
+    return Arrays(*(kept[str(number)] for number in range(len(reader.columns))))

@@ -6,7 +6,7 @@ them. Texts are a list, a tuple, an array (bytes, str or objects) or a pandas Se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.data.readers import unmasked
 
 Array = np.ndarray[Any, Any]
 Texts = Any  # a list or tuple of str or bytes, an array, or a Series: pandas is not imported for its type
@@ -23,7 +24,7 @@ LARGEST_TABLE = 2**24  # of n-gram numbers; beyond it they are looked up by sear
 
 def bits(texts: Texts, dtype: torch.dtype = torch.bool) -> Tensor:
     """`[rows, width]` of strings of '0' and '1' that all have the same length."""
-    letters = letter_rows(texts)
+    letters = letter_rows(unmasked(texts))
     out = torch.empty(letters.shape, dtype=dtype)
     for start in range(0, len(letters), ROWS_AT_A_TIME):
         part = letters[start : start + ROWS_AT_A_TIME]
@@ -66,6 +67,12 @@ def wrong_letter(part: Array, start: int) -> DataMismatch:
 
 def text_list(texts: Texts) -> list[str]:
     """The texts as a list of str; anything but text is refused with its row."""
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        raise DataMismatch(
+            f"a {type(texts).__name__} is a table of columns; give one column, table['name'], "
+            f"or to ngrams a tuple of columns: (table['first'], table['last'])"
+        )
+    refuse_set(texts, "texts")
     given = texts.tolist() if hasattr(texts, "tolist") else texts
     if isinstance(given, str | bytes):
         raise DataMismatch(f"{given!r:.60} is one text; give a list of texts, [text] for one row")
@@ -78,6 +85,11 @@ def text_list(texts: Texts) -> list[str]:
             return list(map(str, values))
         raise DataMismatch(f"row {row} is {values[row]!r}, a {type(values[row]).__name__}, not text; convert it first")
     return values
+
+
+def refuse_set(values: Any, what: str) -> None:
+    if isinstance(values, set | frozenset):
+        raise DataMismatch(f"the {what} are a set, whose order changes from run to run; give a list: sorted(…)")
 
 
 def decoded(values: list[Any]) -> list[str]:
@@ -136,9 +148,14 @@ def grams_in(texts: Texts | Sequence[Texts], n: int = 2) -> list[str]:
 
 
 def check_vocabulary(vocabulary: Sequence[str], n: int) -> None:
+    refuse_set(vocabulary, "n-grams of the vocabulary")
+    if isinstance(vocabulary, Mapping) or hasattr(vocabulary, "columns"):
+        raise DataMismatch(f"the vocabulary is a {type(vocabulary).__name__}; give its n-grams as a list, in order")
     if n < 1 or not len(vocabulary):
         raise DataMismatch(f"n is {n} and the vocabulary has {len(vocabulary)} n-grams; both must be at least 1")
     for gram in vocabulary:
+        if not isinstance(gram, str):
+            raise DataMismatch(f"{gram!r} in the vocabulary is a {type(gram).__name__}, not text")
         if len(gram) != n:
             raise DataMismatch(f"{gram!r} in the vocabulary has {len(gram)} letters, n is {n}")
     if len(set(vocabulary)) != len(vocabulary):
@@ -147,7 +164,7 @@ def check_vocabulary(vocabulary: Sequence[str], n: int) -> None:
 
 def joined_columns(texts: Texts | Sequence[Texts]) -> tuple[Array, Array]:
     several = isinstance(texts, tuple) and not all(isinstance(text, str | bytes) for text in texts)
-    columns: list[Any] = list(texts) if several else [texts]
+    columns: list[Any] = [unmasked(column) for column in (texts if several else [texts])]
     if all(isinstance(column, np.ndarray) and column.dtype.kind == "S" and column.ndim == 1 for column in columns):
         fixed = fixed_width(columns)
         if fixed is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,16 @@ class Hdf5:
         self.inner = int(np.prod(self.outer[1:], dtype=np.int64))
         self.rows = self.outer[0] * self.inner
         self.columns = tuple(column_of(self.path, dataset, row_dims) for dataset in self.datasets)
-        self.maps = [mapped(self.path, d, self.rows, c) for d, c in zip(self.datasets, self.columns, strict=True)]
+        self.maps = [mapped(d, self.rows, c) for d, c in zip(self.datasets, self.columns, strict=True)]
 
     def _outer(self, row_dims: int) -> tuple[int, ...]:
         shapes = {dataset.name.lstrip("/"): tuple(dataset.shape) for dataset in self.datasets}
+        if row_dims < 1:
+            raise DataMismatch(f"{self.path}: row_dims {row_dims} must be at least 1; the datasets have: {shapes}")
+        if short := {name: shape for name, shape in shapes.items() if len(shape) < row_dims}:
+            raise DataMismatch(f"{self.path}: datasets with fewer than row_dims {row_dims} dimensions: {short}")
         leading = {shape[:row_dims] for shape in shapes.values()}
-        if len(leading) != 1 or any(len(shape) < row_dims for shape in shapes.values()):
+        if len(leading) != 1:
             raise DataMismatch(f"{self.path}: the first {row_dims} dimensions differ between datasets: {shapes}")
         return leading.pop()
 
@@ -101,10 +106,21 @@ def dataset_of(path: Path, file: Any, name: str) -> Any:
         inside = listed([f"{name}/{inner}" for inner in datasets_in(found)])
         raise DataUnreadable(path, f"{name!r} is a group, not a dataset; name what is in it: {inside}")
     if found is None or not hasattr(found, "shape"):
+        if (target := link_of(file, name)) is not None:
+            raise DataUnreadable(path, f"{name!r} is a link to {target}, which cannot be opened")
         near = difflib.get_close_matches(name, list(file), 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise DataUnreadable(path, f"it has no dataset {name!r}; {hint}It has: {listed(list(file))}")
     return found
+
+
+def link_of(file: Any, name: str) -> str | None:
+    """Where a soft or external link leads; None for what is no link."""
+    link = file.get(name, getlink=True)
+    if (inside := getattr(link, "path", None)) is None:
+        return None
+    outside = getattr(link, "filename", None)
+    return f"{inside!r} in {outside}" if outside else repr(inside)
 
 
 def column_of(path: Path, dataset: Any, row_dims: int) -> Column:
@@ -113,8 +129,9 @@ def column_of(path: Path, dataset: Any, row_dims: int) -> Column:
     return Column(tuple(dataset.shape[row_dims:]), dataset.dtype)
 
 
-def mapped(path: Path, dataset: Any, rows: int, column: Column) -> Array | None:
-    """The dataset's own bytes in the file, where it is stored in one piece, unfiltered."""
+def mapped(dataset: Any, rows: int, column: Column) -> Array | None:
+    """The dataset's own bytes, where it is stored in one piece, unfiltered; a link may lead to another file."""
+    path = Path(os.fsdecode(dataset.file.filename))
     offset = dataset.id.get_offset()
     if dataset.chunks is not None or dataset.external or offset is None or rows == 0:
         return None

@@ -137,6 +137,8 @@ def add_array(digest: Digest, value: np.ndarray[Any, Any] | torch.Tensor) -> Non
     if array.dtype.hasobject:
         raise DataError("an array of Python objects cannot be part of a cache key; use numbers or fixed text")
     digest.update(array.reshape(-1).view(np.uint8))
+    if isinstance(value, np.ma.MaskedArray):
+        add_array(digest, np.ma.getmaskarray(value))
 
 
 def numpy_of(digest: Digest, tensor: torch.Tensor) -> Any:

@@ -73,11 +73,23 @@ def blocks_of(reader: Reader, block_bytes: int = BLOCK_BYTES) -> Iterator[Array]
         yield np.arange(start, min(start + step, reader.rows))
 
 
+def unmasked(values: Any) -> Any:
+    """The values as they are, but not with masked ones among them: neither a tensor nor a file has a mask."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if count := int(np.count_nonzero(values.mask)):
+        raise DataMismatch(
+            f"{count} values of a masked array of shape {values.shape} are masked, and a mask is not kept; "
+            f"replace them with array.filled(…), or leave out their rows"
+        )
+    return values.data
+
+
 class Arrays:
     """Arrays in memory or memory-mapped, with the same rows. Paths are mapped: `Arrays("x.npy", "y.npy")`."""
 
     def __init__(self, *arrays: Array | Path | str) -> None:
-        self.arrays = [mapped_npy(a) if isinstance(a, str | Path) else np.asanyarray(a) for a in arrays]
+        self.arrays = [mapped_npy(a) if isinstance(a, str | Path) else np.asanyarray(unmasked(a)) for a in arrays]
         self.paths = [str(a) if isinstance(a, str | Path) else "an array in memory" for a in arrays]
         if not arrays or any(array.ndim == 0 for array in self.arrays):
             raise DataMismatch("arrays with at least one dimension, the rows, are needed")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.data.errors import DataMismatch, EmptySplit
+from hotlap.engine.data.readers import unmasked
 from hotlap.engine.seam import AnySource, Batch, Resident, Streamed
 
 Dtypes = Sequence[torch.dtype | None]
@@ -26,7 +27,7 @@ def as_tensor(values: ArrayLike) -> Tensor:
     """The same memory as a tensor, or a copy where torch cannot take it (read-only, other byte order, unsigned)."""
     if isinstance(values, Tensor):
         return values.detach()
-    array = np.asarray(values)
+    array = np.asarray(unmasked(values))
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
@@ -110,7 +111,7 @@ class Subset:
         self.rows = len(self.chosen)
 
     def gather(self, index: Tensor) -> Batch:
-        return self.source.gather(self.chosen.index_select(0, index))
+        return with_rows(self.source.gather(self.chosen.index_select(0, index)), len(index))
 
 
 class Mapped:
@@ -121,7 +122,7 @@ class Mapped:
         self.rows, self.device = source.rows, source.device
 
     def gather(self, index: Tensor) -> Batch:
-        return as_batch(self.function(*self.source.gather(index)))
+        return with_rows(as_batch(self.function(*self.source.gather(index))), len(index))
 
 
 class Concatenated:
@@ -134,6 +135,11 @@ class Concatenated:
     def __init__(self, *parts: Resident) -> None:
         if not parts:
             raise EmptySplit("no sources were given")
+        if any(not is_resident(part) for part in parts):
+            raise DataMismatch(
+                f"only resident sources can be joined by Concatenated, not {[type(part).__name__ for part in parts]}; "
+                f"join the readers of streams instead: Stream(Chained(first, second))"
+            )
         self.parts, self.device = parts, parts[0].device
         if any(part.device != self.device for part in parts):
             raise DataMismatch(f"sources on several devices cannot be joined: {[str(part.device) for part in parts]}")
@@ -169,7 +175,8 @@ class StreamedSubset:
         self.rows = len(self.chosen)
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterable[Batch]:
-        return self.source.batches(self.chosen[order], batch_size, device, drop_last)
+        batches = self.source.batches(self.chosen[order], batch_size, device, drop_last)
+        return with_rows_asked(batches, len(order), batch_size)
 
 
 class StreamedMapped:
@@ -179,12 +186,34 @@ class StreamedMapped:
         self.source, self.function, self.rows = source, function, source.rows
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
-        for batch in self.source.batches(order, batch_size, device, drop_last):
-            yield as_batch(self.function(*batch))
+        given = self.source.batches(order, batch_size, device, drop_last)
+        yield from with_rows_asked((as_batch(self.function(*batch)) for batch in given), len(order), batch_size)
 
 
 def as_batch(result: Batch | Tensor) -> Batch:
     return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def with_rows(batch: Batch, rows: int) -> Batch:
+    """The batch, if a tensor of it has the rows asked for: the trainer counts and averages by these. No host sync."""
+    tensors = [tensor for tensor in batch if isinstance(tensor, Tensor)]
+    if tensors and not any(has_rows(tensor, rows) for tensor in tensors):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise DataMismatch(
+            f"{rows} rows were asked for, but no tensor of the batch has as many (shapes: {shapes}); "
+            f"keep every row in a batch, and leave rows out with subset(source, rows)"
+        )
+    return batch
+
+
+def has_rows(tensor: Tensor, rows: int) -> bool:
+    """In the first dimension, or in the second one of sequences laid out by step."""
+    return rows in (tensor.shape[:2] if tensor.dim() > 2 else tensor.shape[:1])
+
+
+def with_rows_asked(batches: Iterable[Batch], total: int, batch_size: int) -> Iterator[Batch]:
+    for number, batch in enumerate(batches):
+        yield with_rows(batch, max(min(batch_size, total - number * batch_size), 0))
 
 
 def row_numbers(rows: Tensor, limit: int) -> Tensor:
@@ -216,7 +245,7 @@ def is_resident(source: AnySource) -> TypeGuard[Resident]:
 def subset(source: AnySource, rows: ArrayLike | Sequence[int] | Sequence[bool]) -> Subset | StreamedSubset:
     """Some rows of a source, by number or by a mask over all of them; resident or streamed as it is."""
     try:
-        chosen = as_tensor(rows if isinstance(rows, Tensor) else np.asarray(rows))
+        chosen = as_tensor(rows if isinstance(rows, Tensor) else np.asarray(unmasked(rows)))
     except ValueError as error:
         raise DataMismatch(f"lists of several lengths name no rows of a source; use whole numbers ({error})") from error
     return Subset(source, chosen) if is_resident(source) else StreamedSubset(source, chosen)  # type: ignore[arg-type]

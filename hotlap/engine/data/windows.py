@@ -136,6 +136,8 @@ class CarriedWindows:
 
     def __init__(self, series: Sequence[ArrayLike], lookback: int, targets: Sequence[ArrayLike], lanes: int,
                  *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> None:  # fmt: skip
+        if lanes < 1:
+            raise DataMismatch(f"lanes {lanes} must be at least 1: the rows of a batch")
         self.windows = Windows(series, lookback, targets, stride=lookback, device=device, dtype=dtype)
         self.device, self.lanes, self.ordered = self.windows.device, lanes, True
         steps = self.windows.rows // lanes

@@ -244,7 +244,7 @@ def hold(folder, key, held):
         held.set()
         time.sleep(60)
 
-    Cache(folder).entry(key, fill)
+    Cache(folder).entry(key, fill, "r")
 
 
 def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path):
@@ -255,8 +255,8 @@ def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path):
     assert held.wait(20)
     process.kill()
     process.join()
-    folder = Cache(tmp_path).entry("key", lambda target: (target / "a").write_text("whole"))
-    assert (folder / "a").read_text() == "whole"
+    kept = Cache(tmp_path).entry("key", lambda target: np.save(target / "a.npy", np.arange(3)), "r")
+    assert kept["a"].tolist() == [0, 1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 

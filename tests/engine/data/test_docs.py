@@ -1,11 +1,12 @@
-"""The examples of docs/engine-data.md run as they stand."""
+"""The examples of docs/engine-data.md and docs/engine-recurrent.md run as they stand."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs" / "engine-data.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "engine-data.md"
 
 
 def test_the_examples_run_in_order(tmp_path, monkeypatch, capsys):
@@ -18,6 +19,14 @@ def test_the_examples_run_in_order(tmp_path, monkeypatch, capsys):
     assert float(capsys.readouterr().out.split()[-1]) < 0.3
     assert space["train"].rows == 1362
     assert space["recipe"].batch_size == 256
+
+
+def test_the_example_of_recurrent_layers_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "engine-recurrent.md").read_text(), re.DOTALL)
+    space = {"__name__": "example"}
+    exec(compile(block, "engine-recurrent.md", "exec"), space)
+    assert space["outputs"].shape == (32, 100, 64)
+    assert space["c"].shape == (2, 32, 64)
 
 
 @pytest.mark.parametrize("name", re.findall(r"^\| `(\w+)\(", PAGE.read_text(), re.MULTILINE))
