@@ -13,10 +13,11 @@ import pickle
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hotlap.catalog.fetching import Recipe, look
-from hotlap.catalog.forked import PATIENCE, NoAnswer, answer, be_silent, in_a_fork
+from hotlap.catalog.forked import PATIENCE, NoAnswer, answer, be_silent, in_a_fork, keep_from_writing
 from hotlap.catalog.making import Making
 
 MOST_SENT, MOST_TENSORS = 32 << 20, 128
@@ -87,9 +88,14 @@ def _of(dataset: Any) -> Known:
 
 def _by_fork(torch: Any, recipe: Recipe) -> Weight:
     try:
-        return Weight(**in_a_fork(torch, lambda: look(recipe), PATIENCE))
+        return Weight(**in_a_fork(torch, partial(_look, recipe), PATIENCE))
     except NoAnswer as why:
         return Weight(problem=str(why))
+
+
+def _look(recipe: Recipe) -> dict[str, Any]:
+    keep_from_writing()
+    return look(recipe)
 
 
 class _Sink(pickle.Pickler):
@@ -158,4 +164,4 @@ def _in_spawned(_: Any, recipe: Recipe, send: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
-    send.send_bytes(pickle.dumps(look(recipe)))
+    send.send_bytes(pickle.dumps(_look(recipe)))

@@ -31,6 +31,7 @@ HOME = os.getpid()
 def filled(monkeypatch):
     """By forks whatever it takes; which of them have done so."""
     monkeypatch.setenv("HOTLAP_STRICT", "1")
+    monkeypatch.setattr("hotlap.catalog.resident_data.contents.LEAST_LOOKING", 60.0)  # the machine may be busy
     monkeypatch.setattr("hotlap.catalog.resident_data.proof.PATIENCE", 60.0)
     monkeypatch.setattr("hotlap.catalog.resident_data.proof._forks", True)
     monkeypatch.setattr(applying, "ALONE", -1.0)

@@ -17,6 +17,7 @@ from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
 from hotlap.catalog.resident_data.contents import Contents
 from hotlap.catalog.resident_data.names import Names
+from hotlap.catalog.resident_data.proof import why_random
 from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.streams import asks_which_worker
 from hotlap.catalog.site import Original, Site
@@ -90,6 +91,11 @@ class Keeping:
 
     def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if loader not in self._ours or loader.num_workers == 0 or loader.persistent_workers:
+            return original(*args, **kwargs)
+        if (why := why_random(loader.dataset)) is not None and not self._site.asked:
+            self._ours.discard(loader)
+            self._site.refused(f"{type(loader.dataset).__name__}: {why}, which came out later")
+            _kept.pop(loader, None)
             return original(*args, **kwargs)
         try:
             contents = contents_of(self._site.torch, loader.dataset, loader.collate_fn)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
 MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
-FEW = 0.1  # of the items: fetched when they are wanted
 IN_FORKS = 3.0  # seconds before the first batch, where workers would have to start too
 ALONE = 0.5  # seconds: faster than forks
 MOST_COLLATES = 2  # of a dataset: each has a store
@@ -59,6 +58,10 @@ class Keeper:
     def iterate(self, original: Original, loader: Any, args: Any, kwargs: Any) -> Any:
         if self._busy or os.getpid() != self._home:
             return original(*args, **kwargs)
+        before = self._persistent.get(loader)
+        if before is not None and not self._is_complete(before, loader):
+            before._reset(loader)
+            return before
         why = unsuited(self.torch, loader)
         kept = None if why is not None else self._kept(loader)
         if kept is not None and loader.num_workers and kept.asks_which_worker(self.torch, loader):
@@ -68,6 +71,16 @@ class Keeper:
         if kept is None or kept.store is None:
             return original(*args, **kwargs)
         return self._iterator(partial(original, *args, **kwargs), loader, kept, kept.store)
+
+    def _is_complete(self, before: Any, loader: Any) -> bool:
+        """Whether workers that stay have shown all of it. Till then, and once it is kept, no change of the dataset
+        concerns their loader: they have a copy of it from their start.
+        """
+        from hotlap.catalog.resident_data.iterator import Recording
+
+        several = self._stores.get(loader.dataset) or []
+        store = next((one.store for one in several if one.is_for(loader.collate_fn)), None)
+        return type(before) is Recording and before.showing and store is not None and not store.missing
 
     # What is kept
 
@@ -90,7 +103,7 @@ class Keeper:
             if kept is None:
                 kept = self._made(dataset, collate)
                 several.append(kept)
-            elif kept.store is not None:
+            elif kept.store is not None and loader not in self._persistent:
                 self._check(dataset, kept, kept.store)
             if kept.store is not None and kept.store.missing:
                 self._fill(loader, kept, kept.store)
@@ -162,13 +175,10 @@ class Keeper:
 
         self.site.seams.watch_fetches_of(Gathering)
         before = self._persistent.get(loader)
-        left_to_workers = bool(loader.num_workers) and store.missing > FEW
+        left_to_workers = bool(loader.num_workers) and store.missing > 0
         if left_to_workers and not store.recordable:
             self._left_alone(kept, store)
             return original()
-        if type(before) is (Recording if left_to_workers else Gathering):
-            before._reset(loader)
-            return before
         failed = partial(self._failed, kept, store)
         if not left_to_workers:
             pick = Picking(self, kept, store, loader, self._learning(loader, kept))
@@ -279,9 +289,11 @@ class Picking:
         store, learning = self._store, self._learning
         if self._surface is not None and self._surface.moved():
             raise Unfit("something its dataset holds was changed during an epoch")
-        if store.missing:
-            store.ensure(self._dataset, wanted)
+        if store.spoiled is not None:
+            raise Unfit(store.spoiled)
+        if store.missing and (batch := store.fetched(self._dataset, wanted.indices.tolist())) is not None:
             self.passed_over()
+            return self._keeper.torch.utils.data._utils.pin_memory.pin_memory(batch) if pin else batch
         if not self._ready:
             self._begin()
         if learning is None:

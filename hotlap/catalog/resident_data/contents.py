@@ -30,7 +30,8 @@ FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 LOOKING, LEAST_LOOKING = 0.1, 0.05  # of the time to fetch all items, spent each epoch on looking for changes; seconds
 But = Mapping[int, frozenset[str]]  # id of an object → attributes that are set when an item is first fetched
 NOTHING: But = MappingProxyType({})
-ELSEWHERE = ("sqlite3", "multiprocessing.managers")
+ELSEWHERE = ("sqlite3", "multiprocessing.managers", "socket", "ssl", "multiprocessing.connection")
+SHARED = "multiprocessing.sharedctypes"
 HANDLING = 5e-6  # seconds that a loader takes for an item besides fetching it
 
 
@@ -182,6 +183,8 @@ class Contents:
 
     def _tensor(self, tensor: Any) -> Iterable[Any]:
         """A write through `.data`, or through the array it was made from, moves no version: a small one is read."""
+        if tensor.device.type == "cpu" and tensor.is_shared():
+            raise Unfit("it holds a tensor that other processes may write")
         tracked = not tensor.is_inference()
         strided = tensor.layout is self._torch.strided and not tensor.is_quantized
         self._note(self._identity(tensor), tensor._version if tracked else 0, tensor.shape)
@@ -263,7 +266,9 @@ class Contents:
             return ()
         if isinstance(thing, io.IOBase) and not thing.closed and thing.writable():
             raise Unfit("it holds a file that may be written")
-        if type(thing).__module__ in ELSEWHERE:
+        if isinstance(thing, self._torch.nn.Module) and any(one.requires_grad for one in thing.parameters()):
+            raise Unfit("it holds a model that may be trained meanwhile")
+        if type(thing).__module__ in ELSEWHERE or type(thing).__module__.startswith(SHARED):
             raise Unfit(f"it holds a {type(thing).__qualname__}, behind which data may change")
         if type(thing).__module__.startswith("PIL.") and hasattr(thing, "tobytes"):
             self._note(zlib.crc32(thing.tobytes()))

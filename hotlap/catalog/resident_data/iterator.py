@@ -7,6 +7,7 @@ can be told apart, the whole epoch's indices are taken at once, and of the usual
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -28,7 +29,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from hotlap.catalog.resident_data.drawn import drawn
+from hotlap.catalog.resident_data.noted import Collating, Notes, Watched
+from hotlap.catalog.resident_data.proof import refuse
 from hotlap.catalog.resident_data.rows import Order, Wanted
+from hotlap.catalog.resident_data.sameness import Unfit
 
 AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 Failed = Callable[[Exception], None]
@@ -140,10 +144,31 @@ class Recording(_MultiProcessingDataLoaderIter):
     def __init__(self, loader: Any, show: Callable[[Wanted, Any], None], failed: Failed) -> None:
         self._under_way: deque[Any] = deque()
         self._show, self._failed = show, failed
-        self._showing = True
+        self.showing = True
         self._total = len(loader.dataset)
+        self._loader = weakref.ref(loader)
         super().__init__(loader)
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
+
+    # Torch sets these before it starts the workers, which get what is read from them.
+
+    @property
+    def _dataset(self) -> Any:
+        return self._watched
+
+    @_dataset.setter
+    def _dataset(self, dataset: Any) -> None:
+        loader: Any = self._loader()
+        self._notes = Notes(loader.multiprocessing_context)
+        self._watched = Watched(dataset, self._notes)
+
+    @property
+    def _collate_fn(self) -> Any:
+        return self._collating
+
+    @_collate_fn.setter
+    def _collate_fn(self, collate: Any) -> None:
+        self._collating = Collating(collate, self._watched)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._under_way.clear()
@@ -157,13 +182,21 @@ class Recording(_MultiProcessingDataLoaderIter):
     def _next_data(self) -> Any:
         batch = super()._next_data()  # type: ignore[no-untyped-call]
         rows = wanted(self._under_way.popleft(), self._total)
-        if rows is not None and self._showing:
+        if rows is not None and self.showing:
             try:
+                if self._notes.why is not None:
+                    self._refuse(self._notes.why)
                 self._show(rows, batch)
             except Exception as error:  # noqa: BLE001 whatever our own code raises
-                self._showing = False
+                self.showing = False
                 self._failed(error)
         return batch
+
+    def _refuse(self, why: str) -> None:
+        loader: Any = self._loader()
+        if loader is not None:
+            refuse(loader.dataset, why)
+        raise Unfit(why)
 
 
 class _Aside:

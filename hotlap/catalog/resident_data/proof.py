@@ -14,12 +14,12 @@ from types import MethodType
 from typing import Any
 
 from hotlap.catalog.attributes import Attributes
-from hotlap.catalog.forked import NoAnswer, Writes, in_a_fork, keep_from_writing
+from hotlap.catalog.forked import NoAnswer, has_written, in_a_fork, keep_from_writing, was_heard
 from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.resident_data.contents import But, Contents, most_seconds
 from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.sameness import Unfit, same
-from hotlap.catalog.resident_data.streams import Streams
+from hotlap.catalog.resident_data.streams import RANDOM, Streams
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.silence import silenced
 
@@ -121,6 +121,17 @@ def prove(torch: Any, dataset: Any) -> Proof:
     return _proven(torch, dataset)
 
 
+def refuse(dataset: Any, why: str) -> None:
+    """What came out later, for all who ask."""
+    _refused.put(dataset, why)
+
+
+def why_random(dataset: Any) -> str | None:
+    """Where it was found to be."""
+    why = _refused.get(dataset)
+    return why if why is not None and why.startswith(RANDOM) else None
+
+
 def may_fork() -> bool:
     """Copies of this process can be made and have answered so far."""
     return _forks
@@ -152,15 +163,11 @@ def _why_not_in_child(torch: Any, dataset: Any) -> str | None:
     keep_from_writing()
     try:
         _proven(torch, dataset, patience=4.0)
+        if was_heard():
+            return "fetching an item prints or logs something"
     except Unfit as unfit:
-        return "fetching an item writes a file" if _has_written(unfit) else str(unfit)
+        return "fetching an item writes a file" if has_written(unfit) else str(unfit)
     return None
-
-
-def _has_written(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, Writes):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _proven(torch: Any, dataset: Any, patience: float = 1.0) -> Proof:
@@ -225,4 +232,4 @@ def visit(dataset: Any, indices: list[int]) -> list[Any]:
 def _refuse_draws(streams: Streams) -> None:
     moved = streams.moved()
     if moved is not None:
-        raise Unfit(f"its items are random: fetching one draws from {moved}")
+        raise Unfit(f"{RANDOM}: fetching one draws from {moved}")

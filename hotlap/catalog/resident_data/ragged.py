@@ -109,11 +109,8 @@ class RaggedStore(Store):
 
     # Keeping and reading
 
-    def _fetch(self, dataset: Any, rows: Any) -> None:
-        samples = visit(dataset, rows.tolist())
-        for row, parts in zip(rows.tolist(), self._parts_of(samples), strict=True):
-            self._small[row] = parts
-        self.put(rows, self._collated(samples))
+    def _examine(self, rows: Any, samples: list[Any]) -> None:
+        self._small.update(zip(rows.tolist(), self._parts_of(samples), strict=True))
 
     def _unshared(self, share: Any) -> Any:
         return super()._unshared(share), [self._small[row] for row in share.tolist()]

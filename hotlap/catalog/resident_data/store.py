@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -15,14 +15,16 @@ from typing import Any
 
 import psutil
 
-from hotlap.catalog.forked import NoAnswer, in_forks
+from hotlap.catalog.forked import NoAnswer, has_written, in_forks, keep_from_writing, was_heard
 from hotlap.catalog.resident_data.contents import Contents, Surface
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.names import Names
-from hotlap.catalog.resident_data.proof import Proof, length_of, unchanged, visit
+from hotlap.catalog.resident_data.noted import hearing
+from hotlap.catalog.resident_data.progress import SAY_AFTER, Progress
+from hotlap.catalog.resident_data.proof import Proof, fetch, length_of, refuse, unchanged, visit
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
 from hotlap.catalog.resident_data.sameness import NotStacked, Unfit, same, signature
-from hotlap.catalog.resident_data.streams import Streams
+from hotlap.catalog.resident_data.streams import RANDOM, Streams
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.silence import silenced
 
@@ -33,7 +35,6 @@ SHARE_OF_MEMORY = 0.5
 EAGER, PATIENCE = 2.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
 SLOWER, TO_START = 3.0, 2.0  # times, seconds: forks that take longer are ended
 PARTS = 4  # that each process fetches: one that is slower has fewer to end with
-SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
 
 class Store:
@@ -97,17 +98,26 @@ class Store:
 
     def _fetch_all(self, dataset: Any, here: bool) -> None:
         torch = self.torch
-        with unchanged(torch, dataset, self.collate, streams=self._streams, attributes=not here) as streams:
+        changes = unchanged(torch, dataset, self.collate, streams=self._streams, attributes=not here)
+        with nullcontext() if here else single_threaded(torch), changes as streams:
             missing = torch.nonzero(~self._have).reshape(-1)
             progress = Progress(self.name, len(missing))
             for rows in missing.split(self._chunk()):
-                with silenced() as silence:
-                    self._fetch(dataset, rows)
+                with hearing(forbids=True) as heard, silenced() as silence:
+                    self._fetch_quietly(dataset, rows)
                 if silence.broken:
                     raise Unfit("fetching an item prints or logs something")
+                if heard.why is not None:
+                    raise Unfit(heard.why)
                 progress.tell(len(rows))
             if streams.moved() is not None:
-                raise Unfit(f"its items are random: fetching them drew from {streams.moved()}")
+                raise Unfit(f"{RANDOM}: fetching them drew from {streams.moved()}")
+
+    def _fetch_quietly(self, dataset: Any, rows: Any) -> None:
+        try:
+            self._fetch(dataset, rows)
+        except Unfit as unfit:
+            raise (Unfit("fetching an item writes a file") if has_written(unfit) else unfit) from unfit
 
     def fill_in_forks(self, dataset: Any, count: int, seconds: float) -> bool:
         """The same in copies of this process, as workers are, while nothing is kept; False where that could not be.
@@ -139,16 +149,17 @@ class Store:
     def _fetch_share(self, dataset: Any, share: Any) -> tuple[str | None, Any]:
         """In a copy of this process: why not, and what is not in shared memory."""
         streams = Streams(self.torch, dataset, self.collate)  # those of a GPU cannot be read in a copy
+        keep_from_writing()
         try:
             with silenced() as silence, self.torch.inference_mode(False):
                 for rows in share.split(self._chunk()):
                     self._fetch(dataset, rows)
         except Unfit as unfit:
-            return str(unfit), None
-        if silence.broken:
+            return "fetching an item writes a file" if has_written(unfit) else str(unfit), None
+        if silence.broken or was_heard():
             return "fetching an item prints or logs something", None
         if streams.moved() is not None:
-            return f"its items are random: fetching them drew from {streams.moved()}", None
+            return f"{RANDOM}: fetching them drew from {streams.moved()}", None
         return None, self._unshared(share)
 
     def _unshared(self, share: Any) -> Any:
@@ -161,20 +172,32 @@ class Store:
     def _chunk(self) -> int:
         return max(1, min(CHUNK, CHUNK_BYTES * self.total // max(1, self.bytes)))
 
-    def ensure(self, dataset: Any, wanted: Wanted) -> None:
-        """Fetch what is missing of these rows."""
-        if self._left == 0:
-            return
-        rows = wanted.indices
-        missing = rows[~self._have[rows]]
-        if not len(missing):
-            return
-        streams, surface = Streams(self.torch), Surface(self.torch, dataset, self.opened, self.names)
-        self._fetch(dataset, missing.unique())
+    def fetched(self, dataset: Any, indices: list[int]) -> Any:
+        """A batch as the program fetches it, row by row and in its order, and kept; None where all of it is here."""
+        rows = self.torch.tensor(indices, device="cpu")
+        if self._left == 0 or bool(self._have[rows].all()):
+            return None
+        streams, surface = Streams(self.torch, dataset), Surface(self.torch, dataset, self.opened, self.names)
+        with hearing() as heard:
+            batch = self._keep(rows, fetch(dataset, indices))
         if surface.moved():  # a file was opened, say
             self._contents = None
-        if (moved := streams.moved()) is not None:
-            self.spoiled = f"fetching an item has begun to draw from {moved}"
+        moved = streams.moved()
+        why = heard.why if moved is None else f"{RANDOM}: fetching one draws from {moved}"
+        if why is not None:
+            self.spoiled = why
+            refuse(dataset, why)
+        return batch
+
+    def _keep(self, rows: Any, samples: list[Any]) -> Any:
+        """What the collate_fn makes of them; that it cannot be kept is said with the next batch."""
+        batch = self.collate(samples)
+        try:
+            self._examine(rows, samples)
+            self.put(rows, batch)
+        except Unfit as unfit:
+            self.spoiled = str(unfit)
+        return batch
 
     @property
     def missing(self) -> float:
@@ -183,10 +206,13 @@ class Store:
 
     def _fetch(self, dataset: Any, rows: Any) -> None:
         samples = visit(dataset, rows.tolist())
-        for sample in samples:
-            if signature(self.torch, sample) != self.signature:
-                raise Unfit("its items differ in shape or type, so they cannot be stacked")
+        self._examine(rows, samples)
         self.put(rows, self._collated(samples))
+
+    def _examine(self, rows: Any, samples: list[Any]) -> None:
+        """Before they are kept as rows."""
+        if any(signature(self.torch, sample) != self.signature for sample in samples):
+            raise Unfit("its items differ in shape or type, so they cannot be stacked")
 
     def put(self, rows: Any, batch: Any) -> None:
         """Keep a batch as its collate_fn made it."""
@@ -308,20 +334,15 @@ class Store:
             raise Unfit(f"{megabytes(self.bytes)} of data, and {megabytes(free)} of memory may be used")
 
 
-class Progress:
-    """A line on stderr now and then, when it takes long."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self._name, self._total, self._done = name, total, 0
-        self._next = time.monotonic() + SAY_AFTER
-
-    def tell(self, more: int) -> None:
-        self._done += more
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + SAY_AGAIN
-        share = f"{self._done / self._total:.0%}"
-        sys.stderr.write(f"hotlap: resident-data has fetched {share} of the {self._total} items of {self._name}\n")
+@contextmanager
+def single_threaded(torch: Any) -> Iterator[None]:
+    """As a worker computes: a sum over many numbers by several threads has other last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def compositions(count: int) -> list[list[int]]:
@@ -357,11 +378,21 @@ def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
 
 def host_memory() -> float:
     """Bytes this process may still take: ranks on one machine share, and so do containers with a limit."""
-    free = float(psutil.virtual_memory().available)
+    free = min(float(psutil.virtual_memory().available), _address_space())
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     with suppress(OSError, ValueError):  # no limit, or not Linux
         free = min(free, float(limit.read_text()) - float(used.read_text()))
     return max(0.0, free) / int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+
+
+def _address_space() -> float:
+    """What `ulimit -v` leaves."""
+    try:
+        import resource
+    except ImportError:  # no Unix
+        return math.inf
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return float(most - psutil.Process().memory_info().vms) if most != resource.RLIM_INFINITY else math.inf
 
 
 def megabytes(amount: float) -> str:

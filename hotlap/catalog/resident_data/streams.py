@@ -36,6 +36,9 @@ class Stream:
     write: Callable[[Any], Any]
 
 
+RANDOM = "its items are random"
+
+
 class Streams:
     """All of them as they are now."""
 

@@ -13,6 +13,7 @@ from hotlap.catalog.resident_data.apply import unsuited
 from hotlap.catalog.resident_data.contents import But, Contents, Surface
 from hotlap.catalog.resident_data.identity import Often
 from hotlap.catalog.resident_data.names import Names
+from hotlap.catalog.resident_data.noted import hearing
 from hotlap.catalog.resident_data.proof import fetch, length_of, prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit, same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
@@ -135,7 +136,7 @@ class Cache:
         self._opened, self._names = opened, Names(dataset)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
-        self._spoiled: str | None = None
+        self.spoiled: str | None = None
         self.again = False  # read for a second epoch
         self._contents: Contents | None = self._contents_of(dataset)
 
@@ -149,19 +150,17 @@ class Cache:
         self._spoil("something its dataset holds was changed during an epoch")
 
     def get(self, dataset: Any, keys: list[int]) -> list[Any]:
-        """Samples the caller may do anything to."""
-        missing = [key for key in dict.fromkeys(keys) if key not in self._samples]
-        fresh = dict(zip(missing, self._fetched(dataset, missing), strict=True)) if missing else {}
-        return [fresh.pop(key) if key in fresh else self._again(dataset, key) for key in keys]
-
-    def _again(self, dataset: Any, key: int) -> Any:
-        if key in self._samples:
-            return copied(self._torch, self._samples[key])
-        return fetch(dataset, [key])[0]  # asked for twice in a batch, and not kept
+        """Samples the caller may do anything to. Where one is missing, all are fetched, as the program does."""
+        if all(key in self._samples for key in keys):
+            return [copied(self._torch, self._samples[key]) for key in keys]
+        return self._fetched(dataset, keys)
 
     def _fetched(self, dataset: Any, keys: list[int]) -> list[Any]:
-        streams, surface = Streams(self._torch), self.surface(dataset)
-        samples = fetch(dataset, keys)
+        streams, surface = Streams(self._torch, dataset), self.surface(dataset)
+        with hearing() as heard:
+            samples = fetch(dataset, keys)
+        if heard.why is not None:
+            self._spoil(heard.why)
         if surface.moved():  # a file was opened, say
             self._contents = None
         if (moved := streams.moved()) is not None:
@@ -171,7 +170,7 @@ class Cache:
         return samples
 
     def _keep(self, key: int, sample: Any) -> None:
-        if self._spoiled is not None or self._bytes > self.limit:
+        if self.spoiled is not None or self._bytes > self.limit or key in self._samples:
             return
         try:
             self._samples[key] = copied(self._torch, sample)
@@ -181,13 +180,13 @@ class Cache:
             self._bytes += size_of(self._torch, sample)
 
     def _spoil(self, why: str) -> None:
-        self._spoiled = why
+        self.spoiled = why
         self._samples.clear()
 
     def check(self, dataset: Any) -> None:
         """At the start of an epoch: raises Unfit if the dataset is no longer what it was."""
-        if self._spoiled is not None:
-            raise Unfit(self._spoiled)
+        if self.spoiled is not None:
+            raise Unfit(self.spoiled)
         if length_of(dataset) != self.total:
             raise Unfit(f"it had {self.total} samples and now has {length_of(dataset)}")
         now = self._contents_of(dataset)
@@ -215,6 +214,7 @@ class Remembering:
         cache = self.cache
         if cache is not None and self._surface.moved():
             cache.changed_meanwhile()
+        if cache is not None and cache.spoiled is not None:
             self.cache = cache = None
         if cache is None or type(keys) is not list or any(type(key) is not int for key in keys):
             return self._original.fetch(keys)
