@@ -1,4 +1,4 @@
-"""Datasets with a few items that misbehave and no proof has visited, or that talk and read where forks could interfere."""
+"""Datasets with a few items that misbehave and no proof has visited, or that talk or read where forks interfere."""
 
 from __future__ import annotations
 
