@@ -94,6 +94,7 @@ class Recipe:
         _whole(self, 1, "evaluation_batch", "threads", "patience", optional=True)
         _whole(self, 0, "warmup")
         _whole(self, None, "seed")
+        _require(-(2**63) <= self.seed < 2**64, f"{_shown(self, 'seed')}; use a whole number from -2**63 to 2**64 - 1")
         _switches(self, "drop_last", "shuffle", "channels_last", "nan_guard")
         _number(self, "clip", "above 0", lambda norm: norm > 0, optional=True)
         _number(self, "ema", "between 0 and 1", lambda decay: 0 < decay < 1, optional=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hotlap.engine import Checkpoints
+from hotlap.engine import Checkpoints, Recipe
 from hotlap.engine.config import ConfigInvalid
 from hotlap.engine.config_templates import template
+from hotlap.engine.errors import BadRecipe
 from hotlap.engine.order import epoch_order
 from tests.engine.training import fitted, outcome, same
 
@@ -42,3 +43,9 @@ def test_a_configuration_takes_the_seeds_that_torch_takes():
     )
     with pytest.raises(ConfigInvalid, match=said):
         template("lstm", training={"seed": 2**64})
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_a_seed_beyond_torch_is_refused(seed):
+    with pytest.raises(BadRecipe, match="use a whole number from"):
+        Recipe(batch_size=4, seed=seed)
