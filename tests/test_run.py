@@ -162,7 +162,7 @@ def test_a_program_that_does_not_train_is_told_so_in_one_line(text, tmp_path):
     ran = run(warmed([sys.executable, "counts.py"]), tmp_path, "--plan", "fast")
 
     assert (ran.code, ran.stdout) == (0, "2.0\n")
-    assert ran.stderr == "hotlap: no optimizer step was seen; nothing was applied\n"
+    assert ran.stderr == "hotlap: no optimizer step was seen; nothing is known of what was applied\n"
 
 
 def test_quiet_is_quiet_about_a_program_that_does_not_train(tmp_path):
@@ -204,6 +204,10 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
         (["--plan", "missing.json"], 79, "cannot read the plan missing.json"),
         (["--plan", "corrupt.json"], 79, "is not valid JSON"),
         (["--plan", "newer.json"], 79, "schema 99, this hotlap reads up to"),
+        (["--plan", "other.json"], 79, "it has no 'schema'"),
+        (["--plan", ""], 79, "--plan is empty"),
+        (["--with", ""], 2, "no optimisation is called ''"),
+        (["--nosuch"], 2, "no such option: --nosuch"),
         (["--plan", "unknown.json"], 79, "names warp-drive, which this hotlap does not have"),
         (["--plan", "value.json"], 79, "not a whole number"),
         (["--with", "tf32"], 67, "tf32 needs a GPU"),
@@ -212,6 +216,7 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
 def test_bad_input_is_one_line_and_the_command_is_not_started(options, code, says, tmp_path):
     (tmp_path / "corrupt.json").write_text('{"schema": 1, "tit')
     (tmp_path / "newer.json").write_text('{"schema": 99}')
+    (tmp_path / "other.json").write_text('{"version": 99}')
     (tmp_path / "unknown.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "warp-drive"}]}')
     (tmp_path / "value.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "gc-pauses", "value": "x"}]}')
     marker = tmp_path / "started"

@@ -41,7 +41,7 @@ def name_of(text: str) -> str:
         raise UnknownOptimization(f"{rule} is found in the source, not applied to a run; see: hotlap explain {rule}")
     near = [one.upper() if one in by_code else one for one in _nearest(name, [*entries(), *by_code])]
     hint = f"did you mean {' or '.join(near)}?" if near else "see them all: hotlap list"
-    raise UnknownOptimization(f"no optimisation is called {text}; {hint}")
+    raise UnknownOptimization(f"no optimisation is called {text or repr(text)}; {hint}")
 
 
 def _nearest(text: str, names: Iterable[str]) -> list[str]:

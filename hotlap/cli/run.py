@@ -55,7 +55,7 @@ def _never_trained(done: pipeline.Applied) -> str | None:
     """A command that failed says so itself."""
     if done.outcomes or done.exit_code != 0:
         return None
-    return "no optimizer step was seen; nothing was applied"
+    return "no optimizer step was seen; nothing is known of what was applied"
 
 
 def _chosen(

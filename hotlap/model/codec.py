@@ -37,7 +37,7 @@ def from_json(kind: type[Record], text: str, source: str) -> Record:
     try:
         return typing.cast(Record, _build(kind, data, ""))
     except (TypeError, ValueError, KeyError) as error:
-        raise RecordUnreadable(f"{source} is not a record of hotlap: {error}; run the command again") from error
+        raise RecordUnreadable(f"{source} is not a record of hotlap: {error.args[0]}; run the command again") from error
 
 
 def _plain(value: Any) -> Any:
@@ -79,6 +79,10 @@ def _build_optional(arguments: tuple[Any, ...], data: Any, path: str) -> Any:
 def _build_record(kind: type, data: Any, path: str) -> Any:
     hints = typing.get_type_hints(kind)
     known = _as(dict, data, path)
+    for field in dataclasses.fields(kind):
+        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if no_default and field.name not in known:
+            raise KeyError(f"{path.lstrip('.') or 'it'} has no {field.name!r}")
     values = {name: _build(hint, known[name], f"{path}.{name}") for name, hint in hints.items() if name in known}
     return kind(**values)
 

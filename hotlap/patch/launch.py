@@ -11,7 +11,7 @@ from pathlib import Path
 
 import wrapt
 
-from hotlap.errors import CommandNotFound, CommandNotRunnable
+from hotlap.errors import CommandNotFound, CommandNotRunnable, UnknownName
 
 BOOT = Path(__file__).parent / "boot"
 
@@ -22,6 +22,8 @@ def resolve(command: Sequence[str]) -> str:
     found = shutil.which(program)
     if found:
         return found
+    if program.startswith("-"):
+        raise UnknownName(f"no such option: {program}; see --help, and put the command after the options")
     if Path(program).is_dir():
         raise CommandNotRunnable(f"{program} is a folder; give a command, such as: python {program}/train.py")
     if Path(program).exists():

@@ -68,6 +68,8 @@ def variables(choices: Iterable[Choice], environ: Mapping[str, str]) -> dict[str
 
 
 def _named(plan: str) -> Plan:
+    if not plan:
+        raise PlanUnusable("--plan is empty; name a file, safe or fast")
     return automatic(plan) if plan in MOST_RISK else read(Path(plan))
 
 

@@ -65,7 +65,7 @@ def test_the_arm_run_is_the_naive_script_under_hotlap_run(stage, bench):
 def test_the_arm_run_keeps_what_hotlap_said(stage, bench):
     stage.play(sun__naive={"complaint": "hotlap: applied: something (here)"})
     (run,) = bench(workloads=("sun",), arms=("run",), seeds=1).runs
-    nothing = "hotlap: no optimizer step was seen; nothing was applied"  # the scripted arm trains nothing
+    nothing = "hotlap: no optimizer step was seen; nothing is known of what was applied"
     assert run.said == ("hotlap: applied: something (here)", nothing)
 
 
