@@ -10,8 +10,6 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-import torch
-
 from hotlap.catalog.forked import Writes, refuse_to_write
 from hotlap.catalog.making import start_method
 from hotlap.catalog.resident_data.streams import RANDOM, Streams
@@ -115,6 +113,8 @@ class Watched:
 
     def _begin(self) -> None:
         """A worker's streams have just been seeded."""
+        import torch  # the catalogue is read without it
+
         self._streams = Streams(torch, self._dataset)
         sys.addaudithook(self._hear)
         sys.stdout = Heard(sys.stdout, self._notes)
