@@ -28,6 +28,7 @@ class Weight:
     item_us: float = 0.0
     item_bytes: int = 0
     random: str | None = None  # how a sample differs from visit to visit
+    seeded: bool = False  # but not where torch, numpy and random are seeded alike
     on_host: bool = True  # all its tensors are host memory
     plain: bool = True  # nothing but tensors, arrays, numbers and text in plain containers
     digest: str = ""  # of the first samples

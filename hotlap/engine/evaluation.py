@@ -9,6 +9,8 @@ from typing import cast
 import torch
 from torch import nn
 
+from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.data.sources import with_rows_asked
 from hotlap.engine.errors import EmptySplit
 from hotlap.engine.metrics import Metric, read
 from hotlap.engine.seam import AnySource, Batch, Resident
@@ -58,7 +60,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def batches_of(source: AnySource, size: int, device: torch.device) -> Iterable[Batch]:
+def batches_of(source: AnySource, size: int, device: torch.device) -> Iterator[Batch]:
+    """Every row of the source, in its order: a score of fewer rows would be another score."""
+    batches = 0
+    for batch in with_rows_asked(_given(source, size, device), source.rows, size):
+        batches += 1
+        yield batch
+    if batches * size < source.rows:
+        raise DataMismatch(
+            f"the data ended early: {batches} batches of {size} came, though its source says {source.rows} rows"
+        )
+
+
+def _given(source: AnySource, size: int, device: torch.device) -> Iterable[Batch]:
     if not hasattr(source, "gather"):
         return source.batches(torch.arange(source.rows), size, device, False)
     resident = cast(Resident, source)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hotlap.engine.ahead import Ahead
 from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
 from hotlap.engine.data.errors import DataMismatch
-from hotlap.engine.data.sources import Tensors
+from hotlap.engine.data.sources import Tensors, with_rows
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry
 from hotlap.engine.kept import HostTraces, Kept
@@ -263,7 +263,7 @@ class ResidentSteps(Common):
 
     def plain_loss(self, item: Any) -> Found:
         """From the rows to gather: one batch at a time is in memory, and a compiler sees the gather too."""
-        return self.update.forward(self.source.gather(item))
+        return self.update.forward(with_rows(self.source.gather(item), len(item)))
 
 
 class StreamedSteps(Common):
@@ -286,7 +286,8 @@ class StreamedSteps(Common):
 
     def __call__(self, window: int) -> None:
         sizes = self.geometry.sizes(window)
-        batches = list(itertools.islice(self.batches, len(sizes)))
+        came = itertools.islice(self.batches, len(sizes))
+        batches = [with_rows(batch, rows) for batch, rows in zip(came, sizes, strict=False)]
         if len(batches) < len(sizes):
             raise DataMismatch(
                 f"the data ended early: {len(batches)} of the {len(sizes)} batches of step {window + 1} came, "

@@ -17,7 +17,7 @@ from hotlap.errors import ResumeRefused, RunFolderUnwritable, RunNotFound
 from tests.bench.conftest import SURROUNDINGS
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=240.0):
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends, "it never happened"

@@ -1,6 +1,7 @@
 """loader-persistent: workers stay, and everything is as if they had been started anew."""
 
 import multiprocessing
+import random
 import sys
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch.utils.data import DataLoader, Sampler
 from hotlap.catalog import entries
 from hotlap.catalog.loader_persistent.apply import contents_of
 from hotlap.catalog.resident_data.sameness import Unfit
+from hotlap.catalog.weighing import Weight
 
 NAME = "loader-persistent"
+applying = sys.modules["hotlap.catalog.loader_persistent.apply"]
 
 
 class Seeded(Rows):
@@ -48,6 +51,38 @@ def test_losses_and_random_numbers_are_the_same_and_workers_stay(sampler):
         assert outcome(running) == ("applied", "workers of Rows")
     assert len(pids) == 3
     assert len(set(pids)) == 1
+
+
+class Rarely(Rows):
+    """One item is random, which a few samples do not show."""
+
+    def __getitem__(self, index):
+        row, target = super().__getitem__(index)
+        return (row + torch.rand(()) + random.random() + np.random.rand() if index == 21 else row), target
+
+
+@pytest.mark.parametrize("dataset", [Random("torch"), Random("numpy"), Random("python"), Rarely()])
+def test_workers_that_stay_are_seeded_as_those_started_anew(dataset):
+    stays_as_started_anew(dataset, num_workers=2)
+
+
+def test_also_where_they_are_spawned(monkeypatch):
+    monkeypatch.setattr(applying, "why_not_twice", lambda: None)  # it is no script of a user
+    monkeypatch.setattr(applying, "weigh", lambda making: Weight())  # in a process that may take long to start
+    stays_as_started_anew(Random("numpy"), num_workers=2, multiprocessing_context="spawn")
+
+
+def stays_as_started_anew(dataset, **options):
+    pids = set()
+
+    def note(loader, epoch):
+        pids.update(worker.pid for worker in multiprocessing.active_children())
+
+    alone = train(shuffled(dataset, **options))
+    with applied(NAME) as running:
+        assert train(shuffled(dataset, **options), between=note) == alone
+        assert outcome(running)[0] == "applied", outcome(running)
+    assert len(pids) == 2
 
 
 def test_a_dataset_changed_between_epochs_reaches_the_workers():
@@ -99,7 +134,7 @@ def test_a_loader_that_keeps_its_workers_anyway_is_left_alone():
     [
         (lambda: shuffled(), "no effect", "without workers"),
         (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
-        (lambda: shuffled(Random("torch"), num_workers=1), "refused", "not seeded anew"),
+        (lambda: shuffled(Random("own"), num_workers=1), "refused", "also where workers are seeded alike"),
         (lambda: shuffled(num_workers=1, worker_init_fn=print), "refused", "worker_init_fn"),
         (lambda: shuffled(Seeded(), num_workers=1), "refused", "get_worker_info"),
     ],
@@ -166,7 +201,7 @@ def test_a_change_shows(held, change):
 
 
 def test_too_much_to_watch_is_said(monkeypatch):
-    monkeypatch.setattr(sys.modules["hotlap.catalog.loader_persistent.apply"], "LOOKING", -1.0)
+    monkeypatch.setattr(applying, "LOOKING", -1.0)
     with pytest.raises(Unfit, match="takes too long"):
         contents_of(torch, Rows())
 

@@ -11,10 +11,12 @@ from torch import nn
 from hotlap.engine import RMSE, Recipe, Trainer
 from hotlap.engine.checkpoints import LAST
 from hotlap.engine.data import CarriedWindows, Tensors
+from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.errors import BadRecipe, NoDevice, NonFiniteLoss
 from hotlap.engine.order import epoch_order
 from hotlap.engine.recipe import Checkpoints, Phase
 from hotlap.engine.recurrent import Recurrent
+from tests.engine.training import Rows, Stream
 
 MSE = nn.functional.mse_loss
 GENERATOR = torch.Generator().manual_seed(1)
@@ -368,3 +370,34 @@ def test_a_trainer_with_a_step_of_its_own_evaluates_by_it():
     assert found["valid_loss"] == pytest.approx(float(MSE(model(INPUTS[:64]), TARGETS[:64]).detach()))
     with pytest.raises(BadRecipe, match="nothing to evaluate by"):
         trainer(model, sgd(model), evaluate=lambda model: {"own": 1.0}).evaluate(FEW)
+
+
+class Keeps(Rows):
+    """Leaves rows of a batch out, as a source of one's own may."""
+
+    def gather(self, index):
+        return tuple(one[:5] for one in super().gather(index))
+
+
+def first_five(number, batch):
+    return tuple(one[:5] for one in batch)
+
+
+@pytest.mark.parametrize("source", [Keeps(INPUTS, TARGETS), Stream(INPUTS, TARGETS, altered=first_five)])
+def test_batches_with_other_rows_than_asked_for_are_refused(source):
+    model = network()
+    with pytest.raises(DataMismatch, match="rows were asked for"):
+        trainer(model, sgd(model)).fit(source, epochs=1)
+    with pytest.raises(DataMismatch, match="rows were asked for"):
+        trainer(model, sgd(model)).fit(FEW, source, epochs=1)
+
+
+class EndsEarly(Stream):
+    def batches(self, *how):
+        yield next(super().batches(*how))
+
+
+def test_a_validation_split_that_ends_early_is_refused():
+    model = network()
+    with pytest.raises(DataMismatch, match="the data ended early: 1 batches"):
+        trainer(model, sgd(model), evaluation_batch=16).fit(FEW, EndsEarly(INPUTS, TARGETS), epochs=1)

@@ -1,9 +1,10 @@
 """Keeps workers alive between epochs, with the random numbers drawn as if they had been started anew.
 
 A loader without persistent workers draws a base seed for them each epoch; one with persistent workers draws it once.
-So it is drawn here, and the order of the samples stays the same. Workers hold a copy of the dataset: where the program
-changes it between epochs, they are started anew as without us. The loader keeps its settings: it is persistent only
-while torch asks it for an iterator, so that whatever else looks at it or copies it sees what the program made.
+So it is drawn here, the order of the samples stays the same, and the workers are seeded with it. They hold a copy of
+the dataset: where the program changes it between epochs, they are started anew as without us. The loader keeps its
+settings: it is persistent only while torch asks it for an iterator, so that whatever else looks at it or copies it sees
+what the program made.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap.catalog.loader_persistent.seeds import send
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
 from hotlap.catalog.resident_data.contents import Contents
 from hotlap.catalog.resident_data.names import Names
-from hotlap.catalog.resident_data.proof import why_random
+from hotlap.catalog.resident_data.proof import why_other
 from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.streams import asks_which_worker
 from hotlap.catalog.site import Original, Site
@@ -60,8 +62,8 @@ def _check(site: Site, making: Making) -> None:
     weight = weigh(making)
     if weight.problem is not None:
         raise Refused(f"{making.name}: {weight.problem}")
-    if weight.random is not None and not site.asked:
-        raise Refused(f"{making.name}: {weight.random}, and workers that stay are not seeded anew; ask for it by name")
+    if weight.random is not None and not weight.seeded and not site.asked:
+        raise Refused(f"{making.name}: {weight.random}, also where workers are seeded alike; ask for it by name")
     try:
         contents_of(site.torch, making.dataset, making.given.get("collate_fn"))
     except Unfit as why:
@@ -92,7 +94,7 @@ class Keeping:
     def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if loader not in self._ours or loader.num_workers == 0 or loader.persistent_workers:
             return original(*args, **kwargs)
-        if (why := why_random(loader.dataset)) is not None and not self._site.asked:
+        if (why := why_other(loader.dataset)) is not None and not self._site.asked:
             self._ours.discard(loader)
             self._site.refused(f"{type(loader.dataset).__name__}: {why}, which came out later")
             _kept.pop(loader, None)
@@ -117,7 +119,7 @@ class Keeping:
         kept = _kept.pop(loader, None)
         if kept is None or kept.settings != settings or contents.differ(kept.contents) or not finished(kept.iterator):
             return None
-        draw_as_if_new(self._site.torch, loader)
+        send(kept.iterator, draw_as_if_new(self._site.torch, loader))
         return kept.iterator
 
     def close(self) -> None:
@@ -136,7 +138,7 @@ def finished(iterator: Any) -> bool:
     return bool(iterator._tasks_outstanding == 0 and iterator._rcvd_idx >= iterator._send_idx)
 
 
-def draw_as_if_new(torch: Any, loader: Any) -> None:
-    """What making an iterator draws: it asks the sampler once more than it needs, then draws the base seed."""
+def draw_as_if_new(torch: Any, loader: Any) -> int:
+    """What making an iterator draws: it asks the sampler once more than it needs, then draws the workers' seed."""
     iter(loader._index_sampler)
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())

@@ -115,9 +115,14 @@ class Contents:
         names: Names | None = None,
         most: float = math.inf,
         read: int = SMALL_TENSORS,
+        shared: bool = True,
     ) -> None:
-        """Raises Unfit where it takes longer than `most` seconds of a processor; `read` bytes of tensors are read."""
-        self._but = but
+        """Raises Unfit where it takes longer than `most` seconds of a processor; `read` bytes of tensors are read.
+
+        And where other processes may write a tensor, unless `shared` ones are let in: torch shares those of a dataset
+        that it sends to spawned workers, so that it is asked before there are any.
+        """
+        self._but, self._shared = but, shared
         self._late: dict[tuple[int, str], Contents] = {}
         self._torch, self._until, self._small = torch, time.thread_time() + most, read
         self._references: list[Any] = []  # while they are kept, no other object gets the id of one of them
@@ -183,20 +188,22 @@ class Contents:
 
     def _tensor(self, tensor: Any) -> Iterable[Any]:
         """A write through `.data`, or through the array it was made from, moves no version: a small one is read."""
-        if tensor.device.type == "cpu" and tensor.is_shared():
-            raise Unfit("it holds a tensor that other processes may write")
+        self._refuse_shared(tensor)
         tracked = not tensor.is_inference()
         strided = tensor.layout is self._torch.strided and not tensor.is_quantized
         self._note(self._identity(tensor), tensor._version if tracked else 0, tensor.shape)
         size = tensor.numel() * tensor.element_size() + SMALL_TENSOR
         if strided and tensor.device.type == "cpu" and (size <= self._small or not tracked):
             self._small -= size if tracked else 0
-            self._note(tensor.data_ptr())
             bits = tensor.detach().contiguous().reshape(-1).view(self._torch.uint8)
             self._buffer(memoryview(bits.numpy()))
         elif not tracked:
             raise Unfit("it holds tensors of inference mode, of which it is not known whether they are written")
         return ()
+
+    def _refuse_shared(self, tensor: Any) -> None:
+        if not self._shared and tensor.device.type == "cpu" and tensor.is_shared():
+            raise Unfit("it holds a tensor that other processes may write")
 
     def _arrays(self, thing: Any) -> Iterable[Any]:
         import numpy
@@ -245,6 +252,7 @@ class Contents:
         return ()
 
     def _tensors(self, tensors: list[Any]) -> None:
+        self._refuse_shared(tensors[0])
         try:
             versions = [one._version for one in tensors]
         except RuntimeError:

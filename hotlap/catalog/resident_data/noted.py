@@ -12,11 +12,12 @@ from typing import Any
 
 from hotlap.catalog.forked import Writes, refuse_to_write
 from hotlap.catalog.making import start_method
-from hotlap.catalog.resident_data.streams import RANDOM, Streams
+from hotlap.catalog.resident_data.streams import OWN, RANDOM, Streams
 
-NOTHING, DRAWS, WRITES, PRINTS = range(4)
+NOTHING, DRAWS, DRAWS_OWN, WRITES, PRINTS = range(5)
 WHY = {
     DRAWS: f"{RANDOM}: fetching one draws random numbers",
+    DRAWS_OWN: f"{RANDOM}: fetching one draws random numbers of {OWN}",
     WRITES: "fetching an item writes a file",
     PRINTS: "fetching an item prints something",
 }
@@ -129,8 +130,8 @@ class Watched:
 
     def look(self) -> None:
         """After each batch."""
-        if self._streams is not None and self._streams.moved() is not None:
-            self._notes.note(DRAWS)
+        if self._streams is not None and (moved := self._streams.moved()) is not None:
+            self._notes.note(DRAWS_OWN if moved.startswith(OWN) else DRAWS)
 
 
 class Collating:

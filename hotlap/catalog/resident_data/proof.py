@@ -19,7 +19,7 @@ from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.resident_data.contents import But, Contents, most_seconds
 from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.sameness import Unfit, same
-from hotlap.catalog.resident_data.streams import RANDOM, Streams
+from hotlap.catalog.resident_data.streams import OWN, RANDOM, Streams
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.silence import silenced
 
@@ -126,10 +126,10 @@ def refuse(dataset: Any, why: str) -> None:
     _refused.put(dataset, why)
 
 
-def why_random(dataset: Any) -> str | None:
-    """Where it was found to be."""
+def why_other(dataset: Any) -> str | None:
+    """Where its items were found to differ also in workers that are seeded alike."""
     why = _refused.get(dataset)
-    return why if why is not None and why.startswith(RANDOM) else None
+    return why if why is not None and why.startswith(RANDOM) and OWN in why.removeprefix(RANDOM) else None
 
 
 def may_fork() -> bool:
@@ -145,6 +145,7 @@ def _why_not(torch: Any, dataset: Any) -> str | None:
             dataset,
             names=Names(dataset),
             most=max(LOOKING_FIRST, most_seconds(length_of(dataset), LOOKING_FIRST_EACH)),
+            shared=False,
         )
     except Unfit as unfit:
         return str(unfit)
@@ -181,7 +182,7 @@ def _proven(torch: Any, dataset: Any, patience: float = 1.0) -> Proof:
         _refuse_draws(streams)
         opened = {one.of: changed for one in unopened if (changed := one.changed())}
         most = most_seconds(total, seconds) * patience
-        before = Contents(torch, dataset, names=names, most=most)
+        before = Contents(torch, dataset, names=names, most=most, shared=False)
         for seed in SEEDS:
             streams.vary(seed)
             varied = streams.here()

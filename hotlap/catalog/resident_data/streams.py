@@ -37,6 +37,7 @@ class Stream:
 
 
 RANDOM = "its items are random"
+OWN = "its own"  # so begin the names of streams that no worker is seeded with
 
 
 class Streams:
@@ -50,8 +51,9 @@ class Streams:
         self._default = torch.default_generator
 
     def moved(self) -> str | None:
-        """The name of a stream that was drawn from since."""
-        return next((one.name for one in self._kept if _bytes(one.read()) != _bytes(one.state)), None)
+        """The name of a stream that was drawn from since: of one of its own, where there is one."""
+        drawn = (one.name for one in self._kept if _bytes(one.read()) != _bytes(one.state))
+        return min(drawn, key=lambda name: not name.startswith(OWN), default=None)
 
     def restore(self) -> None:
         for one in self._kept:
@@ -102,14 +104,14 @@ def access(torch: Any, one: Any) -> Access | None:
     """Of a generator; None of anything else."""
     numpy = sys.modules.get("numpy")
     if isinstance(one, torch.Generator):
-        return "its own torch.Generator", one.get_state, one.set_state
+        return f"{OWN} torch.Generator", one.get_state, one.set_state
     if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
-        return "its own random.Random", one.getstate, one.setstate
+        return f"{OWN} random.Random", one.getstate, one.setstate
     if numpy is not None and isinstance(one, numpy.random.RandomState):
-        return "its own numpy RandomState", one.get_state, one.set_state
+        return f"{OWN} numpy RandomState", one.get_state, one.set_state
     if numpy is not None and isinstance(one, numpy.random.Generator):
         bits = one.bit_generator
-        return "its own numpy Generator", functools.partial(_state_of, bits), functools.partial(_set_state, bits)
+        return f"{OWN} numpy Generator", functools.partial(_state_of, bits), functools.partial(_set_state, bits)
     return None
 
 
