@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
-from harness import PROGRAMS, bare, printed_losses, profile
+from harness import HOTLAP, PROGRAMS, bare, printed_losses, profile
 
 OURS = ("hotlap", "wrapt", "click", "rich", "psutil")
 
@@ -56,3 +56,15 @@ def test_an_interpreter_without_hotlap_is_entered(python, tmp_path):
     assert ran.observation["losses"] == printed_losses(alone.stdout)
     assert len(ran.observation["losses"]) == 24
     assert {loader["role"] for loader in ran.observation["loaders"]} == {"train"}
+
+
+def test_and_trained_in_with_what_applies(python, tmp_path):
+    command = [python, str(PROGRAMS / "plain_loop.py")]
+    alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))
+    whole = [*HOTLAP, "run", "--plan", "safe", "--run-dir", str(tmp_path / "kept"), *command]
+    ran = bare(whole, tmp_path, PYTHONPATH=str(PROGRAMS))
+
+    assert ran.code == alone.code == 0, ran.stderr
+    assert ran.stdout == alone.stdout
+    assert "hotlap: applied: " in ran.stderr
+    assert "failed" not in ran.stderr

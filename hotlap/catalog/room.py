@@ -1,4 +1,8 @@
-"""How many processes this machine has room for beside the training."""
+"""How much memory there is, and how many processes this machine has room for beside the training.
+
+psutil is asked where the system does not say it in a file, and nowhere else: the program's interpreter may have torch
+and nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotlap.catalog.gpus import gpus
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
+STATM = Path("/proc/self/statm")
 SHARED = Path("/dev/shm")  # where workers put their batches on Linux
 WORKER_BYTES = 300 << 20  # what a process with torch in it keeps for itself
 PART = 2  # no more than one part of so many of what is free
@@ -53,6 +58,24 @@ def free_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
     if limit.isdecimal() and used.isdecimal():
         found.append(max(0, int(limit) - int(used)))
     return min(found, default=None)
+
+
+class Held(NamedTuple):
+    """Bytes of this process."""
+
+    addresses: int
+    resident: int
+
+
+def held_bytes() -> Held:
+    """Some 20 µs."""
+    pages = _text(STATM).split()
+    if pages:
+        return Held(*(int(one) * os.sysconf("SC_PAGE_SIZE") for one in pages[:2]))
+    import psutil
+
+    found = psutil.Process().memory_info()
+    return Held(found.vms, found.rss)
 
 
 def _quota(cgroup: Path) -> int | None:

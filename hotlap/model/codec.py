@@ -37,7 +37,9 @@ def from_json(kind: type[Record], text: str, source: str) -> Record:
     try:
         return typing.cast(Record, _build(kind, data, ""))
     except (TypeError, ValueError, KeyError) as error:
-        raise RecordUnreadable(f"{source} is not a record of hotlap: {error.args[0]}; run the command again") from error
+        raise RecordUnreadable(
+            f"{source} is not a record of hotlap: {error.args[0] if error.args else error!r}; run the command again"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

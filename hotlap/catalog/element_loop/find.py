@@ -7,15 +7,8 @@ from collections.abc import Iterator
 
 from hotlap.model.scanned import Confidence
 from hotlap.source.code import Code, last_name
-from hotlap.source.elements import (
-    ElementLoop,
-    counts,
-    element_loops,
-    is_scalar_work,
-    is_sequential,
-    is_worked_on,
-    reads_elements,
-)
+from hotlap.source.element_work import counts, is_scalar_work, is_sequential, is_worked_on, reads_elements
+from hotlap.source.elements import ElementLoop, element_loops
 from hotlap.source.groups import group_loops
 from hotlap.source.rule import Found
 from hotlap.source.samples import mentions, only_shows, per_sample

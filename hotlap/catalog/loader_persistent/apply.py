@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.catalog.loader_persistent.seeds import send
+from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
 from hotlap.catalog.resident_data.contents import Contents
@@ -118,6 +118,8 @@ class Keeping:
         """The iterator of the last epoch. Not one still being read: torch would give the same one to both readers."""
         kept = _kept.pop(loader, None)
         if kept is None or kept.settings != settings or contents.differ(kept.contents) or not finished(kept.iterator):
+            return None
+        if not can_be_sent(kept.iterator):
             return None
         send(kept.iterator, draw_as_if_new(self._site.torch, loader))
         return kept.iterator

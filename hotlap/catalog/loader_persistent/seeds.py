@@ -37,6 +37,17 @@ def seed_this_worker(base: int) -> None:
         numpy.random.seed(worker._generate_state(base, info.id))  # type: ignore[no-untyped-call]
 
 
+def can_be_sent(iterator: Any) -> bool:
+    """Whether this torch has the message, and what it seeds with; else workers are started anew."""
+    from torch.utils.data._utils import worker
+
+    return (
+        hasattr(iterator, "_shared_seed")
+        and "seed" in getattr(worker._ResumeIteration, "__dataclass_fields__", ())
+        and hasattr(worker, "_generate_state")
+    )
+
+
 def send(iterator: Any, base: int) -> None:
     """With the next epoch of the iterator."""
     iterator._shared_seed = Seed(base)

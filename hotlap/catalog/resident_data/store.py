@@ -7,13 +7,10 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import psutil
 
 from hotlap.catalog.forked import NoAnswer, has_written, in_forks, keep_from_writing, was_heard
 from hotlap.catalog.resident_data.contents import Contents, Surface
@@ -25,6 +22,7 @@ from hotlap.catalog.resident_data.proof import Proof, fetch, length_of, refuse, 
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
 from hotlap.catalog.resident_data.sameness import NotStacked, Unfit, same, signature
 from hotlap.catalog.resident_data.streams import RANDOM, Streams
+from hotlap.catalog.room import free_bytes, held_bytes
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.silence import silenced
 
@@ -378,21 +376,22 @@ def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
 
 def host_memory() -> float:
     """Bytes this process may still take: ranks on one machine share, and so do containers with a limit."""
-    free = min(float(psutil.virtual_memory().available), _address_space())
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    with suppress(OSError, ValueError):  # no limit, or not Linux
-        free = min(free, float(limit.read_text()) - float(used.read_text()))
-    return max(0.0, free) / int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    free = free_bytes()
+    if free is None:
+        import psutil
+
+        free = psutil.virtual_memory().available
+    return max(0.0, min(float(free), _addresses_left())) / int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
 
 
-def _address_space() -> float:
-    """What `ulimit -v` leaves."""
+def _addresses_left() -> float:
+    """By `ulimit -v`."""
     try:
         import resource
     except ImportError:  # no Unix
         return math.inf
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return float(most - psutil.Process().memory_info().vms) if most != resource.RLIM_INFINITY else math.inf
+    return float(most - held_bytes().addresses) if most != resource.RLIM_INFINITY else math.inf
 
 
 def megabytes(amount: float) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
-import psutil
+from hotlap.catalog.room import held_bytes
 
 MUCH = 64 << 20  # bytes
 SHARE = 0.05  # of what was held: growth below it is not worth a collection
@@ -19,15 +18,12 @@ class Held(NamedTuple):
 class Memory:
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
-        self._process = psutil.Process()
         self._base = Held(0, 0)
 
     def held(self) -> Held:
         """Some 20 µs for the host; the device is not waited for."""
-        if self._process.pid != os.getpid():  # forked
-            self._process = psutil.Process()
         device = self._cuda.memory_allocated() if self._cuda.is_initialized() else 0
-        return Held(self._process.memory_info().rss, device)
+        return Held(held_bytes().resident, device)
 
     def has_grown(self) -> bool:
         return self._is_more(self.held())
