@@ -138,7 +138,7 @@ def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Chosen:
     if recipe.compile == "auto" and attempts.seconds * trial.steps_ahead >= COMPILE_PAYS_FROM:
         attempts.add([Mode(graph, True, trial.ways[0]) for graph in graphs], timed=True)
     if recipe.graph == "on" and not any(mode.graph for mode in attempts.runs):
-        why = next(iter(attempts.failed.values()), "there is no CUDA device")
+        why = next(iter(attempts.failed.values()))
         raise CaptureFailed(f'graph="on", but the step cannot be captured: {why}; use graph="auto"')
     return attempts.best()
 

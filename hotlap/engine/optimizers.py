@@ -86,9 +86,11 @@ def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
     return device.type == "cuda" and fused
 
 
-def can_be_captured(optimizer: Optimizer) -> bool:
-    """Whether its step needs nothing from the host, the learning rate included."""
-    return all("capturable" in group or can_be_fused(optimizer, group) for group in optimizer.param_groups)
+def why_not_captured(optimizer: Optimizer) -> str:
+    """What its step needs from the host; empty where it needs nothing, the learning rate included."""
+    needy = [one for one in optimizer.param_groups if "capturable" not in one and not can_be_fused(optimizer, one)]
+    with_what = " with dampening" if any(map(_dampens, needy)) else ""
+    return f"{type(optimizer).__name__}{with_what} reads its learning rate on the host" if needy else ""
 
 
 def _move_state(optimizer: Optimizer, device: torch.device) -> None:

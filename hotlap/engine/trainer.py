@@ -15,14 +15,21 @@ from torch.optim import Optimizer
 from hotlap.engine import checkpoints, loop
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import Callback, Callbacks
-from hotlap.engine.errors import BadRecipe, CheckpointNotWritten, DataElsewhere, EmptySplit, NothingToResume
+from hotlap.engine.errors import (
+    BadRecipe,
+    CaptureFailed,
+    CheckpointNotWritten,
+    DataElsewhere,
+    EmptySplit,
+    NothingToResume,
+)
 from hotlap.engine.evaluation import Evaluation, batches_of, evaluating
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.kept import seed_streams
 from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean, Metric
-from hotlap.engine.optimizers import can_be_captured, make_fast, require_plain_step
+from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
@@ -191,9 +198,18 @@ class Trainer:
         return any(getattr(module, "sparse", False) is True for module in self.model.modules())
 
     def _recorder(self) -> Recorder | None:
-        if self.recipe.graph == "off" or self._is_sparse() or not can_be_captured(self.optimizer):
+        if self.recipe.graph == "off":
             return None
-        return recorder_for(self.device)
+        recorder, why = recorder_for(self.device), "there is no CUDA device"
+        if recorder is not None:
+            why = "the gradients are sparse" if self._is_sparse() else why_not_captured(self.optimizer)
+        if not why:
+            return recorder
+        if self.recipe.graph == "on":
+            raise CaptureFailed(f'graph="on", but the step cannot be captured: {why}; use graph="auto"')
+        if recorder is not None:
+            self.say(f"step: no CUDA graph, {why}")
+        return None
 
     def _parts(
         self, train: AnySource, valid: AnySource | None, phases: tuple[Phase, ...], interrupts: Interrupts

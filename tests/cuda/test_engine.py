@@ -66,7 +66,7 @@ class Convolutional(nn.Module):
 
 
 def momentum(parameters, lr):
-    return torch.optim.SGD(parameters, lr=lr, momentum=0.9, dampening=0.1)
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,18 @@ def test_other_optimizers_are_captured_too(optimizer):
     graphed, plain = both(optimizer=optimizer)
     for one, other in zip(graphed[0].model.parameters(), plain[0].model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_what_cannot_be_captured_is_told_and_trained_as_it_is():
+    def dampened(parameters, lr):
+        return torch.optim.SGD(parameters, lr=lr, momentum=0.9, dampening=0.1)
+
+    with pytest.raises(CaptureFailed, match="SGD with dampening reads its learning rate on the host; use"):
+        fitted(graph="on", optimizer=dampened)
+    said = []
+    left_alone = fitted(graph="auto", optimizer=dampened, say=said.append)
+    assert said[0] == "step: no CUDA graph, SGD with dampening reads its learning rate on the host"
+    same(outcome(*left_alone), outcome(*fitted(graph="off", optimizer=dampened)))
 
 
 def test_rates_change_within_an_epoch_without_a_new_capture():

@@ -46,6 +46,33 @@ def test_a_replayed_step_trains_to_the_bit_as_the_step_itself(options, monkeypat
     same(outcome(made, history), outcome(*fitted(**options)))
 
 
+def dampened(parameters, lr):
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9, dampening=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"optimizer": dampened}, "SGD with dampening reads its learning rate on the host"),
+        ({"optimizer": torch.optim.Adagrad}, "Adagrad reads its learning rate on the host"),
+        (
+            {"model": lambda: nn.Sequential(nn.Embedding(10, 1, sparse=True), nn.Flatten(1)), "rows": True},
+            "the gradients are sparse",
+        ),
+    ],
+)
+def test_what_cannot_be_captured_is_told_and_trained_as_it_is(options, why, monkeypatch):
+    options, said = dict(options), []
+    if options.pop("rows", False):
+        splits = {name: Rows(torch.arange(64) % 10, torch.ones(64, 1)) for name in ("train", "valid")}
+        options |= {**splits, "optimizer": torch.optim.SGD}
+    with pytest.raises(CaptureFailed, match=f"cannot be captured: {why}; use graph="):
+        fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, graph="on", **options)
+    told = outcome(*fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, say=said.append, **options))
+    assert said[0] == f"step: no CUDA graph, {why}"
+    same(told, outcome(*fitted(graph="off", **options)))
+
+
 def test_rates_change_within_an_epoch_without_a_new_capture(monkeypatch):
     recorder = EmulatedRecorder()
     options = {"schedule": Cosine(), "warmup": 4, "model": lambda: nn.Linear(6, 1)}
