@@ -202,6 +202,7 @@ def resumed(before: Claims, now: Claims, share: int, book: Book) -> Claims:
     added = [book.changes[name] for name in now.changes if name not in known]
     return replace(
         before,
+        command=f"{before.command}; {now.command} --resume" if added else before.command,
         repeats=max(before.repeats, now.repeats),
         epochs={**before.epochs, **now.epochs},
         sources={**before.sources, **now.sources},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import claims_book
@@ -44,8 +44,8 @@ seconds. Each change was made alone to `naive.py` of the bundled workload and tr
   machine that is slower for a minute is slower for all. The factor is the mean of those of the rounds, and [a, b] comes
   from how much the rounds differ. `naive.py` runs twice, and *naive against itself* should be 1.00: what it is off by
   more than its rounds explain is the luck of a process, and widens every [a, b] of that result. What is tuned by the
-  clock in the first epoch (cuDNN's autotuner, `max-autotune`) is tuned beside the others. Start-up and memory of the
-  host need processes that start alone, so they are always measured one by one.
+  clock in the first epoch (cuDNN's autotuner, `max-autotune`) is tuned beside the others. Start-up, a first epoch and
+  memory of the host need processes that start alone, so they are always measured one by one.
 
 What a gain is in:
 
@@ -84,8 +84,11 @@ class Column:
         return f"{where}, size {' and '.join(dict.fromkeys(one.size for _, one in self.results))}"
 
     def figure(self, claim: Claim, book: Book) -> Figure | None:
-        found = (claims_record.figure(record, claim, book) for _, record in self.results)
-        return next((one for one in found if one is not None), None)
+        """The newest; a first epoch is that of the newest result in which processes start alone."""
+        all_of_them = (claims_record.figure(record, claim, book) for _, record in self.results)
+        found = [one for one in all_of_them if one is not None]
+        firsts = [one.first_epoch for one in found if one.first_epoch and not one.stale]
+        return replace(found[0], first_epoch=firsts[0] if firsts else None) if found else None
 
 
 def columns(folder: Path) -> list[Column]:

@@ -286,7 +286,7 @@ def test_memory_of_the_device_in_rounds_is_as_certain_as_two_naive_are_alike():
 
 def test_start_up_and_memory_of_the_host_stay_those_of_processes_that_started_alone(tmp_path):
     name = "leak-spawn"
-    seconds = {"naive": [4.0] * 3, name: [2.0] * 3}
+    seconds = {"naive": [9.0, 4.0, 4.0], name: [20.0, 2.0, 2.0]}
     alone = record_of(name, date="2026-01-01", taken=taken(name, seconds))
     rounds = replace(rounds_record(name, 1.0), date="2026-01-02")
     startup = claim_of(name, measure="startup")
@@ -295,6 +295,7 @@ def test_start_up_and_memory_of_the_host_stay_those_of_processes_that_started_al
     page = shown(tmp_path, *files)
     cells = [line.split(" | ")[5] for line in page.splitlines() if line.startswith("| 6: workers by spawn")]
     assert cells[0].startswith(("1.00 [", "0.99 [", "1.01 ["))  # training, where the older result says 2.00
+    assert cells[0].endswith("; first epoch 9 → 20 s")  # which rounds do not tell
     assert cells[1] == "1.00 [1.00, 1.00] no gain shown"
 
 
