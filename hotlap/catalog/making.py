@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.site import Site
 
 # Their samplers are written to be read ahead of the training.
@@ -105,6 +106,30 @@ def when_made(site: Site, settings: Callable[[Making], dict[str, Any]]) -> None:
         return original(*args, **kwargs)
 
     site.stand_in(site.seams.loader_made, instead)
+
+
+class OnceStarted:
+    """What is said of a dataset when workers for it start: where another entry keeps it, none do.
+
+    Not of a loader, since a framework makes its own of the program's.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._said: AlsoOfLists[str] = AlsoOfLists()
+        site.after(site.seams.iterating, self._iterated)
+
+    def say(self, dataset: Any, what: str) -> None:
+        self._said.put(dataset, what)
+
+    def _iterated(self, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], iterator: Any) -> None:
+        what = self._said.get(loader.dataset)
+        if what is None:
+            return
+        if getattr(iterator, "_workers", None):
+            self._site.applied(what)
+        else:
+            self._site.no_effect(f"{type(loader.dataset).__name__} is kept by another entry, so no workers start")
 
 
 def _as_given(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class _Skip:
     def begin(self, trace_rules: Any) -> None:
         self._wanted += 1
         if self._wanted == 1:
-            self._files = list(_our_files())
+            self._files = _our_files()
             trace_rules.SKIP_DIRS.extend(self._files)
             trace_rules._recompile_re()
 
@@ -133,8 +133,9 @@ class _Skip:
 _skip = _Skip()
 
 
-def _our_files() -> Iterator[str]:
-    for room in OUR_ROOMS:
-        spec = importlib.util.find_spec(room)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            yield from (str(file) for file in sorted(Path(folder).rglob("*.py")) if file.name != THE_USERS)
+@functools.cache
+def _our_files() -> list[str]:
+    specs = filter(None, map(importlib.util.find_spec, OUR_ROOMS))
+    folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in sorted(Path(folder).rglob("*.py"))]
+    return [str(file) for file in files if file.name != THE_USERS]

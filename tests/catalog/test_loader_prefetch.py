@@ -69,6 +69,7 @@ def test_it_sees_the_workers_that_another_entry_gave(monkeypatch):
     with applied(NAME, "loader-workers=2", "loader-persistent") as running:
         made = shuffled(Rows())
         assert (made.num_workers, made.prefetch_factor) == (2, 4)
+        iter(made)
         assert [one.status for one in running.outcomes] == ["applied"] * 3
     assert (made.num_workers, made.prefetch_factor) == (0, None)
 

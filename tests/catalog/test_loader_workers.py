@@ -46,6 +46,15 @@ def test_losses_and_random_numbers_are_those_without_workers():
         assert outcome(running) == ("applied", "Rows: 0 → 2 workers")
 
 
+def test_workers_that_another_entry_leaves_without_work_are_not_said_to_help():
+    alone, entries = train(shuffled()), ("loader-workers=2", "loader-persistent", "loader-prefetch")
+    with applied("resident-data", *entries) as running:
+        assert train(shuffled()) == alone
+        told = [outcome(running, name.partition("=")[0]) for name in entries]
+        assert told == [("no effect", "Rows is kept by another entry, so no workers start")] * 3
+        assert outcome(running, "resident-data")[0] == "applied"
+
+
 def test_once_closed_the_loader_is_as_the_program_made_it():
     plain = shuffled()
     untouched = dict(vars(DataLoader))
@@ -60,7 +69,9 @@ def test_once_closed_the_loader_is_as_the_program_made_it():
 @pytest.mark.parametrize(("asked", "given"), [("1", 1), ("3", 3), ("64", 3)])
 def test_a_number_asked_for_is_kept_as_far_as_the_cores_allow(asked, given):
     with applied(f"loader-workers={asked}") as running:
-        assert shuffled().num_workers == given
+        loader = shuffled()
+        assert loader.num_workers == given
+        iter(loader)
         assert ("cores allow no more" in outcome(running)[1]) == (asked == "64")
 
 
@@ -99,7 +110,9 @@ def test_random_augmentation_is_refused_unless_asked_for(how, said):
         assert status == "refused"
         assert said in why
     with applied("loader-workers=2", asked=True) as running:
-        assert shuffled(Random(how)).num_workers == 2
+        loader = shuffled(Random(how))
+        assert loader.num_workers == 2
+        iter(loader)
         assert "random numbers are other ones" in outcome(running)[1]
 
 
@@ -166,8 +179,8 @@ def test_streams_are_refused():
         with applied("loader-workers=2", asked=asked) as running:
             loader = DataLoader(stream(), batch_size=2)
             assert loader.num_workers == workers
-            assert outcome(running)[0] == ("applied" if workers else "refused")
             assert sorted(torch.cat(list(loader))[:, 0].tolist()) == [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
+            assert outcome(running)[0] == ("applied" if workers else "refused")
 
 
 class Curious(Sampler):

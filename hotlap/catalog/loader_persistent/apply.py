@@ -16,7 +16,7 @@ from typing import Any
 
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.main_script import why_not_twice
-from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.resident_data.contents import Contents
 from hotlap.catalog.resident_data.names import Names
 from hotlap.catalog.resident_data.proof import why_other
@@ -84,11 +84,12 @@ class Keeping:
     def __init__(self, site: Site) -> None:
         self._site, self._owner = site, os.getpid()
         self._ours: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._started = OnceStarted(site)
 
     def settings(self, making: Making) -> dict[str, Any]:
         _check(self._site, making)
         self._ours.add(making.loader)
-        self._site.applied(f"workers of {making.name}")
+        self._started.say(making.dataset, f"workers of {making.name}")
         return {}
 
     def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

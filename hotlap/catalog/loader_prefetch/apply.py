@@ -6,7 +6,7 @@ from typing import Any
 
 from hotlap.catalog import room
 from hotlap.catalog.main_script import why_not_twice
-from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.site import Site
 from hotlap.catalog.weighing import weigh
 
@@ -16,10 +16,11 @@ NESTED = 4  # samplers in samplers
 
 
 def apply(site: Site) -> None:
-    when_made(site, lambda making: _settings(site, making))
+    started = OnceStarted(site)
+    when_made(site, lambda making: _settings(site, making, started))
 
 
-def _settings(site: Site, making: Making) -> dict[str, Any]:
+def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any]:
     _check(site, making)
     has = making.given.get("prefetch_factor") or DEFAULT
     depth = site.value if site.value is not None else -(-READY // making.workers)
@@ -31,7 +32,8 @@ def _settings(site: Site, making: Making) -> dict[str, Any]:
     if weight.problem is not None:
         raise Refused(f"{making.name}: {weight.problem}")
     depth = _within_memory(making, weight.item_bytes * making.batch_size, has, depth)
-    site.applied(f"{making.name}: {has} → {depth} batches ahead in each of {making.workers} workers")
+    said = f"{making.name}: {has} → {depth} batches ahead in each of {making.workers} workers"
+    started.say(making.dataset, said)
     return {"prefetch_factor": depth}
 
 

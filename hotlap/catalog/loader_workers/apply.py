@@ -9,7 +9,7 @@ from typing import Any
 from hotlap.catalog import room
 from hotlap.catalog.loader_workers.reaper import Reaper
 from hotlap.catalog.main_script import why_not_twice
-from hotlap.catalog.making import Making, NoEffect, Refused, when_made
+from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.site import Site
 from hotlap.catalog.weighing import Weight, weigh
 
@@ -18,13 +18,13 @@ PREFETCH = 2  # batches a worker has under way unless told otherwise
 
 
 def apply(site: Site) -> None:
-    reaper = Reaper()
-    when_made(site, lambda making: _settings(site, making))
+    reaper, started = Reaper(), OnceStarted(site)
+    when_made(site, lambda making: _settings(site, making, started))
     site.after(site.seams.iterating, lambda loader, args, kwargs, iterator: reaper.watch(iterator))
     site.ledger.later(reaper.close)
 
 
-def _settings(site: Site, making: Making) -> dict[str, Any]:
+def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any]:
     _check_kind(site, making)
     most = _most(site, making)
     if making.start_method != "fork" and (why := why_not_twice()) is not None:
@@ -37,7 +37,7 @@ def _settings(site: Site, making: Making) -> dict[str, Any]:
         said += "; its random numbers are other ones in workers"
     elif site.value is not None and workers < site.value:
         said += f" ({room.cores()} cores allow no more)"
-    site.applied(said)
+    started.say(making.dataset, said)
     return {"num_workers": workers}
 
 
