@@ -128,7 +128,7 @@ class OnceStarted:
             return
         if getattr(iterator, "_workers", None):
             self._site.applied(what)
-        else:
+        elif loader.num_workers:
             self._site.no_effect(f"{type(loader.dataset).__name__} is kept by another entry, so no workers start")
 
 
