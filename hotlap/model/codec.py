@@ -25,11 +25,11 @@ def to_json(record: Any) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def from_json(kind: type[Record], text: str, source: str) -> Record:
+def from_json(kind: type[Record], text: str, source: str, remedy: str = "run the command again") -> Record:
     try:
         data = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise RecordUnreadable(f"{source} is not valid JSON ({error}); run the command again") from error
+        raise RecordUnreadable(f"{source} is not valid JSON ({error}); {remedy}") from error
     if isinstance(data, dict) and isinstance(data.get("schema"), int) and data["schema"] > SCHEMA:
         raise RecordUnreadable(
             f"{source} has schema {data['schema']}, this hotlap reads up to {SCHEMA}; upgrade it: pip install -U hotlap"
@@ -38,7 +38,7 @@ def from_json(kind: type[Record], text: str, source: str) -> Record:
         return typing.cast(Record, _build(kind, data, ""))
     except (TypeError, ValueError, KeyError) as error:
         raise RecordUnreadable(
-            f"{source} is not a record of hotlap: {error.args[0] if error.args else error!r}; run the command again"
+            f"{source} is not a record of hotlap: {error.args[0] if error.args else error!r}; {remedy}"
         ) from error
 
 

@@ -15,6 +15,7 @@ from hotlap.model.plan import Choice, Plan, Risk
 
 SAFE, FAST = "safe", "fast"
 MOST_RISK = {SAFE: Risk.EXACT, FAST: Risk.ROUNDING}
+REMEDY = "make it again with hotlap tune"
 
 
 def choose(plan: str | None, with_: Sequence[str], without: Sequence[str]) -> Plan:
@@ -43,7 +44,7 @@ def automatic(name: str) -> Plan:
 
 def read(path: Path) -> Plan:
     try:
-        plan = from_json(Plan, path.read_text(encoding="utf-8"), str(path))
+        plan = from_json(Plan, path.read_text(encoding="utf-8"), str(path), REMEDY)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanUnusable(f"cannot read the plan {path} ({error}); name a file, safe or fast") from error
     except RecordUnreadable as error:

@@ -111,7 +111,7 @@ def test_a_plan_is_read_from_a_file_and_is_no_longer_proven_once_changed(tmp_pat
     ("text", "says"),
     [
         (None, "cannot read the plan"),
-        ("", "is not valid JSON"),
+        ("", "char 0)); make it again with hotlap tune; or use --plan safe"),
         ('{"schema": 1, "tit', "is not valid JSON"),
         ("\udcff", "cannot read the plan"),
         ("[]", "is not a record of hotlap"),
