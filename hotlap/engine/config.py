@@ -152,7 +152,7 @@ def fits(given: Any, option: Any) -> bool:
     if kind is type(None):
         return given is None or given == "none"  # TOML has no null
     if kind is Literal:
-        return given in get_args(option) and not isinstance(given, bool)
+        return any(given == one and type(given) is type(one) for one in get_args(option))
     if kind in (tuple, list):
         return isinstance(given, list)
     if kind is dict or dataclasses.is_dataclass(kind):

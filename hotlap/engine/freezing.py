@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -9,12 +11,17 @@ from hotlap.engine.errors import BadRecipe
 from hotlap.engine.recipe import Phase
 
 
+def all_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """A weight that is tied to another has several."""
+    return model.named_parameters(remove_duplicate=False)
+
+
 class Freezing:
     """What was frozen, or kept in evaluation mode, before the training stays so."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.trainable = {name for name, one in model.named_parameters() if one.requires_grad}
+        self.trainable = {name for name, one in all_names(model) if one.requires_grad}
         norms = [(name, one) for name, one in model.named_modules() if isinstance(one, _NormBase) and one.training]
         self.norms = {f"{name}.running_mean".lstrip("."): one for name, one in norms}
 
@@ -28,7 +35,8 @@ class Freezing:
         self._apply((), ())
 
     def _apply(self, frozen: tuple[str, ...], kept: tuple[str, ...]) -> None:
+        held = {id(one) for name, one in all_names(self.model) if name.startswith(frozen)}
         for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_(name in self.trainable and not name.startswith(frozen))
+            parameter.requires_grad_(name in self.trainable and id(parameter) not in held)
         for name, norm in self.norms.items():
             norm.training = not name.startswith(kept)

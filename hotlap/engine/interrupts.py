@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM)
+USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Interrupts:
@@ -21,11 +22,14 @@ class Interrupts:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Only the main thread of a process can do this; elsewhere signals are not ours."""
+        """Only the main thread of a process can do this; elsewhere signals are not ours. Nor are those that the program
+        ignores or handles itself.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._before = {number: signal.signal(number, self._note) for number in CAUGHT}
+        ours = [number for number in CAUGHT if signal.getsignal(number) in USUAL]
+        self._before = {number: signal.signal(number, self._note) for number in ours}
         try:
             yield
         finally:

@@ -57,6 +57,11 @@ class Metric:
         """Called where the value is no number: raises where that is a mistake. Host sync."""
 
 
+def widened(values: Tensor) -> Tensor:
+    """Half precision has no room for sums."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
 class Mean(Metric):
     """The mean over rows of `of(outputs, *targets)`: one value a row, or one for the batch, weighted by its rows."""
 
@@ -65,7 +70,7 @@ class Mean(Metric):
         self.of = of
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
-        values = self.of(outputs, *targets).detach()
+        values = widened(self.of(outputs, *targets).detach())
         rows = len(targets[0]) if targets else self._rows_of(values)
         self._require_one_a_row(values, rows)
         self.totals[0].add_(values.reshape(()) * rows if values.numel() == 1 else values.sum())
@@ -97,7 +102,7 @@ class RMSE(Metric):
     def update(self, outputs: Any, *targets: Tensor) -> None:
         predicted, actual = self.of(outputs, *targets)
         of_one_shape(self, predicted, actual)
-        self.totals[0].add_(difference(predicted.detach(), actual).square().sum())
+        self.totals[0].add_(difference(widened(predicted.detach()), widened(actual)).square().sum())
         self.totals[1].add_(actual.numel())
 
     def compute(self) -> Tensor:

@@ -35,7 +35,7 @@ from hotlap.engine.saving import Place, load_into, state_of
 from hotlap.engine.schedule import Rates
 from hotlap.engine.seam import AnySource, Resident
 from hotlap.engine.steps import ResidentSteps, StreamedSteps
-from hotlap.engine.update import Average, Forward, Tally, Update
+from hotlap.engine.update import Average, Forward, Tally, Update, as_real, has_digits
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class Run:
         """HOST SYNC, right behind another. A gradient may be broken where the loss is not, which only the step after
         would show: none comes before the checkpoint.
         """
-        weights = [one.detach() for one in self.steps.update.parameters if one.is_floating_point() and one.numel()]
+        weights = [as_real(one) for one in self.steps.update.parameters if has_digits(one) and one.numel()]
         if not self.recipe.nan_guard or not weights:
             return
         largest = torch.stack([one.float() for one in torch._foreach_norm(weights, math.inf)])

@@ -12,6 +12,7 @@ from torch import nn
 from hotlap.engine.checkpoints import FORMAT, Settled, State
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import CheckpointOfAnotherModel
+from hotlap.engine.freezing import all_names
 from hotlap.engine.kept import random_states, set_random_states
 from hotlap.engine.processor import Way
 from hotlap.engine.records import EpochRecord
@@ -76,8 +77,8 @@ def state_of(run: Run) -> State:
 
 def averaged(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
     """By the names of state_dict."""
-    names = {id(one): name for name, one in model.named_parameters()}
-    return {names[id(one)]: value for one, value in zip(average.parameters, average.tensors, strict=True)}
+    values = {id(one): value for one, value in zip(average.parameters, average.tensors, strict=True)}
+    return {name: values[id(one)] for name, one in all_names(model) if id(one) in values}
 
 
 def as_list(mode: Mode) -> list[Any]:
@@ -122,9 +123,8 @@ def load_into(run: Run, state: State, path: Path) -> Place:
     if parts.scaler is not None and state["scaler"]:
         parts.scaler.load_state_dict(state["scaler"])
     if run.average is not None:
-        saved = state["average"]
-        for average, one in zip(run.average.tensors, saved.values() if isinstance(saved, dict) else saved, strict=True):
-            average.copy_(one)
+        for name, value in averaged(parts.model, run.average).items():
+            value.copy_(state["average"].get(name, value))  # one from before all names were kept lacks the tied ones
     _load_tallies(run, state)
     set_random_states(state["random"])
     return _place(state["place"])

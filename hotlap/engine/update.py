@@ -151,17 +151,27 @@ class Tally:
         self.step.add_(1)
 
 
+def has_digits(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """The same memory; of a complex number its two parts."""
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+
+
 class Average:
     """Averaged weights, updated on the device after each step. Buffers are not averaged: they are the model's."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.parameters = [one for one in model.parameters() if one.is_floating_point()]
+        self.parameters = [one for one in model.parameters() if has_digits(one)]
         self.tensors = [one.detach().clone() for one in self.parameters]
 
     def update(self) -> None:
         with torch.no_grad():
-            torch._foreach_lerp_(self.tensors, [one.detach() for one in self.parameters], 1.0 - self.decay)
+            now = [as_real(one) for one in self.parameters]
+            torch._foreach_lerp_([as_real(one) for one in self.tensors], now, 1.0 - self.decay)
 
     def swap(self) -> None:
         """In place: graphs hold the addresses of the model's own."""

@@ -270,3 +270,55 @@ def test_it_expects_the_time_of_forward_and_backward():
     assert detect(seen).most == pytest.approx(seen.shares["forward"] + seen.shares["backward"])
     assert detect(observation(models=(model(compiled=True),))) is None
     assert detect(observation(models=(model(layers={"LSTM": 1, "Linear": 1}),))) is None
+
+
+@pytest.mark.parametrize("how", ["backward", "grad"])
+def test_gradients_of_gradients_are_taken_of_the_model_as_it_is(how, enable):
+    def train():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer, seen = torch.optim.SGD(net.parameters(), lr=0.1), []
+        for _ in range(6):
+            inputs = torch.randn(6, 4, requires_grad=True)
+            loss = net(inputs).square().mean()
+            if how == "grad":
+                (slope,) = torch.autograd.grad(loss, inputs, create_graph=True)
+            else:
+                loss.backward(create_graph=True, inputs=[inputs])
+                slope = inputs.grad
+            loss = loss + slope.square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+        return seen
+
+    alone = train()
+    _, enabled = enable()
+    assert train() == alone
+    (outcome,) = enabled.outcomes
+    assert (outcome.status, outcome.why.partition(",")[0]) == ("withdrawn", "the program differentiates its gradients")
+
+
+def test_a_graph_that_is_kept_for_a_second_backward_survives_compiled_code(monkeypatch):
+    """Compiled in earnest: what is used up is a matter of torch's own backward."""
+    from torch._functorch import config
+
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    monkeypatch.setattr(
+        APPLY, "compiled", lambda torch, function, mode: torch.compile(function, dynamic=False, backend="aot_eager")
+    )
+    torch._dynamo.reset()
+    assert config.donated_buffer
+    with hotlap.enable(None, with_=["compile"]) as enabled:
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(6):
+            loss = net(torch.randn(6, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            loss.backward()
+            optimizer.step()
+        assert enabled.outcomes[0].status == "applied"
+    torch._dynamo.reset()
+    assert config.donated_buffer

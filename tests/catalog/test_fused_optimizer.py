@@ -91,7 +91,7 @@ def by_hand(steps, last_from):
     return one, optimizer
 
 
-@pytest.mark.parametrize(("steps", "last_from", "status"), [(2, 0, "refused"), (4, 2, "applied"), (101, 99, "applied")])
+@pytest.mark.parametrize(("steps", "last_from", "status"), [(2, 0, "refused"), (4, 2, "applied"), (20, 11, "applied")])
 def test_gradients_in_another_memory_order_are_not_fused(steps, last_from, status, monkeypatch):
     plain, _ = by_hand(steps, last_from)
     monkeypatch.setenv("HOTLAP_STRICT", "1")
@@ -100,6 +100,20 @@ def test_gradients_in_another_memory_order_are_not_fused(steps, last_from, statu
         assert choice(optimizer) == [(None, None)]
     assert torch.allclose(ours, plain, atol=1e-5)
     assert enabled.outcomes[0].status == status
+
+
+def test_an_optimizer_that_has_its_state_from_the_start_is_fused(enabled):
+    ours = [parameter(), parameter(0.5)]
+    optimizer = torch.optim.Adagrad(ours, lr=0.1)
+    optimizer.step()
+    assert choice(optimizer) == [(True, False)]
+    plain = [parameter(), parameter(0.5)]
+    torch.optim.Adagrad(plain, lr=0.1, foreach=False, fused=False).step()
+    assert all(torch.allclose(one, other) for one, other in zip(ours, plain, strict=True))
+    other = torch.optim.Adagrad([parameter()], lr=0.1)
+    other.state[other.param_groups[0]["params"][0]]["step"] = torch.tensor(0.0, dtype=torch.float64)
+    other.step()
+    assert choice(other) == [(None, None)]
 
 
 def test_the_stride_of_a_dimension_of_size_one_means_nothing(enabled):

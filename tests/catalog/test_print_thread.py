@@ -121,6 +121,18 @@ def test_wrong_arguments_are_refused_by_print_itself(on):
             print("text", ending="")
 
 
+def test_a_line_that_cannot_be_encoded_fails_where_it_is_printed_and_takes_no_other_along(on):
+    written = io.BytesIO()
+    on(io.TextIOWrapper(written, encoding="ascii", line_buffering=True))
+    with left_as_found(), hotlap.enable(None, with_=[NAME]):
+        step()
+        print("before")
+        with pytest.raises(UnicodeEncodeError):
+            print("naïve")
+        print("after")
+    assert written.getvalue() == b"before\nafter\n"
+
+
 PROGRAM = """
 import os, sys, torch
 weight = torch.nn.Parameter(torch.ones(1)); weight.grad = torch.ones(1)
@@ -133,11 +145,13 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 print("last", flush=True)
+if sys.argv[1:] == ["replaced"]:
+    os.execvp(sys.executable, [sys.executable, "-c", "raise SystemExit(4)"])
 raise SystemExit(3) if sys.argv[1:] else RuntimeError("as the program ends")
 """
 
 
-@pytest.mark.parametrize("arguments", [[], ["quietly"]])
+@pytest.mark.parametrize("arguments", [[], ["quietly"], ["replaced"]])
 def test_a_program_prints_the_same_whatever_ends_it(arguments, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)

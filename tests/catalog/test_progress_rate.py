@@ -58,6 +58,15 @@ def test_what_the_program_chose_stays():
     assert draws(file.getvalue()) > 100
 
 
+def test_bars_that_are_not_drawn_are_not_said_to_be_drawn_seldom():
+    with hotlap.enable(None, with_=["progress-rate"]) as enabled:
+        assert tqdm(range(3), disable=None).disable, "stderr is no terminal"
+        assert (enabled.outcomes[0].status, enabled.outcomes[0].why) == (
+            "no effect",
+            "the bars of the program are not drawn",
+        )
+
+
 def test_arguments_of_a_bar_reach_it():
     with hotlap.enable(None, with_=["progress-rate"]):
         bar = tqdm(range(3), "text", 3)

@@ -1,5 +1,7 @@
 """whole-batch-fetch: bit-equal batches and losses, the same random numbers, and only where it is certain."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -167,6 +169,29 @@ def test_an_epoch_under_way_goes_on_when_it_is_taken_back():
 )  # fmt: skip
 def test_what_a_class_returns_is_read_in_its_source(kind, shape):
     assert shape_of(kind) == shape
+
+
+def test_a_function_put_around_the_fetching_of_items_is_not_left_out():
+    asked = []
+
+    def noting(fetch):
+        @functools.wraps(fetch)
+        def noted(self, index):
+            asked.append(index)
+            return fetch(self, index)
+
+        return noted
+
+    class Noted(Pairs):
+        def __getitem__(self, index):
+            return self.inputs[index], self.targets[index]
+
+    assert shape_of(Noted) == ["inputs", "targets"]
+    Noted.__getitem__ = noting(Noted.__getitem__)
+    with applied(NAME) as running:
+        list(DataLoader(Noted(), 5))
+        assert outcome(running)[0] == "no effect"
+    assert asked == list(range(len(INPUTS)))
 
 
 def test_whole_batches_from_a_batch_sampler_of_torch():

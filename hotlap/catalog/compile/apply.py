@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from functools import partial
 from typing import Any
 
 from hotlap.catalog.compile.attempt import Compiled, FirstCall, Graphs, NotWorthIt
@@ -68,6 +69,7 @@ class CompiledRoots:
         if why is not None:
             self.site.no_effect(why)
         else:
+            keep_buffers(self.site)
             self._roots.put(module, Root(self.site, module, self._compiled))
 
     def called(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -86,7 +88,9 @@ class CompiledRoots:
 
         return call_with(instead, module, lambda: original(*args, **kwargs))
 
-    def backward_begins(self, *_: Any) -> None:
+    def backward_begins(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if differentiates_again(first, args, kwargs):  # torch has no second derivative of compiled code
+            self.site.withdraw("the program differentiates its gradients, which compiled code does not allow")
         if self._compiling is not None and self._compiling.first is not None:
             self._compiling.first.backward_begins()
 
@@ -96,6 +100,21 @@ class CompiledRoots:
             self._compiling = None
             root.first.backward_ends()
             root.tell()
+
+
+def keep_buffers(site: Site) -> None:
+    """Compiled code may otherwise use up what a backward with retain_graph=True needs again."""
+    from torch._functorch import config
+
+    if getattr(config, "donated_buffer", False):
+        config.donated_buffer = False
+        site.ledger.later(partial(setattr, config, "donated_buffer", True))
+
+
+def differentiates_again(first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """`first` is None of torch.autograd.grad."""
+    position = 4 if first is None else 3
+    return bool(args[position] if len(args) > position else kwargs.get("create_graph"))
 
 
 class Root:

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from hotlap.catalog.fused_optimizer.chosen import Chosen, separate
-from hotlap.catalog.fused_optimizer.tensors import why_not_tensors
+from hotlap.catalog.fused_optimizer.tensors import is_laid_out_anew, why_not_tensors
 from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.site import Original, Site
 from hotlap.patch.dynamo import keep_out
@@ -35,7 +35,8 @@ class Fused:
                 self._consider(optimizer)
             return
         chosen.steps += 1
-        if (chosen.steps <= FIRST or chosen.steps % EVERY == 0) and why_not_tensors(optimizer) is not None:
+        all_of_them = chosen.steps <= FIRST or chosen.steps % EVERY == 0
+        if why_not_tensors(optimizer) is not None if all_of_them else is_laid_out_anew(optimizer):
             self._release(optimizer)
 
     def _consider(self, optimizer: Any) -> None:
@@ -135,19 +136,28 @@ def _lacks_buffers(parameters: list[Any], gradients: list[Any], momenta: list[An
     return len(kinds) == 1 and any(one is None for one in momenta)
 
 
+def _has_stepped(state: Any) -> bool:
+    """Adagrad has its state from the start, with a count of zero."""
+    return bool(state) and float(state.get("step", 1)) != 0
+
+
 def _why_not(optimizer: Any) -> str | None:
     groups = optimizer.param_groups
     if not all("fused" in group for group in groups):
         return "has no fused form"
     if all(group["fused"] for group in groups):
         return "is fused already"
-    if any(optimizer.state.values()):
+    if any(map(_has_stepped, optimizer.state.values())):
         return "has stepped before"  # its step counts may live where the fused form does not look
     if any(group.get("differentiable") for group in groups):
         return "must stay differentiable"
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     if "cpu" in devices and any(group.get("capturable") for group in groups):
         return "is capturable, which torch refuses on the host"
+    if devices != {"cpu"} and any(kind.__name__ == "Adagrad" for kind in type(optimizer).__mro__):
+        return "has a fused form on the host only"
+    if any(str(state["step"].dtype) != "torch.float32" for state in optimizer.state.values() if state):
+        return "counts its steps in another type than its fused form"
     floating = all(parameter.is_floating_point() for group in groups for parameter in group["params"])
     if not devices <= {"cpu", "cuda"} or not floating:
         return f"parameters on {', '.join(sorted(devices))} cannot be fused"

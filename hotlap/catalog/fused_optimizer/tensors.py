@@ -21,6 +21,22 @@ def why_not_tensors(optimizer: Any) -> str | None:
     return None
 
 
+def is_laid_out_anew(optimizer: Any) -> bool:
+    """Whether a gradient has come to lie in another order than its parameter; asked at every step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            try:
+                alike = gradient.stride() == parameter.stride() or _order(gradient) == _order(parameter)
+            except RuntimeError:  # sparse
+                return True
+            if not alike:
+                return True
+    return False
+
+
 def _along(optimizer: Any, parameter: Any) -> Iterator[Any]:
     yield parameter.grad
     for one in (optimizer.state.get(parameter) or {}).values():

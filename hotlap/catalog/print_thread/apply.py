@@ -22,6 +22,7 @@ from hotlap.catalog.site import Original, Site
 INTERVAL = 0.05  # seconds: nobody reads faster
 MOST = 1000  # lines that may wait; more are written by who prints them
 KNOWN = {"sep", "end", "file", "flush"}
+REPLACING = ("execv", "execve")  # which all of os.exec* come to
 
 
 def apply(site: Site) -> None:
@@ -45,7 +46,9 @@ class Lines:
             return
         self._site.ledger.wrap(sys, "stdout", self._stand_in)
         self._site.replace(builtins, "print", self._print)
-        self._site.replace(sys, "excepthook", self._failing)
+        self._site.replace(sys, "excepthook", self._before)
+        for name in REPLACING:
+            self._site.replace(os, name, self._before)
         atexit.register(self.drain)
         self._site.ledger.later(self._end)
         _at_fork.watch(self)
@@ -61,6 +64,8 @@ class Lines:
             return original(*args, **kwargs)
         sep, end = kwargs.get("sep"), kwargs.get("end")
         text = (" " if sep is None else sep).join(map(str, args)) + ("\n" if end is None else end)
+        if not _can_be_written(text, stream):
+            return original(*args, **kwargs)  # the program gets its error
         if self._thread is None:
             self._start()
         self._pending.append(text)
@@ -91,8 +96,8 @@ class Lines:
             stdout.write("".join(waiting))
             stdout.flush()
 
-    def _failing(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The traceback comes after what was printed before it."""
+    def _before(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A traceback, or another program in this one's place, comes after what was printed before it."""
         self.drain()
         return original(*args, **kwargs)
 
@@ -134,6 +139,16 @@ class Stream(wrapt.ObjectProxy):  # type: ignore[type-arg]
     def buffer(self) -> Any:
         self._self_drain()
         return self.__wrapped__.buffer
+
+
+def _can_be_written(text: str, stream: Any) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode(stream.encoding, stream.errors)
+    except (UnicodeError, LookupError, TypeError):  # TypeError: a stream that says nothing of its encoding
+        return False
+    return True
 
 
 def _writes_at_once(stream: Any) -> bool:

@@ -35,12 +35,17 @@ class Rate:
 
         def make(original: Original, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             given = signature.bind_partial(instance, *args, **kwargs).arguments
-            if given.get("file") is None and given.get("mininterval", default) == default and not given.get("disable"):
+            if given.get("file") is not None or given.get("mininterval", default) != default:
+                return original(*args, **kwargs)
+            if "mininterval" not in given:
+                kwargs = {**kwargs, "mininterval": self._seconds}
+            outcome = original(*args, **kwargs)
+            if instance.disable:  # disable=None leaves it to where it would be drawn
+                self._site.no_effect("the bars of the program are not drawn")
+            else:
                 self._drawn[instance] = float("-inf")
                 self._site.applied(f"tqdm draws every {self._seconds:g} s")
-                if "mininterval" not in given:
-                    kwargs = {**kwargs, "mininterval": self._seconds}
-            return original(*args, **kwargs)
+            return outcome
 
         self._site.replace(bar, "__init__", make)
         for name in DRAWING:

@@ -101,6 +101,8 @@ def _attributes(shape: Any) -> list[str]:
 def shape_of(kind: type) -> Any:
     """Of a class whose __getitem__(self, i) is only `return self.a[i], self.b[i]`: ["a", "b"]; of others None."""
     function = getattr(kind, "__getitem__", None)
+    if hasattr(function, "__wrapped__"):  # a decorator's: the source would be that of the function inside
+        return None
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))  # type: ignore[arg-type]
     except (OSError, TypeError, SyntaxError):

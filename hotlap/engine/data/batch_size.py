@@ -6,16 +6,20 @@ says what would change, and the quality has to be measured again.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Adadelta, Adagrad, RMSprop
 
 from hotlap.engine.data.errors import DataError, EmptySplit
 from hotlap.engine.data.memory import in_words
@@ -23,6 +27,7 @@ from hotlap.engine.data.sources import is_resident
 from hotlap.engine.seam import AnySource, Batch, Resident
 
 WARM_UP = 2
+ADAPTIVE = (Adadelta, Adagrad, RMSprop)  # and all that have betas
 Step = Callable[[nn.Module, Batch], Tensor]
 
 
@@ -112,7 +117,7 @@ def measure_batch_sizes(
         raise DataError(f"no candidate batch size fits the {source.rows} rows: {candidates}")
     done: list[Measured] = []
     refused: list[int] = []
-    with torch.random.fork_rng(devices=cuda_of(source.device)):
+    with torch.random.fork_rng(devices=cuda_of(source.device)), left_alone(optimizer):
         for size in sizes:
             one = try_size(model, optimizer, step, source, size, seconds)
             if one is None:
@@ -122,7 +127,23 @@ def measure_batch_sizes(
     if not done:
         raise DataError(f"not even a batch of {sizes[0]} fits in the memory of {source.device}")
     group = optimizer.param_groups[0]
-    return BatchSizes(source.rows, now, float(group["lr"]), "betas" in group, tuple(done), tuple(refused))
+    adaptive = "betas" in group or isinstance(optimizer, ADAPTIVE)
+    return BatchSizes(source.rows, now, float(group["lr"]), adaptive, tuple(done), tuple(refused))
+
+
+@contextlib.contextmanager
+def left_alone(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """The streams that torch does not fork, and the gradients of what is no part of the model, such as a loss's."""
+    python, arrays = random.getstate(), np.random.get_state()
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    gradients = [None if one.grad is None else one.grad.clone() for one in parameters]
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
 
 
 def require_resident(source: AnySource) -> None:

@@ -180,11 +180,12 @@ class Beside:
 
 
 class Chained:
-    """Readers with the same columns, one after the other: many files as one."""
+    """Readers with the same columns, one after the other: many files as one. Those without rows are left out."""
 
-    def __init__(self, *readers: Reader) -> None:
-        if not readers:
+    def __init__(self, *given: Reader) -> None:
+        if not given:
             raise EmptySplit("no readers were given")
+        readers = tuple(reader for reader in given if reader.rows) or given[:1]
         if any(reader.columns != readers[0].columns for reader in readers):
             raise DataMismatch(f"readers one after the other need the same columns: {[r.columns for r in readers]}")
         self.readers, self.columns = readers, readers[0].columns

@@ -45,9 +45,10 @@ class Grouped:
             first = int(self.ends[number - 1]) if number else 0
             try:
                 table = self._decode(number)
-            except (OSError, ValueError) as error:
+                columns = [table.column(name) for name in self.names]
+            except (KeyError, OSError, ValueError) as error:  # KeyError: two columns of one name
                 raise DataUnreadable(self.path, first_line(error), first) from error
-            arrays = tuple(self._array(table.column(name), name, first) for name in self.names)
+            arrays = tuple(self._array(*pair, first) for pair in zip(columns, self.names, strict=True))
             self._check_group(arrays, first)
             self._keep(number, arrays)
             return arrays
