@@ -79,6 +79,21 @@ def test_a_parameter_that_gets_its_first_gradient_later_gets_its_momentum_then(e
     assert choice(optimizer) == [(True, False)]
 
 
+def test_a_dampened_momentum_that_begins_later_is_not_fused(enabled):
+    def trained(**options):
+        first, later = parameter(), parameter(None)
+        optimizer = torch.optim.SGD([first, later], lr=0.25, momentum=0.5, dampening=0.25, **options)
+        optimizer.step()
+        later.grad = torch.ones(3)
+        for _ in range(2):
+            optimizer.step()
+        return optimizer, first, later
+
+    ours, plain = trained(), trained(foreach=False, fused=False)
+    assert choice(ours[0]) == [(None, None)]
+    assert all(torch.allclose(one, other) for one, other in zip(ours[1:], plain[1:], strict=True))
+
+
 def by_hand(steps, last_from):
     """The gradients of an image's weights, contiguous from some step on."""
     torch.manual_seed(0)

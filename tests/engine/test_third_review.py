@@ -49,7 +49,7 @@ def test_complex_weights_are_averaged_too():
 
 def test_a_complex_weight_that_is_no_number_is_not_kept(tmp_path):
     folder = tmp_path / "kept"
-    with pytest.raises(NonFiniteLoss, match="a weight is no number after step 1 .*no checkpoint was kept"):
+    with pytest.raises(NonFiniteLoss, match=r"a weight is no number after step 1 .*no checkpoint was kept"):
         fitted(
             model=lambda: Spectral(broken=True), optimizer=torch.optim.SGD, batch_size=70, clip=None,
             checkpoints=Checkpoints(folder),
@@ -147,5 +147,5 @@ def test_files_without_rows_are_no_hindrance_to_those_with_some_and_two_columns_
     assert Chained(files[0]).rows == 0
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     parquet.write_table(twice, tmp_path / "twice.parquet")
-    with pytest.raises(DataUnreadable, match="twice.parquet.*exists 2 times"):
+    with pytest.raises(DataUnreadable, match=r"twice.parquet.*exists 2 times"):
         Parquet(tmp_path / "twice.parquet", "a")

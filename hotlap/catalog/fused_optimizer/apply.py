@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from hotlap.catalog.fused_optimizer.chosen import Chosen, separate
-from hotlap.catalog.fused_optimizer.tensors import is_laid_out_anew, why_not_tensors
+from hotlap.catalog.fused_optimizer.tensors import begin_late_momenta, is_laid_out_anew, why_not_tensors
 from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.site import Original, Site
 from hotlap.patch.dynamo import keep_out
@@ -36,7 +36,9 @@ class Fused:
             return
         chosen.steps += 1
         all_of_them = chosen.steps <= FIRST or chosen.steps % EVERY == 0
-        if why_not_tensors(optimizer) is not None if all_of_them else is_laid_out_anew(optimizer):
+        if (
+            why_not_tensors(optimizer) is not None if all_of_them else is_laid_out_anew(optimizer)
+        ) or not begin_late_momenta(optimizer):
             self._release(optimizer)
 
     def _consider(self, optimizer: Any) -> None:
@@ -98,7 +100,7 @@ class Fused:
 
     def _attend_sgd(self) -> None:
         """Fused SGD raises where a gradient is sparse, or where some parameters have their first gradient later than
-        others. Either may come at any step, and is known only within it.
+        others. Where a closure computes them, that is known only within the step.
 
         The patch is on a function of a module, so it leaves for good when Dynamo compiles; the entry stays.
         """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+MOMENTUM = "momentum_buffer"
+
 
 def why_not_tensors(optimizer: Any) -> str | None:
     """Of parameters that have a gradient now; the others are not updated."""
@@ -35,6 +37,23 @@ def is_laid_out_anew(optimizer: Any) -> bool:
             if not alike:
                 return True
     return False
+
+
+def begin_late_momenta(optimizer: Any) -> bool:
+    """False where that cannot be. Fused SGD takes no momentum that is missing beside others that are there; one of zero
+    becomes the gradient, as a first one does unless it is dampened.
+    """
+    for group in optimizer.param_groups:
+        if not group.get("momentum"):
+            continue
+        states = [(one, optimizer.state[one]) for one in group["params"] if one.grad is not None]
+        late = [(one, state) for one, state in states if state.get(MOMENTUM) is None]
+        if late and len(late) < len(states):
+            if group.get("dampening"):
+                return False
+            for parameter, state in late:
+                state[MOMENTUM] = parameter.detach().clone().zero_()
+    return True
 
 
 def _along(optimizer: Any, parameter: Any) -> Iterator[Any]:
