@@ -36,9 +36,8 @@ class Fused:
             return
         chosen.steps += 1
         all_of_them = chosen.steps <= FIRST or chosen.steps % EVERY == 0
-        if (
-            why_not_tensors(optimizer) is not None if all_of_them else is_laid_out_anew(optimizer)
-        ) or not begin_late_momenta(optimizer):
+        unfit = why_not_tensors(optimizer) is not None if all_of_them else is_laid_out_anew(optimizer)
+        if unfit or not begin_late_momenta(optimizer):
             self._release(optimizer)
 
     def _consider(self, optimizer: Any) -> None:
