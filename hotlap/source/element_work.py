@@ -140,8 +140,9 @@ def is_sequential(found: ElementLoop) -> bool:
 
 def _builds_on(node: ast.AST) -> bool:
     """`first += time[i] * ~first.bool()`: what is added depends on what is there."""
-    named = isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-    return named and mentions(node.value, {node.target.id})  # type: ignore[attr-defined]
+    if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name):
+        return False
+    return mentions(node.value, {node.target.id})
 
 
 def _in_order(statement: ast.stmt) -> list[ast.Name]:
