@@ -81,6 +81,15 @@ def averaged(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
     return {name: values[id(one)] for name, one in all_names(model) if id(one) in values}
 
 
+def load_average(model: nn.Module, average: Average, saved: dict[str, torch.Tensor]) -> None:
+    """Of a weight that an older checkpoint does not average, such as a complex one, the average begins as it is."""
+    for own, one in zip(average.tensors, average.parameters, strict=True):
+        own.copy_(one.detach())
+    for name, own in averaged(model, average).items():
+        if name in saved:
+            own.copy_(saved[name])
+
+
 def as_list(mode: Mode) -> list[Any]:
     return [mode.graph, mode.compiled, list(mode.way), mode.forked]
 
@@ -123,8 +132,7 @@ def load_into(run: Run, state: State, path: Path) -> Place:
     if parts.scaler is not None and state["scaler"]:
         parts.scaler.load_state_dict(state["scaler"])
     if run.average is not None:
-        for name, value in averaged(parts.model, run.average).items():
-            value.copy_(state["average"].get(name, value))  # one from before all names were kept lacks the tied ones
+        load_average(parts.model, run.average, state["average"])
     _load_tallies(run, state)
     set_random_states(state["random"])
     return _place(state["place"])

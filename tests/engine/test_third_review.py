@@ -21,7 +21,8 @@ from hotlap.engine.data.errors import DataUnreadable
 from hotlap.engine.errors import BadRecipe, NonFiniteLoss
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.recipe import Checkpoints
-from hotlap.engine.saving import averaged
+from hotlap.engine.saving import averaged, load_average
+from hotlap.engine.update import Average
 from tests.engine.training import fitted, trainer
 
 
@@ -149,3 +150,19 @@ def test_files_without_rows_are_no_hindrance_to_those_with_some_and_two_columns_
     parquet.write_table(twice, tmp_path / "twice.parquet")
     with pytest.raises(DataUnreadable, match=r"twice.parquet.*exists 2 times"):
         Parquet(tmp_path / "twice.parquet", "a")
+
+
+def test_an_average_that_an_older_checkpoint_lacks_begins_with_the_weights_there(tmp_path):
+    options = {"model": Spectral, "ema": 0.5, "optimizer": torch.optim.SGD, "clip": None}
+    fitted(epochs=2, checkpoints=Checkpoints(tmp_path), **options)
+    saved = torch.load(tmp_path / "last.pt", weights_only=True)
+    del saved["average"]["weight"]
+    made = trainer(**options)
+    made.model.load_state_dict(saved["model"])
+    average = Average(made.model, 0.5)
+    for one in average.tensors:
+        one.zero_()
+    load_average(made.model, average, saved["average"])
+    found = averaged(made.model, average)
+    assert torch.equal(found["weight"], saved["model"]["weight"])
+    assert torch.equal(found["head.bias"], saved["average"]["head.bias"])
