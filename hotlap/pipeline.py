@@ -253,9 +253,9 @@ def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
     """No training step was observed: the error that says why."""
     command = " ".join(options.command)
     if ending.problem is not None:
-        return TorchUnusable(f"{ending.problem}; hotlap needs torch 2.6 or newer: pip install -U torch")
+        return TorchUnusable(ending.problem)
     if ending.interrupted:
-        error = HotlapError(f"interrupted before the first training step; {_saw(ending)}")
+        error = HotlapError(f"interrupted before a training step was measured; {_saw(ending)}")
         error.exit_code = INTERRUPTED
         return error
     if os.environ.get("HOTLAP") == "off":

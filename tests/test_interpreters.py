@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from harness import HOTLAP, PROGRAMS, bare, printed_losses, profile
 
+from hotlap.model.plan import Choice
+from hotlap.trial.local import LocalRunner
+from hotlap.trial.runner import Spec
+
 OURS = ("hotlap", "wrapt", "click", "rich", "psutil")
 
 
@@ -68,3 +72,14 @@ def test_and_trained_in_with_what_applies(python, tmp_path):
     assert ran.stdout == alone.stdout
     assert "hotlap: applied: " in ran.stderr
     assert "failed" not in ran.stderr
+
+
+def test_and_tried_in_for_a_tune(python, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(PROGRAMS))
+    runner = LocalRunner((python, str(PROGRAMS / "plain_loop.py")), tmp_path / "kept", 4.0)
+    choices = (Choice(name="fused-optimizer"),)
+    tried = runner.run(Spec(number=0, arm="new", choices=choices, seed_shift=0, steps=20, least=10, seconds=60.0))
+
+    assert tried.ended == "measured", tried.why
+    assert [one.name for one in tried.outcomes] == ["fused-optimizer"]

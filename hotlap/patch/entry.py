@@ -63,9 +63,10 @@ def _begin_early(session: Session, early: str) -> None:
     """What must hold before the program's first line, or the program does not run at all."""
     module, function = early.split(":")
     try:
+        _import_wrapt()  # which it needs, and an interpreter without hotlap in it may not have
         getattr(importlib.import_module(module), function)(session)
     except Exception as error:  # noqa: BLE001 fails closed: a trial that cannot be kept from writing must not write
-        note(session, PROBLEM, f"cannot prepare {sys.executable} ({type(error).__name__}: {error})")
+        note(session, PROBLEM, f"cannot prepare {sys.executable} ({type(error).__name__}: {error}); please report it")
         os._exit(CANNOT_PREPARE)
 
 
@@ -99,7 +100,8 @@ def _open(torch: Any, session: Session) -> None:
     global _current
     version = str(getattr(torch, "__version__", "unknown"))
     if not _new_enough(version):
-        note(session, PROBLEM, f"torch {version} in {sys.executable} is older than 2.6")
+        old = f"torch {version} in {sys.executable} is older than 2.6"
+        note(session, PROBLEM, f"{old}, which hotlap needs: pip install -U torch")
         return
     _current = Visit(torch, session)
     _current.begin()

@@ -215,3 +215,15 @@ def test_closing_puts_the_user_s_choice_back():
     assert choice(optimizer) == [(None, None)]
     assert dict(vars(__import__(sgd, fromlist=["sgd"]))) == before
     optimizer.step()
+
+
+def test_torch_clips_all_gradients_at_once_by_itself(monkeypatch):
+    """So there is no entry for it. A torch that does not any longer shows here."""
+    norms = []
+    original = torch._foreach_norm
+    monkeypatch.setattr(torch, "_foreach_norm", lambda *args: norms.append(len(args[0])) or original(*args))
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+    model(torch.randn(2, 4)).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    assert norms == [4]
