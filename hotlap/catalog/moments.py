@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hotlap.catalog.identity import ByIdentity
+from hotlap.loading.identity import ByIdentity
 from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Seams
 

@@ -16,8 +16,8 @@ from inspect import unwrap
 from typing import Any
 
 from hotlap.catalog.attributes import Attributes
-from hotlap.catalog.resident_data.streams import access
 from hotlap.catalog.silence import silenced
+from hotlap.loading.generators import access
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

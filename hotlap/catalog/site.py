@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from hotlap.catalog.entry import Entry
-from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.moments import Moments
-from hotlap.catalog.signals import raised_by_signal
+from hotlap.loading.identity import ByIdentity
+from hotlap.loading.signals import raised_by_signal
 from hotlap.model.plan import Outcome, Status
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger

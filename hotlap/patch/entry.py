@@ -15,6 +15,7 @@ from typing import Any
 
 from hotlap.model.codec import from_json
 from hotlap.model.session import Session
+from hotlap.patch.forks import watch_registrations
 
 MINIMUM_TORCH = (2, 6)
 HELLO = "hello"  # files in the session folder: one line each, named by process
@@ -49,6 +50,7 @@ class Visit:
 def enter() -> None:
     """Called by the boot file of every Python process of the command."""
     session = read_session()
+    watch_registrations()
     if session.early is not None:
         _begin_early(session, session.early)
     note(

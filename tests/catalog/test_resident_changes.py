@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
-from hotlap.catalog.identity import AlsoOfLists
+from hotlap.loading.identity import AlsoOfLists
 from hotlap.catalog.resident_data import contents
 from hotlap.catalog.resident_data.contents import Contents, Surface
 from hotlap.catalog.resident_data.identity import MANY, same_function

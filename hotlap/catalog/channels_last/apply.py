@@ -6,9 +6,9 @@ import weakref
 from typing import Any
 
 from hotlap.catalog.channels_last.layout import Layout, shaped
-from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.rehearsal import compiled, hooked, parallel, rehearse
 from hotlap.catalog.site import Original, Site
+from hotlap.loading.identity import ByIdentity
 
 VIEW = "view size is not compatible"  # torch's words when a view cannot be had in this layout
 

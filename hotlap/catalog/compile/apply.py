@@ -13,8 +13,8 @@ from typing import Any
 
 from hotlap.catalog.compile.attempt import Compiled, FirstCall, Graphs, NotWorthIt
 from hotlap.catalog.forwards import call_with, is_wrapper
-from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.site import Site
+from hotlap.loading.identity import ByIdentity
 from hotlap.patch.roots import is_compiled
 
 SEEN_OFTEN = 2  # calls with the same inputs, then they are compiled for

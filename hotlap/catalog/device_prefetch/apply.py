@@ -53,13 +53,11 @@ class Ahead:
     """In place of an iterator's _next_data. It holds the iterator weakly: dropped, it must end its workers at once."""
 
     def __init__(self, site: Site, copies: Any, loader: Any, iterator: Any, learning: Learning) -> None:
-        from hotlap.catalog.resident_data.iterator import draws_at_once
-
         self._site, self._copies, self._learning = site, copies, learning
         self._name = type(loader.dataset).__name__
         self._iterator = weakref.ref(iterator)
-        # Without workers a batch fetched earlier would draw its random numbers earlier, as a sampler might.
-        self._looks_ahead = bool(loader.num_workers) and loader._auto_collation and draws_at_once(loader)
+        # Without workers a batch fetched earlier would draw its random numbers earlier.
+        self._looks_ahead = bool(getattr(iterator, "_workers", None)) and loader._auto_collation
         self._next: Fetched | None = None
         self._idle = 0
 
@@ -69,6 +67,8 @@ class Ahead:
 
     def __call__(self) -> Any:
         current, self._next = self._next, None
+        if current is not None and current.error is None:
+            self._usual_index()
         if self._site.closed:
             return self._usual() if current is None else current.given(self._copies)
         if current is None:
@@ -76,7 +76,7 @@ class Ahead:
         if self._idle >= IDLE:
             self._leave()
         elif self._looks_ahead and self._learning.devices and current.error is None:
-            self._next = self._fetched()
+            self._next = self._fetched_early()
         return current.given(self._copies)
 
     def _leave(self) -> None:
@@ -86,6 +86,20 @@ class Ahead:
     def _usual(self) -> Any:
         iterator: Any = self._iterator()
         return type(iterator)._next_data(iterator)
+
+    def _usual_index(self) -> None:
+        """What torch does when it hands out a batch: it asks the sampler for another, which workers begin with."""
+        iterator: Any = self._iterator()
+        type(iterator)._try_put_index(iterator)
+
+    def _fetched_early(self) -> Fetched:
+        """The sampler is not asked before the program asks for this batch: it may be changed until then."""
+        iterator: Any = self._iterator()
+        iterator._try_put_index = _nothing
+        try:
+            return self._fetched()
+        finally:
+            vars(iterator).pop("_try_put_index", None)
 
     def _fetched(self) -> Fetched:
         """Errors of the loader, and its end, come out when their batch is asked for."""
@@ -126,6 +140,10 @@ class Ahead:
         ahead = "a batch ahead" if self._looks_ahead else "as soon as they are fetched"
         moved = len(self._learning.devices)
         self._site.applied(f"{self._name}: {moved} of {leaves} parts of a batch, copied {ahead}")
+
+
+def _nothing() -> None:
+    """In place of asking the sampler."""
 
 
 class Fetched:

@@ -7,8 +7,8 @@ from typing import Any
 
 from hotlap.catalog.fused_optimizer.chosen import Chosen, separate
 from hotlap.catalog.fused_optimizer.tensors import begin_late_momenta, is_laid_out_anew, why_not_tensors
-from hotlap.catalog.identity import ByIdentity
 from hotlap.catalog.site import Original, Site
+from hotlap.loading.identity import ByIdentity
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 

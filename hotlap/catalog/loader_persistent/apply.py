@@ -17,16 +17,9 @@ from typing import Any
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
-from hotlap.catalog.resident_data.contents import Contents
-from hotlap.catalog.resident_data.names import Names
-from hotlap.catalog.resident_data.proof import why_other
-from hotlap.catalog.resident_data.sameness import Unfit
-from hotlap.catalog.resident_data.streams import asks_which_worker
 from hotlap.catalog.site import Original, Site
-from hotlap.catalog.weighing import weigh
-
-LOOKING = 0.05  # seconds of a processor, at each epoch
-READ = 32 << 20  # bytes of tensors: what is written through an array that shares their memory moves no version
+from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
+from hotlap.patch.forks import why_no_processes
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class Kept:
     """An iterator that was read to its end, and what its workers were started with."""
 
     iterator: Any
-    contents: Contents
+    watch: Watch
     settings: tuple[Any, ...]
 
 
@@ -56,26 +49,16 @@ def _check(site: Site, making: Making) -> None:
         raise NoEffect(f"the workers of {making.name} stay alive already")
     if making.iterable:
         raise Refused(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
-    _check_setup(making)
     if making.start_method != "fork" and (why := why_not_twice()) is not None:
         raise Refused(why)
-    weight = weigh(making)
-    if weight.problem is not None:
-        raise Refused(f"{making.name}: {weight.problem}")
-    if weight.random is not None and not weight.seeded and not site.asked:
-        raise Refused(f"{making.name}: {weight.random}, also where workers are seeded alike; ask for it by name")
-    try:
-        contents_of(site.torch, making.dataset, making.given.get("collate_fn"))
-    except Unfit as why:
-        raise Refused(f"{making.name}: {why}") from None
-
-
-def _check_setup(making: Making) -> None:
-    """What a worker does when it starts, and the seed it starts with, belong to one epoch."""
     if making.given.get("worker_init_fn") is not None:
         raise Refused(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
-    if asks_which_worker(making.torch, making.dataset, making.given.get("collate_fn")):
-        raise Refused(f"{making.name}: its code names get_worker_info, and workers that stay keep their seed")
+    if (why := why_no_processes()) is not None:
+        raise Refused(why)
+    try:
+        pure_but_for_draws(making.dataset, making.given.get("collate_fn"))
+    except Unfit as unfit:
+        raise Refused(f"{making.name}: {unfit}") from None
 
 
 class Keeping:
@@ -95,45 +78,40 @@ class Keeping:
     def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if loader not in self._ours or loader.num_workers == 0 or loader.persistent_workers:
             return original(*args, **kwargs)
-        if (why := why_other(loader.dataset)) is not None and not self._site.asked:
-            self._ours.discard(loader)
-            self._site.refused(f"{type(loader.dataset).__name__}: {why}, which came out later")
-            _kept.pop(loader, None)
-            return original(*args, **kwargs)
+        settings = (loader.num_workers, loader.prefetch_factor, loader.pin_memory, loader.timeout, loader.collate_fn)
+        kept = self._again(loader, settings)
         try:
-            contents = contents_of(self._site.torch, loader.dataset, loader.collate_fn)
+            watch = kept.watch if kept is not None else self._watch(loader)
         except Unfit:
-            _kept.pop(loader, None)
             return original(*args, **kwargs)
-        held, settings = vars(loader), (loader.num_workers, loader.prefetch_factor, loader.pin_memory)
-        held["_iterator"] = self._again(loader, contents, settings)
+        held = vars(loader)
+        held["_iterator"] = None if kept is None else kept.iterator
         held["persistent_workers"] = True  # not by setattr, which torch forbids
         try:
             return original(*args, **kwargs)
         finally:
             iterator, held["_iterator"], held["persistent_workers"] = held["_iterator"], None, False
             if iterator is not None:
-                _kept[loader] = Kept(iterator, contents, settings)
+                _kept[loader] = Kept(iterator, watch, settings)
 
-    def _again(self, loader: Any, contents: Contents, settings: tuple[Any, ...]) -> Any:
-        """The iterator of the last epoch. Not one still being read: torch would give the same one to both readers."""
+    def _watch(self, loader: Any) -> Watch:
+        return Watch(self._site.torch, *pure_but_for_draws(loader.dataset, loader.collate_fn))
+
+    def _again(self, loader: Any, settings: tuple[Any, ...]) -> Kept | None:
+        """Of the last epoch. Not where it is still being read: torch would give the same one to both readers."""
         kept = _kept.pop(loader, None)
-        if kept is None or kept.settings != settings or contents.differ(kept.contents) or not finished(kept.iterator):
+        if kept is None or kept.settings != settings or not finished(kept.iterator) or not can_be_sent(kept.iterator):
             return None
-        if not can_be_sent(kept.iterator):
+        if kept.iterator._dataset is not loader.dataset or kept.watch.changed_at_epoch() is not None:
             return None
         send(kept.iterator, draw_as_if_new(self._site.torch, loader))
-        return kept.iterator
+        return kept
 
     def close(self) -> None:
         """Workers end with the epoch under way."""
         if os.getpid() == self._owner:
             for loader in list(self._ours):
                 _kept.pop(loader, None)
-
-
-def contents_of(torch: Any, dataset: Any, collate: Any = None) -> Contents:
-    return Contents(torch, dataset, names=Names(dataset, collate), most=LOOKING, read=READ)
 
 
 def finished(iterator: Any) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused
 from hotlap.catalog.site import Site
-from hotlap.catalog.weighing import weigh
+from hotlap.loading.pure import Unfit, pure
+from hotlap.loading.weight import weight_of
 
 
 def apply(site: Site) -> None:
@@ -50,11 +50,12 @@ def check(making: Making, pinned: bool, under_way: bool) -> None:
         raise NoEffect(f"the workers of {making.name} have started already")
     if making.iterable:
         raise Refused(f"{making.name} is a stream: what its batches are made of is not known")
-    if making.start_method != "fork" and (why := why_not_twice()) is not None:
-        raise Refused(why)
-    weight = weigh(making)
-    if weight.problem is not None:
-        raise Refused(f"{making.name}: {weight.problem}")
+    if making.given.get("collate_fn") is not making.torch.utils.data.default_collate:
+        raise Refused(f"{making.name} has a collate_fn of its own: pinning would make lists of its tuples")
+    try:
+        weight = weight_of(making.torch, making.dataset, pure(making.dataset))
+    except Unfit as why:
+        raise Refused(f"{making.name}: {why}") from None
     if not weight.on_host:
         raise Refused(f"{making.name} makes its samples on the device")
     if not weight.plain:

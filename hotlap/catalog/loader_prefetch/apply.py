@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hotlap.catalog import room
-from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.site import Site
-from hotlap.catalog.weighing import weigh
+from hotlap.loading.pure import Unfit, pure, pure_collate
+from hotlap.loading.weight import weight_of
 
 READY = 8  # batches under way in all workers together
 DEFAULT = 2  # torch's own depth
@@ -26,11 +26,13 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
     depth = site.value if site.value is not None else -(-READY // making.workers)
     if depth <= has:
         raise NoEffect(f"{making.name}: {making.workers} workers have {has} batches under way each already")
-    if making.start_method != "fork" and (why := why_not_twice()) is not None:
-        raise Refused(why)
-    weight = weigh(making)
-    if weight.problem is not None:
-        raise Refused(f"{making.name}: {weight.problem}")
+    try:
+        known = pure(making.dataset)
+        if (collate := making.given.get("collate_fn")) is not None:
+            pure_collate(collate, known)
+        weight = weight_of(making.torch, making.dataset, known)
+    except Unfit as why:
+        raise Refused(f"{making.name}: {why}") from None
     depth = _within_memory(making, weight.item_bytes * making.batch_size, has, depth)
     said = f"{making.name}: {has} → {depth} batches ahead in each of {making.workers} workers"
     started.say(making.dataset, said)

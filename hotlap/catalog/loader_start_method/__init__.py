@@ -7,6 +7,7 @@ ENTRY = Entry(
     code="D105",
     title="Workers start in a way that is safe with CUDA graphs",
     risk=Risk.EXACT,
+    automatic=False,  # it starts a process that the program does not know of
     apply=apply,
     detect=detect,
     values=OneOf(("fork", "forkserver", "spawn")),

@@ -1,8 +1,9 @@
-"""Starts workers without forking the training where a fork would not be safe, after having tried it on the dataset."""
+"""Starts workers without forking the training where a fork would not be safe."""
 
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import weakref
 from multiprocessing import forkserver
 from typing import Any
@@ -11,11 +12,12 @@ from hotlap.catalog.gpus import gpus
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
 from hotlap.catalog.site import Original, Site
-from hotlap.catalog.weighing import weigh
+from hotlap.loading.pure import Unfit, pure, pure_collate
 
 GRAPHS = "cuda-graphs"
 CLEAN = "forkserver"  # forks from a process that knows nothing of the device
 NOTHING_SAID = ["__main__"]  # as Python begins
+CHANGES_WHAT_IS_SENT = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
 
 
 def apply(site: Site) -> None:
@@ -101,8 +103,15 @@ def _check(making: Making, method: str) -> None:
     why = why_not_twice()
     if why is not None:
         raise Refused(why)
-    there, here = weigh(making, method), weigh(making)
-    if there.problem is not None:
-        raise Refused(f"{making.name}: {there.problem}")
-    if here.random is None and there.digest != here.digest:
-        raise Refused(f"{making.name} gives other samples in workers started by {method}")
+    try:
+        known = pure(making.dataset)
+        if (collate := making.given.get("collate_fn")) is not None:
+            pure_collate(collate, known)
+        pickle.dumps((making.dataset, making.given.get("collate_fn")))
+    except Unfit as unfit:
+        raise Refused(f"{making.name}: {unfit}") from None
+    except Exception as error:
+        what = f"it cannot be sent to a process started by {method} ({type(error).__name__}: {error})"
+        raise Refused(f"{making.name}: {what}") from error
+    if any(name in vars(kind) for kind in type(making.dataset).__mro__[:-1] for name in CHANGES_WHAT_IS_SENT):
+        raise Refused(f"{making.name} changes what is sent of it to another process")

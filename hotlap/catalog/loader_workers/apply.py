@@ -11,7 +11,9 @@ from hotlap.catalog.loader_workers.reaper import Reaper
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.site import Site
-from hotlap.catalog.weighing import Weight, weigh
+from hotlap.loading.pure import Unfit, pure, pure_collate
+from hotlap.loading.weight import Weight, weight_of
+from hotlap.patch.forks import why_no_processes
 
 LIGHT_BATCH_US = 1000.0  # sending a batch between processes costs up to this
 PREFETCH = 2  # batches a worker has under way unless told otherwise
@@ -29,21 +31,41 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
     most = _most(site, making)
     if making.start_method != "fork" and (why := why_not_twice()) is not None:
         raise Refused(why)
-    weight = weigh(making)
-    _check_weight(site, making, weight)
+    weight = None if making.iterable else _weight(site, making)
     workers = _count(site, making, weight, most)
     said = f"{making.name}: {making.workers} → {workers} workers"
-    if weight.random:
-        said += "; its random numbers are other ones in workers"
-    elif site.value is not None and workers < site.value:
+    if site.value is not None and workers < site.value:
         said += f" ({room.cores()} cores allow no more)"
     started.say(making.dataset, said)
     return {"num_workers": workers}
 
 
+def _weight(site: Site, making: Making) -> Weight | None:
+    """Of a dataset that gives the same items in every process; who asks by name gets workers for any."""
+    try:
+        known = pure(making.dataset)
+        if (collate := making.given.get("collate_fn")) is not None:
+            pure_collate(collate, known)
+        if known.study.ordered and not making.workers and site.torch.get_num_threads() > 1:
+            raise Unfit("the last digits of its items depend on the number of threads, and a worker has one")
+        weight = weight_of(site.torch, making.dataset, known)
+    except Unfit as why:
+        if site.asked:
+            return None
+        raise Refused(f"{making.name}: {why}; ask for it by name") from None
+    if not weight.on_host:
+        raise Refused(f"{making.name} makes its samples on the device")
+    batch = weight.item_us * making.batch_size
+    if site.value is None and batch < LIGHT_BATCH_US:
+        raise NoEffect(f"{making.name}: a batch takes only {batch:.0f} µs to fetch, sending it would cost more")
+    return weight
+
+
 def _check_kind(site: Site, making: Making) -> None:
     if multiprocessing.current_process().daemon:
         raise NoEffect("this process may start no others")
+    if not site.asked and (why := why_no_processes()) is not None:
+        raise Refused(f"{why}; ask for it by name")
     if making.iterable:
         if not shards_itself(making):
             raise Refused(f"{making.name} is a stream: every worker would repeat all of it")
@@ -82,27 +104,17 @@ def _most(site: Site, making: Making) -> int:
     return most
 
 
-def _check_weight(site: Site, making: Making, weight: Weight) -> None:
-    if making.iterable:
-        return
-    if weight.problem is not None:
-        raise Refused(f"{making.name}: {weight.problem}")
-    if not weight.on_host:
-        raise Refused(f"{making.name} makes its samples on the device")
-    if weight.random is not None and not site.asked:
-        raise Refused(f"{making.name}: {weight.random}, which are other ones in workers; ask for it by name")
-    batch = weight.item_us * making.batch_size
-    if site.value is None and batch < LIGHT_BATCH_US:
-        raise NoEffect(f"{making.name}: a batch takes only {batch:.0f} µs to fetch, sending it would cost more")
-
-
-def _count(site: Site, making: Making, weight: Weight, most: int) -> int:
+def _count(site: Site, making: Making, weight: Weight | None, most: int) -> int:
     """As many as make a batch each millisecond, or as asked for; within cores, memory and batches."""
     depth = making.given.get("prefetch_factor") or PREFETCH
-    limit = min(most, room.workers_by_memory(weight.item_bytes * making.batch_size, depth))
+    size = 0 if weight is None else weight.item_bytes * making.batch_size
+    limit = min(most, room.workers_by_memory(size, depth))
     if limit <= making.workers:
         raise NoEffect(f"{making.name}: memory allows no more than {limit} workers")
-    wanted = site.value if site.value is not None else math.ceil(weight.item_us * making.batch_size / LIGHT_BATCH_US)
+    if site.value is not None:
+        wanted = site.value
+    else:
+        wanted = most if weight is None else math.ceil(weight.item_us * making.batch_size / LIGHT_BATCH_US)
     batches = _batches(making)
     workers = min(wanted, limit) if batches is None else min(wanted, limit, max(1, batches))
     if workers <= making.workers:

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.making import start_method
-from hotlap.catalog.resident_data.contents import Surface
 from hotlap.catalog.resident_data.identity import Often, Weakly, same_function
-from hotlap.catalog.resident_data.proof import may_fork
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
-from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.resident_data.store import EAGER, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
-from hotlap.catalog.resident_data.streams import asks_which_worker
-from hotlap.catalog.room import cores
-from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.site import Original, Site
+from hotlap.loading.identity import AlsoOfLists
+from hotlap.loading.pure import Unfit
+from hotlap.loading.purity.known import genuine
+from hotlap.loading.signals import raised_by_signal
 
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning
 
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
 MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
-IN_FORKS = 3.0  # seconds before the first batch, where workers would have to start too
-ALONE = 0.5  # seconds: faster than forks
+UNDER_TEST = 0.01  # of the time, spent on rows that are fetched the program's own way too
 MOST_COLLATES = 2  # of a dataset: each has a store
 
 
@@ -63,11 +60,9 @@ class Keeper:
             before._reset(loader)
             return before
         why = unsuited(self.torch, loader)
-        kept = None if why is not None else self._kept(loader)
-        if kept is not None and loader.num_workers and kept.asks_which_worker(self.torch, loader):
-            kept, why = None, "its items may depend on the worker that fetches them: its code names get_worker_info"
         if why is not None:
             self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")
+        kept = None if why is not None else self._kept(loader)
         if kept is None or kept.store is None:
             return original(*args, **kwargs)
         return self._iterator(partial(original, *args, **kwargs), loader, kept, kept.store)
@@ -105,6 +100,8 @@ class Keeper:
                 several.append(kept)
             elif kept.store is not None and loader not in self._persistent:
                 self._check(dataset, kept, kept.store)
+            if kept.store is not None and not loader.num_workers:
+                self._watch_closely(loader, kept, kept.store)
             if kept.store is not None and kept.store.missing:
                 self._fill(loader, kept, kept.store)
             self._count(type(dataset), kept)
@@ -122,21 +119,15 @@ class Keeper:
     def _fill(self, loader: Any, kept: Kept, store: Store) -> None:
         """At first only where it is soon done: the program may want a few batches, or its workers be faster."""
         seconds, workers = store.missing * store.seconds, loader.num_workers
-        at_once = min(workers, cores()) if seconds > ALONE and store.missing == 1 and self._forks(loader) else 0
-        wait = PATIENCE if kept.asked and not (workers and store.recordable) else IN_FORKS if at_once else EAGER
-        if seconds > wait * max(1, at_once):
+        if workers and start_method(loader.multiprocessing_context) != "fork":
+            return  # the order of a set of texts, for one, is another in a process that was not forked from this one
+        wait = PATIENCE if kept.asked and not (workers and store.recordable) else EAGER
+        if seconds > wait:
             return
         try:
-            if at_once and store.fill_in_forks(loader.dataset, workers, seconds / at_once):
-                return
-            if seconds <= wait:
-                store.fill(loader.dataset, here=not workers)
+            store.fill(loader.dataset, here=not workers)
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
-
-    def _forks(self, loader: Any) -> bool:
-        """Its workers would be forks of this process too."""
-        return bool(loader.num_workers) and may_fork() and start_method(loader.multiprocessing_context) == "fork"
 
     def _give_up(self, several: list[Kept]) -> None:
         """A collate_fn made anew for each epoch would have a store for each."""
@@ -161,12 +152,24 @@ class Keeper:
         if why is not None:
             self._drop(kept, store, why)
 
+    def _watch_closely(self, loader: Any, kept: Kept, store: Store) -> None:
+        try:
+            store.watch.closely(store.item_seconds * (loader.batch_size or 1))
+        except Unfit as unfit:
+            self._drop(kept, store, str(unfit))
+
     def _drop(self, kept: Kept, store: Store, why: str) -> None:
         kept.store = None
         if kept.told:
             self.tell(kept, f"{kept.told}; given up later: {why}")
         else:
             self.site.refused(f"{store.name}: {why}")
+
+    def differs(self, kept: Kept, store: Store, row: int, batches: int) -> Unfit:
+        """What was handed out since the last look may have been wrong: that is said at once."""
+        why = f"item {row} is no longer what was kept; up to {batches} batches before this one may have been wrong"
+        sys.stderr.write(f"hotlap: resident-data is switched off: {store.name}: {why}\n")
+        return Unfit(why)
 
     # Iterating
 
@@ -261,13 +264,6 @@ class Kept:
     again: bool = False  # and for another
     read: bool = False  # batches were made from it
     by_place: dict[Any, Learning] = field(default_factory=dict)
-    _asks: bool | None = None
-
-    def asks_which_worker(self, torch: Any, loader: Any) -> bool:
-        """Looked for once: it takes some milliseconds."""
-        if self._asks is None:
-            self._asks = asks_which_worker(torch, loader.dataset, loader.collate_fn)
-        return self._asks
 
     def is_for(self, collate: Any) -> bool:
         """The store holds its collate_fn; without one it may be gone."""
@@ -282,20 +278,24 @@ class Picking:
         self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, loader.dataset
         self._learning = learning
         self._ready = False
-        # Workers have a copy of the dataset from the start of the epoch on: they would not see a change
-        self._surface = None if loader.num_workers else self._as_it_is()
+        # Workers have a copy of the dataset from the start of the epoch on: they would not see a change of it
+        self._live = not loader.num_workers
+        self._looks = self._live or store.watch.is_shared
+        self._began = self._handed = 0
+        self._spent, self._since = 0.0, time.perf_counter()
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
         store, learning = self._store, self._learning
-        if self._surface is not None and self._surface.moved():
-            raise Unfit("something its dataset holds was changed during an epoch")
+        if self._looks and (what := store.watch.changed_now()) is not None:
+            raise Unfit(f"{what}, which its items are made from, was changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
         if store.missing and (batch := store.fetched(self._dataset, wanted.indices.tolist())) is not None:
-            self.passed_over()
             return self._keeper.torch.utils.data._utils.pin_memory.pin_memory(batch) if pin else batch
         if not self._ready:
             self._begin()
+        if self._live:
+            self._try_one(wanted)
         if learning is None:
             return store.built(store.batch(wanted, pin=pin), wanted, pin)
         if not learning.settled and learning.asked():
@@ -305,20 +305,21 @@ class Picking:
         leaves = store.batch(wanted, learning.devices, pin)
         return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
 
-    def passed_over(self) -> None:
-        """Fetching may open a file, or keep what it was asked for."""
-        self._surface = self._surface and self._as_it_is()
-
-    def _as_it_is(self) -> Surface:
-        """Tensors that are read where they are may be written into: rows are gathered anew then."""
-        store = self._store
-        return Surface(self._keeper.torch, self._dataset, store.opened, store.names, store.shared is None)
+    def _try_one(self, wanted: Wanted) -> None:
+        """A row of this batch fetched the program's own way too, as often as a hundredth of the time allows."""
+        now = time.perf_counter()
+        self._handed += 1
+        if self._spent > UNDER_TEST * (now - self._since):
+            return
+        row = int(wanted.indices[self._store.random.randrange(len(wanted.indices))])
+        if not self._store.is_row(self._dataset, row):
+            raise self._keeper.differs(self._kept, self._store, row, self._handed - self._began)
+        self._began = self._handed
+        self._spent += time.perf_counter() - now
 
     def _begin(self) -> None:
         self._ready = True
         store = self._store
-        if not store.missing:
-            store.remember_witnesses()
         if not self._kept.read:
             self._kept.read = True
             where = "read where it is" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
@@ -340,6 +341,8 @@ def unsuited(torch: Any, loader: Any) -> str | None:
         return "it is a data pipe"
     if not loader._auto_collation:
         return "its sampler or dataset makes whole batches already"
+    if not genuine(data._utils.fetch._MapDatasetFetcher.fetch) or not genuine(data.DataLoader._get_iterator):
+        return "the program has changed how torch fetches"
     if type(loader)._get_iterator is not data.DataLoader._get_iterator:
         return f"{type(loader).__name__} iterates in its own way"
     if data.get_worker_info() is not None:

@@ -11,16 +11,20 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from hotlap.catalog.resident_data.foresight import order_of
 from hotlap.catalog.resident_data.rows import Order, Wanted
+from hotlap.loading.purity.known import genuine
 
 
 def drawn(loader: Any) -> Iterator[Wanted] | None:
     """One Wanted per batch, or None where the loader's own sampler must be asked."""
     batches = loader.batch_sampler
     if type(batches) is not BatchSampler or batches.sampler is not loader.sampler or not _is_known(loader.sampler):
+        return None
+    if not genuine(BatchSampler.__iter__) or not genuine(type(loader.sampler).__iter__):
         return None
     if _length(batches.sampler) > len(loader.dataset) or not as_torch_draws():
         return None
@@ -38,17 +42,19 @@ def _length(sampler: Any) -> int:
 
 
 def _batches(batches: Any) -> Iterator[Wanted]:
-    sampler, size, length = batches.sampler, batches.batch_size, _length(batches.sampler)
+    """Where the last batch is dropped torch reads the batch size once, else before each batch: it may be changed."""
+    sampler, length = batches.sampler, _length(batches.sampler)
     generator = sampler.generator if type(sampler) is RandomSampler else None
-    order = Order(_order(sampler, length))
-    for start in range(0, length - size + 1, size):
+    size, keeps_size = batches.batch_size, batches.drop_last
+    order, start = Order(_order(sampler, length)), 0
+    while 0 < (size := size if keeps_size else batches.batch_size) <= length - start:
         yield Wanted(None, order, start, size)
+        start += size
     if generator is not None:
         # Torch's sampler draws once more when it is asked for an index after the last: the user's generator shows it.
         torch.randperm(length, generator=generator)
-    rest = length % size
-    if rest and not batches.drop_last:
-        yield Wanted(None, order, length - rest, rest)
+    if start < length and not keeps_size and size > 0:
+        yield Wanted(None, order, start, length - start)
 
 
 def _order(sampler: Any, length: int) -> Any:
@@ -62,28 +68,39 @@ def _order(sampler: Any, length: int) -> Any:
 @lru_cache(maxsize=1)
 def as_torch_draws() -> bool:
     """Small epochs, batch by batch, both ways: indices and where the streams are after each."""
-    kept = torch.get_rng_state()
-    try:
-        return all(
-            _trail(_batches, own, last, size) == _trail(iter, own, last, size)
-            for own in (False, True)
-            for last in (False, True)
-            for size in (4, 5)
-        )
-    finally:
-        torch.set_rng_state(kept)
+    return all(
+        _trail(_batches, own, last, size, later) == _trail(iter, own, last, size, later)
+        for own in (False, True)
+        for last in (False, True)
+        for size, later in ((4, 4), (5, 5), (2, 3), (3, 20))
+    )
 
 
-def _trail(iterate: Any, own: bool, drop_last: bool, size: int) -> list[Any]:
-    torch.default_generator.manual_seed(1)  # not torch.manual_seed, which would seed devices too
-    generator = torch.Generator().manual_seed(2) if own else None
-    sampler = RandomSampler(range(10), generator=generator)
+def _trail(iterate: Any, own: bool, drop_last: bool, size: int, later: int) -> list[Any]:
+    """The batch size is another one after the first batch."""
+    stream, generator = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    batches = BatchSampler(RandomSampler(range(10), generator=generator if own else None), size, drop_last)
     trail: list[Any] = []
-    asked = iterate(BatchSampler(sampler, size, drop_last))
-    while True:
-        batch = next(asked, None)
-        indices = batch.indices.tolist() if isinstance(batch, Wanted) else batch
-        states = [torch.get_rng_state(), *([] if generator is None else [generator.get_state()])]
-        trail.append((indices, [bytes(state.numpy()) for state in states]))
-        if batch is None:
-            return trail
+    asked = iterate(batches)
+    with _Apart(stream):
+        while True:
+            batch = next(asked, None)
+            indices = batch.indices.tolist() if isinstance(batch, Wanted) else batch
+            trail.append((indices, [bytes(one.get_state().numpy()) for one in (stream, generator)]))
+            if batch is None:
+                return trail
+            batches.batch_size = later
+
+
+class _Apart(TorchFunctionMode):
+    """What is drawn from torch's global stream is drawn from another: the program's threads share that one."""
+
+    def __init__(self, stream: torch.Generator) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if getattr(func, "__name__", "") == "random_" and kwargs.get("generator") is None:
+            kwargs["generator"] = self._stream
+        return func(*args, **kwargs)

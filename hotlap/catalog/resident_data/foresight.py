@@ -9,7 +9,7 @@ foretold: never another order, and nothing is drawn.
 
 from __future__ import annotations
 
-import threading
+import _thread
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,7 @@ class Foresight:
         self._state: Any = None  # of the global stream, after the seed before
         self._draws: list[int] = []  # from one epoch's seed to the next, the last one first
         self._is_steady = False  # the last one twice in a row
-        self._thread: threading.Thread | None = None
+        self._done: _thread.LockType | None = None  # held while orders are made; no thread that the program can see
         self._is_time = False
         self._orders: dict[int, Any] = {}  # by seed
         self.hits = 0
@@ -55,21 +55,29 @@ class Foresight:
         drawn = _drawn(self._state, max(guesses))
         seeds = [drawn[one - 1] for one in guesses]
         self._is_time = False
-        self._thread = threading.Thread(target=self._make, args=(seeds, length), daemon=True)
-        self._thread.start()
+        done = _thread.allocate_lock()
+        done.acquire()
+        try:
+            _thread.start_new_thread(self._make, (seeds, length, done))
+        except RuntimeError:  # no thread to be had
+            return
+        self._done = done
 
-    def _make(self, seeds: list[int], length: int) -> None:
-        for seed in seeds:
-            self._orders[seed] = permuted(seed, length)
-            if self._is_time:
-                return
+    def _make(self, seeds: list[int], length: int, done: _thread.LockType) -> None:
+        try:
+            for seed in seeds:
+                self._orders[seed] = permuted(seed, length)
+                if self._is_time:
+                    return
+        finally:
+            done.release()
 
     def _end(self) -> None:
         """What is not made by now is made faster by who wants it."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        done, self._done = self._done, None
+        if done is not None:
             self._is_time = True
-            thread.join()
+            done.acquire()
 
 
 def permuted(seed: int, length: int) -> Any:

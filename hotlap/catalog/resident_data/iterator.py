@@ -1,40 +1,26 @@
 """An iterator over a DataLoader that takes indices exactly as torch's own do, and makes batches another way.
 
 The sampler, the draw of the base seed, and how far indices are taken ahead of the batches are torch's: with workers
-prefetch_factor × num_workers batches at the start and one more per batch, without workers one per batch. Where nothing
-can be told apart, the whole epoch's indices are taken at once, and of the usual samplers as a tensor (see drawn.py).
+prefetch_factor × num_workers batches at the start and one more per batch, without workers one per batch. Of the usual
+samplers they are taken as tensors (see drawn.py).
 """
 
 from __future__ import annotations
 
-import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable
 from inspect import unwrap
-from itertools import chain
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from hotlap.catalog.resident_data.drawn import drawn
-from hotlap.catalog.resident_data.noted import Collating, Notes, Watched
-from hotlap.catalog.resident_data.proof import refuse
-from hotlap.catalog.resident_data.rows import Order, Wanted
-from hotlap.catalog.resident_data.sameness import Unfit
+from hotlap.catalog.resident_data.rows import Wanted
 
-AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
 _profiler_enabled: Any = torch._C._autograd._profiler_enabled
@@ -43,9 +29,6 @@ _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, wh
 
 class Pick(Protocol):
     def __call__(self, wanted: Wanted, pin: bool) -> Any: ...
-
-    def passed_over(self) -> None:
-        """A batch was fetched from the dataset itself."""
 
 
 class Gathering(_BaseDataLoaderIter):
@@ -59,11 +42,9 @@ class Gathering(_BaseDataLoaderIter):
         self._pick, self._failed = pick, failed
         self._plain: Any = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, loader.drop_last)
         self._own_way = True
-        self._at_once = draws_at_once(loader)
         self._ahead_by = (loader.prefetch_factor or 2) * loader.num_workers
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
         self._waiting: deque[tuple[list[Any] | None, Wanted | None]] = deque()
-        self._started = False
         self._draw(loader)
         if loader.num_workers:
             self._reset(loader, first_iter=not resumed)
@@ -79,7 +60,6 @@ class Gathering(_BaseDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
         self._waiting.clear()
-        self._started = False
         self._draw(loader)
         if loader.num_workers:
             self._prime(self._ahead_by)
@@ -88,13 +68,9 @@ class Gathering(_BaseDataLoaderIter):
         """Nothing is drawn before the first index is asked for."""
         own = drawn(loader)
         if own is not None:
-            self._sampler_iter, self._at_once = own, False
+            self._sampler_iter = own
 
     def _prime(self, count: int) -> None:
-        self._started = True
-        if self._at_once:
-            self._take_all()
-            return
         for _ in range(count):
             self._take_one()
 
@@ -106,22 +82,13 @@ class Gathering(_BaseDataLoaderIter):
         own = isinstance(indices, Wanted)
         self._waiting.append((None, indices) if own else (indices, wanted(indices, self._total)))
 
-    def _take_all(self) -> None:
-        lists = list(self._sampler_iter)
-        flat = as_indices(list(chain.from_iterable(lists)), self._total)
-        order, start = None if flat is None else Order(flat), 0
-        for indices in lists:
-            end = start + len(indices)
-            self._waiting.append((indices, None if order is None else Wanted(order.indices[start:end], order, start)))
-            start = end
-
     def _next_data(self) -> Any:
-        if not self._num_workers and (not self._started or not self._at_once):
-            self._prime(1)
+        if not self._num_workers:
+            self._take_one()
         if not self._waiting:
             raise StopIteration
         indices, rows = self._waiting.popleft()
-        if self._num_workers and not self._at_once:
+        if self._num_workers:
             self._take_one()
         return self._made(indices, rows)
 
@@ -134,7 +101,6 @@ class Gathering(_BaseDataLoaderIter):
                 self._own_way = False
                 self._failed(error)
         batch = self._plain.fetch(rows.indices.tolist() if indices is None and rows is not None else indices)
-        self._pick.passed_over()
         return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
 
 
@@ -146,29 +112,8 @@ class Recording(_MultiProcessingDataLoaderIter):
         self._show, self._failed = show, failed
         self.showing = True
         self._total = len(loader.dataset)
-        self._loader = weakref.ref(loader)
         super().__init__(loader)
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
-
-    # Torch sets these before it starts the workers, which get what is read from them.
-
-    @property
-    def _dataset(self) -> Any:
-        return self._watched
-
-    @_dataset.setter
-    def _dataset(self, dataset: Any) -> None:
-        loader: Any = self._loader()
-        self._notes = Notes(loader.multiprocessing_context)
-        self._watched = Watched(dataset, self._notes)
-
-    @property
-    def _collate_fn(self) -> Any:
-        return self._collating
-
-    @_collate_fn.setter
-    def _collate_fn(self, collate: Any) -> None:
-        self._collating = Collating(collate, self._watched)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._under_way.clear()
@@ -184,19 +129,11 @@ class Recording(_MultiProcessingDataLoaderIter):
         rows = wanted(self._under_way.popleft(), self._total)
         if rows is not None and self.showing:
             try:
-                if self._notes.why is not None:
-                    self._refuse(self._notes.why)
                 self._show(rows, batch)
             except Exception as error:  # noqa: BLE001 whatever our own code raises
                 self.showing = False
                 self._failed(error)
         return batch
-
-    def _refuse(self, why: str) -> None:
-        loader: Any = self._loader()
-        if loader is not None:
-            refuse(loader.dataset, why)
-        raise Unfit(why)
 
 
 class _Aside:
@@ -213,16 +150,6 @@ class _Aside:
 
 def _usual_name(loader: Any) -> str:
     return "_MultiProcessingDataLoaderIter" if loader.num_workers else "_SingleProcessDataLoaderIter"
-
-
-def draws_at_once(loader: Any) -> bool:
-    """Whether taking all indices at the first batch draws the same numbers at the same moment as taking them singly."""
-    sampler, batches = loader.sampler, loader.batch_sampler
-    if type(batches) is not BatchSampler or batches.sampler is not sampler:
-        return False
-    if type(sampler) is RandomSampler:  # given a generator, it draws from it again after the last index
-        return sampler.generator is None
-    return type(sampler) in AT_ONCE
 
 
 def wanted(indices: Any, total: int) -> Wanted | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.catalog.resident_data.sameness import NotStacked, Unfit
+from hotlap.catalog.resident_data.sameness import NotStacked
+from hotlap.loading.pure import Unfit
 
 
 @dataclass(frozen=True)

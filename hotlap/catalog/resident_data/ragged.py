@@ -1,9 +1,9 @@
-"""A dataset whose collate_fn does more than stack: it numbers samples, joins lists of labels of different lengths.
+"""A dataset whose collate_fn is the program's own: it numbers samples, or joins lists of labels of different lengths.
 
-The large tensors of the samples are kept as rows, as the collate_fn makes them. For each batch the collate_fn is called
-with the small parts of the samples and with stand-ins for the large ones: tensors of torch's meta device, which have a
-shape and no values. What it makes of the small parts is taken as it is; where a stand-in comes out, rows are gathered.
-Anything that depended on the values of a large tensor would be a stand-in itself, or fail.
+The large tensors of the samples are kept as rows. For each batch the collate_fn is called with the small parts of the
+samples and with stand-ins for the large tensors, which have a shape and no values. All it may do with stand-ins is to
+stack those of one part, in their order: then rows are gathered in place of what came out. Whatever else it does with one
+fails, and the batch is fetched as the program does.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
-from hotlap.catalog.resident_data.proof import Proof, prove, visit
-from hotlap.catalog.resident_data.rows import TensorRows, Wanted
-from hotlap.catalog.resident_data.sameness import NotStacked, Unfit, same
-from hotlap.catalog.resident_data.store import Store, compositions, same_strides
-from hotlap.catalog.signals import raised_by_signal
+from hotlap.catalog.resident_data.rows import Rows, TensorRows, Wanted
+from hotlap.catalog.resident_data.store import Store
+from hotlap.loading.pure import Unfit, pure, pure_collate, visit
+from hotlap.loading.purity.known import genuine
+from hotlap.loading.signals import raised_by_signal
 
 LARGE = 4096  # bytes: less is not worth a stand-in
 PLAIN = (int, float, bool, complex, str, bytes, type(None))  # cannot be written into
@@ -24,52 +24,48 @@ PLAIN = (int, float, bool, complex, str, bytes, type(None))  # cannot be written
 
 def stored(torch: Any, dataset: Any, collate: Any) -> Store:
     """Raises Unfit where the dataset cannot be kept in either way."""
-    proof = prove(torch, dataset)
-    try:
-        return Store(torch, dataset, collate, proof)
-    except NotStacked as plain:
-        if not large_parts(torch, proof.samples):
-            raise
-        try:
-            return RaggedStore(torch, dataset, collate, proof)
-        except Unfit as ragged:
-            raise Unfit(f"{plain}; {ragged}") from ragged
+    known = pure(dataset)
+    if is_default(torch, collate):
+        return Store(torch, dataset, collate, known)
+    own = pure_collate(collate, known)
+    if not known.study.result.deep and not own.result.deep:
+        raise Unfit("its batches may share memory with the dataset, which the program could write into")
+    return RaggedStore(torch, dataset, collate, known, own)
 
 
-def large_parts(torch: Any, samples: list[Any]) -> list[int]:
-    """Which leaves of a sample are large tensors, of one shape in all of them."""
-    several = [take_apart(torch, sample, None) for sample in samples]
-    if len({len(leaves) for _, leaves in several}) != 1 or any(layout != several[0][0] for layout, _ in several):
-        return []
-    alike = enumerate(zip(*(leaves for _, leaves in several), strict=True))
-    return [number for number, leaves in alike if _is_large(torch, leaves[0]) and len(set(map(_form, leaves))) == 1]
+def is_default(torch: Any, collate: Any) -> bool:
+    """Torch's own, to which the program has added nothing."""
+    module = torch.utils.data._utils.collate
+    known = module.default_collate_fn_map.values()
+    own = all(one.__module__ == module.__name__ for one in (collate, *known) if hasattr(one, "__module__"))
+    return collate is module.default_collate and own and genuine(collate)
 
 
 class RaggedStore(Store):
     recordable = False  # a batch does not show the small parts of its samples
 
-    def _prepared(self, proof: Proof) -> list[Any]:
+    def _prepared(self, samples: list[Any]) -> list[Any]:
         torch = self.torch
-        self._large = large_parts(torch, proof.samples)
-        self._sample_layout, leaves = take_apart(torch, proof.samples[0], None)
+        several = [take_apart(torch, sample, None) for sample in samples]
+        self._sample_layout, leaves = several[0]
+        alike = all(layout == self._sample_layout and len(these) == len(leaves) for layout, these in several)
+        self._large = [number for number, leaf in enumerate(leaves) if alike and _is_large(torch, leaf)]
+        if not self._large:
+            raise Unfit("its collate_fn is the program's own, and its samples have no large tensors of one shape")
         self._forms = [_form(leaves[number]) for number in self._large]
-        self._standing = {number: _stand_in(torch, leaves[number]) for number in self._large}
         self._small: dict[int, list[Any]] = {}
-        _, parts = take_apart(torch, self._outline(self._parts_of(proof.samples)), None)
-        self._gathered = [number for number, part in enumerate(parts) if _is_stand_in(torch, part)]
-        _, real = take_apart(torch, self._collated(proof.samples), None)
-        return self._stacks(real, len(proof.samples))
+        stacks = [torch.stack([these[number] for _, these in several]) for number in self._large]
+        self._built(self._parts_of(samples), stacks, pin=False)
+        return stacks
 
-    def _besides(self, proof: Proof) -> int:
-        """Of the largest of the proven samples: labels differ in length."""
-        return max(sum(map(_size, parts)) for parts in self._parts_of(proof.samples))
+    layout = Layout()  # of a batch it changes with the labels, and is known when one is built
 
-    def _stacks(self, leaves: list[Any], rows: int) -> list[Any]:
-        """Of a real batch, the leaves that are kept as rows."""
-        found = [leaves[number] for number in self._gathered if number < len(leaves)]
-        if not found or len(found) != len(self._gathered) or not all(_is_stack(self.torch, one, rows) for one in found):
-            raise Unfit("its collate_fn does not stack the large tensors of its samples")
-        return found
+    def _besides(self, samples: list[Any]) -> int:
+        """Of the largest of these samples: labels differ in length."""
+        return max(sum(map(_size, parts)) for parts in self._parts_of(samples))
+
+    def _empty_rows(self, leaves: list[Any]) -> list[Rows]:
+        return [TensorRows(self.torch, leaf, self.total) for leaf in leaves]
 
     # Samples
 
@@ -81,10 +77,10 @@ class RaggedStore(Store):
         layout, leaves = take_apart(self.torch, sample, None)
         if layout != self._sample_layout or [_form(leaves[number]) for number in self._large] != self._forms:
             raise Unfit("its items differ in shape or type, so they cannot be stacked")
-        return [None if number in self._standing else self._copied(leaf) for number, leaf in enumerate(leaves)]
+        return [None if number in self._large else self._copied(leaf) for number, leaf in enumerate(leaves)]
 
     def _copied(self, leaf: Any) -> Any:
-        """A collate_fn may write into what it is given."""
+        """The program may write into what it is given."""
         kind = type(leaf)
         if kind in PLAIN:
             return leaf
@@ -94,87 +90,119 @@ class RaggedStore(Store):
             return leaf.copy()
         raise Unfit(f"its items hold a {kind.__name__}")
 
-    def _outline(self, several: list[list[Any]]) -> Any:
+    def put(self, rows: Any, batch: Any) -> None:
+        """All that is kept was taken from the samples."""
+
+    def _examine(self, rows: Any, samples: list[Any]) -> None:
+        small = self._parts_of(samples)
+        several = [take_apart(self.torch, sample, None)[1] for sample in samples]
+        with self.torch.inference_mode(False):
+            for kept, number in zip(self.rows, self._large, strict=True):
+                kept.put(rows, self.torch.stack([leaves[number] for leaves in several]))
+        self._small.update(zip(rows.tolist(), small, strict=True))
+        self._left -= len(rows[~self._have[rows]].unique())
+        self._have[rows] = True
+
+    # Batches
+
+    def built(self, leaves: list[Any], wanted: Wanted, pin: bool) -> Any:
+        small = [[self._copied(part) for part in self._small[row]] for row in wanted.indices.tolist()]
+        return self._built(small, leaves, pin)
+
+    def _built(self, small: list[list[Any]], stacks: list[Any], pin: bool) -> Any:
+        layout, parts = take_apart(self.torch, self._outline(small), None)
+        rows = tuple(range(len(small)))
+        found = [self._filled(part, stacks, rows, pin) for part in parts]
+        return (layout.as_pinned() if pin else layout).build(iter(found))
+
+    def _filled(self, part: Any, stacks: list[Any], rows: tuple[int, ...], pin: bool) -> Any:
+        if isinstance(part, stand_in_class(self.torch)):
+            if part.rows != rows or not part.is_stack:
+                raise Unfit("its collate_fn does not stack the large tensors of its samples")
+            return stacks[self._large.index(part.leaf)]
+        if type(part) not in (*PLAIN, self.torch.Tensor) and type(part).__module__ != "numpy":
+            raise Unfit(f"a batch holds a {type(part).__name__}")
+        return part.pin_memory() if pin and isinstance(part, self.torch.Tensor) else part
+
+    def _outline(self, small: list[list[Any]]) -> Any:
         """What the collate_fn makes of the small parts and of stand-ins."""
-        samples = []
-        for parts in several:
-            whole = (self._standing.get(number, part) for number, part in enumerate(parts))
-            samples.append(self._sample_layout.build(whole))
+        make, forms = stand_in_class(self.torch).make, dict(zip(self._large, self._forms, strict=True))
+        samples = [
+            self._sample_layout.build(
+                make(forms[number], number, row) if number in forms else part for number, part in enumerate(parts)
+            )
+            for row, parts in enumerate(small)
+        ]
         try:
             return self.collate(samples)
         except Exception as error:
             if raised_by_signal(error):
                 raise
-            raise Unfit(f"its collate_fn reads large tensors ({type(error).__name__}: {error})") from error
-
-    # Keeping and reading
-
-    def _examine(self, rows: Any, samples: list[Any]) -> None:
-        self._small.update(zip(rows.tolist(), self._parts_of(samples), strict=True))
-
-    def _unshared(self, share: Any) -> Any:
-        return super()._unshared(share), [self._small[row] for row in share.tolist()]
-
-    def _hand_over(self, share: Any, unshared: Any) -> None:
-        of_rows, small = unshared
-        super()._hand_over(share, of_rows)
-        self._small.update(zip(share.tolist(), small, strict=True))
-
-    def _apart(self, batch: Any, rows: int) -> tuple[Layout, list[Any]]:
-        _, leaves = take_apart(self.torch, batch, None)
-        return self.layout, self._stacks(leaves, rows)
-
-    layout = Layout()  # of a batch it changes with the labels, and is known when one is built
-
-    def built(self, leaves: list[Any], wanted: Wanted, pin: bool) -> Any:
-        small = [[self._copied(part) for part in self._small[row]] for row in wanted.indices.tolist()]
-        return self._filled(self._outline(small), leaves, pin)
-
-    def _filled(self, outline: Any, leaves: list[Any], pin: bool) -> Any:
-        layout, parts = take_apart(self.torch, outline, None)
-        if [number for number, part in enumerate(parts) if _is_stand_in(self.torch, part)] != self._gathered:
-            raise Unfit("its collate_fn has made something else of a batch")
-        for part in parts:
-            if type(part) not in (*PLAIN, self.torch.Tensor) and type(part).__module__ != "numpy":
-                raise Unfit(f"a batch holds a {type(part).__name__}")
-        if pin:
-            layout = layout.as_pinned()
-        gathered = dict(zip(self._gathered, leaves, strict=True))
-        return layout.build(gathered[n] if n in gathered else self._pinned(part, pin) for n, part in enumerate(parts))
-
-    def _pinned(self, part: Any, pin: bool) -> Any:
-        return part.pin_memory() if pin and isinstance(part, self.torch.Tensor) else part
+            raise Unfit(f"its collate_fn does more with large tensors than to stack them ({error})") from error
 
     # Checking
-
-    def _check_collate(self, dataset: Any, proof: Proof) -> None:
-        """Batches put together from rows and small parts are those the collate_fn makes of whole samples."""
-        torch, small = self.torch, self._parts_of(proof.samples)
-        trial = self._trial(dataset, proof)
-        for chosen in compositions(len(proof.samples)):
-            real = self._collated(visit(dataset, [proof.indices[one] for one in chosen]))
-            leaves = [rows.take(Wanted(torch.tensor(chosen, device="cpu"))) for rows in trial]
-            copies = [[self._copied(part) for part in small[one]] for one in chosen]
-            built = self._filled(self._outline(copies), leaves, pin=False)
-            (layout, expected), (own, found) = (take_apart(torch, one, None) for one in (real, built))
-            if layout != own or not same(torch, expected, found) or not same_strides(torch, expected, found):
-                raise Unfit("a sample's part of a batch depends on the other samples")
-
-    def _trial(self, dataset: Any, proof: Proof) -> list[Any]:
-        """The proven items kept as rows, each collated alone."""
-        count, whole = len(proof.samples), self._collated(proof.samples)
-        trial = [TensorRows(self.torch, leaf, count) for leaf in self._apart(whole, count)[1]]
-        for position, index in enumerate(proof.indices):
-            _, leaves = self._apart(self._collated(visit(dataset, [index])), 1)
-            for rows, leaf in zip(trial, leaves, strict=True):
-                rows.put(self.torch.tensor([position], device="cpu"), leaf)
-        return trial
 
     def _kept_item(self, wanted: Wanted) -> list[Any]:
         return take_apart(self.torch, self.built(self.batch(wanted), wanted, pin=False), None)[1]
 
     def _item(self, dataset: Any, row: int) -> list[Any]:
         return take_apart(self.torch, self._collated(visit(dataset, [row])), None)[1]
+
+
+_classes: dict[Any, Any] = {}
+TOLD = frozenset("shape dtype ndim size dim numel nelement element_size stride is_contiguous __len__".split())
+
+
+def stand_in_class(torch: Any) -> Any:
+    """Made once torch is there: the catalogue is read without it."""
+    if torch not in _classes:
+        _classes[torch] = _stand_in_class(torch)
+    return _classes[torch]
+
+
+def _stand_in_class(torch: Any) -> Any:
+    class StandIn(torch.Tensor):  # type: ignore[misc, name-defined]
+        """A large tensor of one sample, or a stack of them."""
+
+        leaf: int
+        rows: tuple[int, ...]
+        is_stack: bool
+
+        @staticmethod
+        def make(form: Any, leaf: int, row: int) -> Any:
+            _, dtype, shape, stride = form
+            made = torch.empty_strided(shape, stride, dtype=dtype, device="meta").as_subclass(StandIn)
+            made.leaf, made.rows, made.is_stack = leaf, (row,), False
+            return made
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(func, "__name__", "")
+            if name == "__get__":
+                name = getattr(func.__self__, "__name__", "")
+            if func is torch.stack:
+                return cls._stacked(*args, **(kwargs or {}))
+            if name not in TOLD:
+                raise Unfit(f"it calls {name}")
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+
+        @classmethod
+        def _stacked(cls, tensors: Any, dim: int = 0, *, out: Any = None) -> Any:
+            several = list(tensors)
+            if dim != 0 or any(type(one) is not cls or one.is_stack for one in several):
+                raise Unfit("it stacks them with others")
+            if len({one.leaf for one in several}) != 1:
+                raise Unfit("it stacks different parts of samples")
+            first = several[0]
+            with torch._C.DisableTorchFunctionSubclass():
+                plain = torch.empty((len(several), *first.shape), dtype=first.dtype, device="meta").as_subclass(cls)
+            plain.leaf, plain.is_stack = first.leaf, True
+            plain.rows = tuple(row for one in several for row in one.rows)
+            return plain
+
+    StandIn.__name__ = StandIn.__qualname__ = "Tensor"
+    return StandIn
 
 
 def _is_large(torch: Any, leaf: Any) -> bool:
@@ -190,17 +218,3 @@ def _size(part: Any) -> int:
 def _form(leaf: Any) -> Any:
     is_tensor = hasattr(leaf, "stride") and hasattr(leaf, "dtype")
     return (type(leaf), leaf.dtype, leaf.shape, leaf.stride()) if is_tensor else type(leaf)
-
-
-def _stand_in(torch: Any, leaf: Any) -> Any:
-    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta")
-
-
-def _is_stand_in(torch: Any, part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.device.type == "meta"
-
-
-def _is_stack(torch: Any, leaf: Any, rows: int) -> bool:
-    if type(leaf) is not torch.Tensor or leaf.layout != torch.strided:
-        return False
-    return bool(leaf.dim() > 0 and leaf.shape[0] == rows)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from mmap import mmap
 from typing import Any
 
-from hotlap.catalog.resident_data.sameness import Unfit
+from hotlap.loading.pure import Unfit
 
 AT_A_TIME = 16  # batches gathered by one call …
 MOST_BYTES = 8 << 20  # … and no more than this: a batch that is kept keeps the others' memory
@@ -78,20 +77,6 @@ class TensorRows:
     @staticmethod
     def row_bytes(like: Any) -> int:
         return int(like[0].numel() * like.element_size())
-
-    def share(self, torch: Any) -> None:
-        """While there are no rows yet: copies of this process will write them into the same memory. Not into torch's
-        shared memory: where that lies there may be little room.
-        """
-        empty = self.base
-        memory = torch.frombuffer(mmap(-1, max(1, empty.nbytes)), dtype=torch.uint8)
-        self.base = memory[: empty.nbytes].view(empty.dtype).view(empty.shape)
-
-    def unshared(self, rows: Any) -> Any:
-        """What a copy of this process must hand over of these rows."""
-
-    def hand_over(self, rows: Any, unshared: Any) -> None:
-        pass
 
     def put(self, rows: Any, leaf: Any) -> None:
         if leaf.dtype != self._dtype or leaf.shape[1:] != self._tail:
@@ -168,15 +153,6 @@ class TextRows:
     def __init__(self, like: Any, total: int) -> None:
         self._made = type(like)
         self._rows: list[Any] = [None] * total
-
-    def share(self, torch: Any) -> None:
-        pass
-
-    def unshared(self, rows: Any) -> Any:
-        return [self._rows[row] for row in rows.tolist()]
-
-    def hand_over(self, rows: Any, unshared: Any) -> None:
-        self.put(rows, unshared)
 
     @staticmethod
     def row_bytes(like: Any) -> int:

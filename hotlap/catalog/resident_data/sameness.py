@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-
-class Unfit(Exception):
-    """Why a loader's data cannot be kept."""
+from hotlap.loading.pure import Unfit
 
 
 class NotStacked(Unfit):

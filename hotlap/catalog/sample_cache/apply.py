@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 import weakref
 from typing import Any
 
-from hotlap.catalog.identity import AlsoOfLists
 from hotlap.catalog.resident_data.apply import unsuited
-from hotlap.catalog.resident_data.contents import But, Contents, Surface
 from hotlap.catalog.resident_data.identity import Often
-from hotlap.catalog.resident_data.names import Names
-from hotlap.catalog.resident_data.noted import hearing
-from hotlap.catalog.resident_data.proof import fetch, length_of, prove, unchanged, visit
-from hotlap.catalog.resident_data.sameness import Unfit, same
+from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
-from hotlap.catalog.resident_data.streams import Streams
-from hotlap.catalog.sample_cache.copies import copied, size_of
-from hotlap.catalog.silence import silenced
+from hotlap.catalog.sample_cache.copies import copied
 from hotlap.catalog.site import Original, Site
+from hotlap.loading.identity import AlsoOfLists
+from hotlap.loading.pure import Pure, Unfit, fetch, length_of, pure, visit
+from hotlap.loading.weight import leaves_of, size_of, weight_of
 
-WORTH_KEEPING = 20e-6  # seconds to fetch a sample: a cheaper one is not fetched faster from a cache
+WORTH_KEEPING = 20.0  # microseconds to fetch a sample: a cheaper one is not fetched faster from a cache
 CHEAP_COPY = 0.4  # of the time to fetch it: a kept sample is copied once more while it is first fetched
 CHECKED = 3  # samples, at the start of each epoch
+UNDER_TEST = 0.01  # of the time, spent on samples that are fetched the program's own way too
 
 
 def apply(site: Site) -> None:
@@ -101,73 +99,75 @@ class Keeper:
         return cache
 
     def _made(self, dataset: Any, name: str) -> Cache | None:
-        proof = prove(self._torch, dataset)
-        if proof.seconds < WORTH_KEEPING:
+        known = pure(dataset)
+        if not known.study.result.deep:
+            raise Unfit("its samples may share memory with the dataset, which the program could write into")
+        weight = weight_of(self._torch, dataset, known)
+        if weight.item_us < WORTH_KEEPING:
             self._refused.put(dataset, True)
-            self._site.no_effect(f"{name}: a sample takes only {proof.seconds * 1e6:.0f} µs to fetch")
+            self._site.no_effect(f"{name}: a sample takes only {weight.item_us:.0f} µs to fetch")
             return None
-        samples, copying = self._copies(proof.samples)
-        if copying > proof.seconds * CHEAP_COPY:
+        copying = self._copying(visit(dataset, [0])[0])
+        if copying > weight.item_us * CHEAP_COPY:
             self._refused.put(dataset, True)
-            took = f"{proof.seconds * 1e6:.0f} µs to fetch, a copy of it {copying * 1e6:.0f} µs"
-            self._site.no_effect(f"{name}: a sample takes {took}")
+            self._site.no_effect(f"{name}: a sample takes {weight.item_us:.0f} µs to fetch, a copy {copying:.0f} µs")
             return None
-        needed = length_of(dataset) * sum(size_of(self._torch, one) for one in samples) / len(samples)
-        limit = host_memory() * SHARE_OF_MEMORY
+        needed, limit = length_of(dataset) * weight.item_bytes, host_memory() * SHARE_OF_MEMORY
         if needed > limit:
             raise Unfit(f"about {megabytes(needed)} of samples, and {megabytes(limit)} of memory may be used")
-        return Cache(self._torch, dataset, proof.opened, limit)
+        return Cache(self._torch, dataset, known, limit, weight.item_us)
 
-    def _copies(self, samples: list[Any]) -> tuple[list[Any], float]:
-        """And the seconds for one: the shortest, as of fetching, since other work on the machine only adds to it."""
-        copies, seconds = [], float("inf")
-        for sample in samples:
+    def _copying(self, sample: Any) -> float:
+        """Microseconds to copy one: the shortest of three, since other work on the machine only adds to it."""
+        seconds = float("inf")
+        for _ in range(3):
             began = time.perf_counter()
-            copies.append(copied(self._torch, sample))
+            copied(self._torch, sample)
             seconds = min(seconds, time.perf_counter() - began)
-        return copies, seconds
+        return seconds * 1e6
 
 
 class Cache:
     """Does not hold the dataset: it lives as long as that."""
 
-    def __init__(self, torch: Any, dataset: Any, opened: But, limit: float) -> None:
+    def __init__(self, torch: Any, dataset: Any, known: Pure, limit: float, item_us: float) -> None:
         self._torch, self.total, self.limit = torch, length_of(dataset), limit
-        self._opened, self._names = opened, Names(dataset)
+        self._watch = known.watch(torch)
+        self._watch.closely(item_us * 1e-6)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
+        self._random = random.Random(os.urandom(8))
+        self._spent, self._since = 0.0, time.perf_counter()
         self.spoiled: str | None = None
         self.again = False  # read for a second epoch
-        self._contents: Contents | None = self._contents_of(dataset)
-
-    def _contents_of(self, dataset: Any) -> Contents:
-        return Contents(self._torch, dataset, self._opened, self._names)
-
-    def surface(self, dataset: Any) -> Surface:
-        return Surface(self._torch, dataset, self._opened, self._names)
-
-    def changed_meanwhile(self) -> None:
-        self._spoil("something its dataset holds was changed during an epoch")
 
     def get(self, dataset: Any, keys: list[int]) -> list[Any]:
         """Samples the caller may do anything to. Where one is missing, all are fetched, as the program does."""
-        if all(key in self._samples for key in keys):
+        if (what := self._watch.changed_now()) is not None:
+            self._spoil(f"{what}, which its samples are made from, was changed during an epoch")
+        if self.spoiled is None and all(key in self._samples for key in keys):
+            self._try_one(dataset, self._random.choice(keys))
+        if self.spoiled is None and all(key in self._samples for key in keys):
             return [copied(self._torch, self._samples[key]) for key in keys]
-        return self._fetched(dataset, keys)
-
-    def _fetched(self, dataset: Any, keys: list[int]) -> list[Any]:
-        streams, surface = Streams(self._torch, dataset), self.surface(dataset)
-        with hearing() as heard:
-            samples = fetch(dataset, keys)
-        if heard.why is not None:
-            self._spoil(heard.why)
-        if surface.moved():  # a file was opened, say
-            self._contents = None
-        if (moved := streams.moved()) is not None:
-            self._spoil(f"its samples are random: fetching some drew from {moved}")
+        samples = fetch(dataset, keys)
         for key, sample in zip(keys, samples, strict=True):
             self._keep(key, sample)
         return samples
+
+    def _try_one(self, dataset: Any, key: int) -> None:
+        """Fetched the program's own way too, as often as a hundredth of the time allows."""
+        now = time.perf_counter()
+        if self._spent > UNDER_TEST * (now - self._since):
+            return
+        try:
+            alike = same(self._torch, visit(dataset, [key])[0], self._samples[key])
+        except Unfit:
+            alike = False
+        if not alike:
+            why = f"sample {key} is no longer what was kept; batches of this epoch may have been wrong"
+            sys.stderr.write(f"hotlap: sample-cache is switched off: {type(dataset).__name__}: {why}\n")
+            self._spoil(why)
+        self._spent += time.perf_counter() - now
 
     def _keep(self, key: int, sample: Any) -> None:
         if self.spoiled is not None or self._bytes > self.limit or key in self._samples:
@@ -177,7 +177,7 @@ class Cache:
         except Unfit as unfit:
             self._spoil(str(unfit))
         else:
-            self._bytes += size_of(self._torch, sample)
+            self._bytes += sum(map(size_of, leaves_of(sample)))
 
     def _spoil(self, why: str) -> None:
         self.spoiled = why
@@ -189,15 +189,12 @@ class Cache:
             raise Unfit(self.spoiled)
         if length_of(dataset) != self.total:
             raise Unfit(f"it had {self.total} samples and now has {length_of(dataset)}")
-        now = self._contents_of(dataset)
-        if self._contents is not None and now.differ(self._contents):
-            raise Unfit("something its dataset holds has changed since samples were kept")
-        self._contents = now
-        known = sorted(self._samples)
-        with silenced(), unchanged(self._torch, dataset):
-            for key in random.SystemRandom().sample(known, min(CHECKED, len(known))):
-                if not same(self._torch, visit(dataset, [key])[0], self._samples[key]):
-                    raise Unfit(f"sample {key} has changed since it was kept")
+        if (what := self._watch.changed_at_epoch()) is not None:
+            raise Unfit(f"{what}, which its samples are made from, has changed since they were kept")
+        known = list(self._samples)
+        for key in self._random.sample(known, min(CHECKED, len(known))):
+            if not same(self._torch, visit(dataset, [key])[0], self._samples[key]):
+                raise Unfit(f"sample {key} has changed since it was kept")
 
 
 class Remembering:
@@ -208,16 +205,11 @@ class Remembering:
         self.cache: Cache | None = cache
         self.dataset, self.auto_collation = original.dataset, original.auto_collation
         self.collate_fn, self.drop_last = original.collate_fn, original.drop_last
-        self._surface = cache.surface(self.dataset)
 
     def fetch(self, keys: Any) -> Any:
         cache = self.cache
-        if cache is not None and self._surface.moved():
-            cache.changed_meanwhile()
         if cache is not None and cache.spoiled is not None:
             self.cache = cache = None
-        if cache is None or type(keys) is not list or any(type(key) is not int for key in keys):
+        if cache is None or type(keys) is not list or not keys or any(type(key) is not int for key in keys):
             return self._original.fetch(keys)
-        samples = cache.get(self.dataset, keys)
-        self._surface = cache.surface(self.dataset)  # as fetching some of them has left it
-        return self.collate_fn(samples)
+        return self.collate_fn(cache.get(self.dataset, keys))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from hotlap.catalog.resident_data.sameness import Unfit
+from hotlap.loading.pure import Unfit
 
 UNCHANGEABLE = (int, float, complex, bool, str, bytes, type(None))
-OVERHEAD = 64  # bytes of a Python object, about
 
 
 def copied(torch: Any, sample: Any) -> Any:
@@ -29,18 +28,3 @@ def copied(torch: Any, sample: Any) -> Any:
             raise Unfit("its samples hold arrays of Python objects")
         return sample.copy(order="K") if kind.__name__ == "ndarray" else sample.copy()
     raise Unfit(f"its samples hold a {kind.__name__}, which cannot be copied for certain")
-
-
-def size_of(torch: Any, sample: Any) -> int:
-    """Bytes, about."""
-    if isinstance(sample, torch.Tensor):
-        return OVERHEAD + int(sample.numel() * sample.element_size())
-    if isinstance(sample, dict):
-        return OVERHEAD + sum(size_of(torch, value) for value in sample.values())
-    if isinstance(sample, list | tuple):
-        return OVERHEAD + sum(size_of(torch, value) for value in sample)
-    if isinstance(sample, str | bytes):
-        return OVERHEAD + len(sample)
-    if hasattr(sample, "nbytes"):
-        return OVERHEAD + int(sample.nbytes)
-    return OVERHEAD + (len(sample.tobytes()) if hasattr(sample, "tobytes") else 0)

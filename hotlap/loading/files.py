@@ -1,0 +1,149 @@
+"""The files that a dataset may read, and whether one of them has changed.
+
+Which file an item comes from is computed when it is fetched. So all files are watched that are named by what its code
+reads, and all files in the folders named there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from hotlap.loading.state import Unwatchable
+
+MOST_FILES = 300_000
+MOST_SECONDS = 1.0  # to list them at first
+LEAST_SECONDS, SHARE = 5e-3, 0.01  # of the time since the last look
+AT_EACH_BATCH = 100e-6  # seconds
+LONGEST = 4096  # characters of a name
+MOST_WRITTEN = 1000
+Seen = tuple[int, int, int, int]
+
+
+class Files:
+    """As they are now."""
+
+    def __init__(self, named: Iterable[str], in_code: Iterable[str]) -> None:
+        here = os.getcwd()
+        until = time.perf_counter() + MOST_SECONDS
+        self._seen: dict[str, Seen] = {}
+        for name in dict.fromkeys(named):
+            self._add(name, here, until)
+        for text in in_code:
+            if "." in text or os.sep in text:
+                self._add(text, here, until)
+        if not self._seen:
+            raise Unwatchable("it reads files of which is not known where they are")
+        self._names = list(self._seen)
+        self._paths = {os.path.realpath(name) for name in self._names}
+        self._turn = 0
+        _listen()
+        self._heard = _forgotten + len(_written)
+        self._last = time.perf_counter()
+
+    def _add(self, name: str, here: str, until: float) -> None:
+        if not name or len(name) > LONGEST or "\0" in name:
+            return
+        try:
+            found = os.stat(name)
+        except OSError:
+            return
+        if os.path.isdir(name):
+            path = os.path.realpath(name)
+            if not (here == path or here.startswith(path.rstrip(os.sep) + os.sep)):  # where the program writes too
+                self._add_folder(path, until)
+        else:
+            self._seen[name] = _as_seen(found)
+
+    def _add_folder(self, path: str, until: float) -> None:
+        for one in _files_in(path):
+            try:
+                self._seen[one.path] = _as_seen(one.stat())
+            except OSError:
+                continue
+            if len(self._seen) > MOST_FILES or time.perf_counter() > until:
+                raise Unwatchable("it may read more files than can be watched")
+
+    def differ(self) -> str | None:
+        """At the start of an epoch: a file that has changed, of as many as the time allows, in turn."""
+        now = time.perf_counter()
+        until, self._last = now + max(LEAST_SECONDS, SHARE * (now - self._last)), now
+        return self._written_by_us() or self._looked_at(until)
+
+    def differ_now(self) -> str | None:
+        """Before a batch: what this process has opened to write, and some others."""
+        return self._written_by_us() or self._looked_at(time.perf_counter() + AT_EACH_BATCH)
+
+    def _written_by_us(self) -> str | None:
+        news = _written[self._heard - _forgotten :] if self._heard >= _forgotten else list(self._names)
+        self._heard = _forgotten + len(_written)
+        for name in news:
+            path = os.path.realpath(name)
+            if path in self._paths:
+                return str(name)
+        return None
+
+    def _looked_at(self, until: float) -> str | None:
+        count = len(self._names)
+        for step in range(count):
+            name = self._names[(self._turn + step) % count]
+            try:
+                if _as_seen(os.stat(name)) != self._seen[name]:
+                    return name
+            except OSError:
+                return name
+            if time.perf_counter() > until:
+                self._turn = (self._turn + step + 1) % count
+                return None
+        return None
+
+
+_written: list[str] = []  # that this process has opened to write, renamed or removed
+_forgotten = 0
+_listening = False
+
+
+def _listen() -> None:
+    """From the first file that is watched on; a hook stays as long as the process."""
+    global _listening
+    if not _listening:
+        _listening = True
+        sys.addaudithook(_hear)
+
+
+def _hear(event: str, args: tuple[object, ...]) -> None:
+    global _forgotten
+    if event == "open":
+        flags = args[2]
+        if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+            return
+        names = args[:1]
+    elif event in ("os.rename", "os.remove", "os.truncate"):
+        names = args[:2]
+    else:
+        return
+    _written.extend(os.fsdecode(name) for name in names if isinstance(name, str | bytes))
+    if len(_written) > MOST_WRITTEN:
+        _forgotten += len(_written)
+        _written.clear()
+
+
+def _files_in(path: str) -> Iterator[os.DirEntry[str]]:
+    waiting = [path]
+    while waiting:
+        try:
+            entries = list(islice(os.scandir(waiting.pop()), MOST_FILES))
+        except OSError:
+            continue
+        for one in entries:
+            if one.is_dir(follow_symlinks=False):
+                waiting.append(one.path)
+            else:
+                yield one
+
+
+def _as_seen(found: os.stat_result) -> Seen:
+    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev

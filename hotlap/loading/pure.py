@@ -1,0 +1,192 @@
+"""A dataset whose items are known to be the same whenever they are fetched, as long as what fetching reads is unchanged."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from hotlap.loading.files import Files
+from hotlap.loading.identity import AlsoOfLists
+from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
+from hotlap.loading.signals import raised_by_signal
+from hotlap.loading.state import State, Unwatchable
+
+LOUD = frozenset({"always", "error", "all"})
+
+
+class Unfit(Exception):
+    """Why a loader's data cannot be fetched in another way than the program does."""
+
+
+class Pure:
+    """What is known of a dataset. It does not hold the dataset, and lives as long as that."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.seconds = 0.0  # to fetch an item
+
+    def watch(self, torch: Any, *others: Study, contents: bool = True) -> Watch:
+        """From now on. Raises Unfit where changes could not be seen. Without `contents` for who reads these anew."""
+        return Watch(torch, self.study, *others, contents=contents)
+
+    @contextmanager
+    def handles_closed_after(self, dataset: Any) -> Iterator[None]:
+        """A file that is opened when the first item is fetched is opened anew by whoever fetches next: workers that
+        are forked must not share it.
+        """
+        before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name in self.study.opened.values()]
+        try:
+            yield
+        finally:
+            for owner, name, value in before:
+                if value is _ABSENT:
+                    vars(owner).pop(name, None)
+                else:
+                    vars(owner)[name] = value
+
+
+_ABSENT: Any = object()
+_known: AlsoOfLists[Pure | str] = AlsoOfLists()
+_drawing: AlsoOfLists[Study | str] = AlsoOfLists()
+
+
+def pure(dataset: Any) -> Pure:
+    """Raises Unfit with the reason where its items are not known to be always the same. Asked once for each dataset."""
+    known = _known.get(dataset)
+    if known is None:
+        try:
+            known = Pure(study_of(dataset))
+        except (Impure, Unwatchable) as why:
+            known = str(why)
+        _known.put(dataset, known)
+    if isinstance(known, str):
+        raise Unfit(f"{known}; its items are not known to be always the same")
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        raise Unfit("the program's calls are traced, and there would be fewer")
+    _refuse_loud_warnings()
+    return known
+
+
+def pure_collate(collate: Any, known: Pure) -> Study:
+    try:
+        return study_of_collate(collate, known.study.result)
+    except (Impure, Unwatchable) as why:
+        raise Unfit(f"its collate_fn is not known to be pure: {why}") from None
+
+
+def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
+    """Of fetching in workers that torch seeds: it may draw from the streams of torch, NumPy and random, and no others.
+
+    Raises Unfit.
+    """
+    known = _drawing.get(dataset)
+    if known is None:
+        try:
+            known = study_of(dataset, draws=True)
+        except (Impure, Unwatchable) as why:
+            known = str(why)
+        _drawing.put(dataset, known)
+    if isinstance(known, str):
+        raise Unfit(f"{known}; what its workers keep from one epoch to the next is not known")
+    if collate is None:
+        return (known,)
+    try:
+        return known, study_of_collate(collate, known.result, draws=True)
+    except (Impure, Unwatchable) as why:
+        raise Unfit(f"its collate_fn is not known to be pure: {why}") from None
+
+
+def forget(dataset: Any, why: str) -> None:
+    """What came out later, for all who ask."""
+    _known.put(dataset, why)
+
+
+def _refuse_loud_warnings() -> None:
+    """What warns each time would warn once."""
+    for action, _, category, *_ in warnings.filters:
+        if action in LOUD and issubclass(RuntimeWarning, category):
+            raise Unfit("the program has all warnings shown, and those of an item would be shown once")
+
+
+class Watch:
+    """All that fetching depends on, as it is now."""
+
+    def __init__(self, torch: Any, *studies: Study, contents: bool = True) -> None:
+        self._torch = torch
+        try:
+            self._state = State(*studies, contents=contents)
+            reads_files = any(study.reads_files for study in studies)
+            texts = [text for study in studies for text in study.texts]
+            self._files = Files(self._state.files_named(), texts) if reads_files else None
+        except Unwatchable as why:
+            raise Unfit(str(why)) from None
+        self._settings = self._settings_now()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether what changes here is seen by workers too, within an epoch."""
+        return self._files is not None or self._state.is_shared
+
+    def closely(self, batch_seconds: float) -> None:
+        """Before each batch of an epoch, not only at its start. Raises Unfit where that does not pay."""
+        try:
+            self._state.watch_closely(batch_seconds)
+        except Unwatchable as why:
+            raise Unfit(str(why)) from None
+
+    def changed_now(self) -> str | None:
+        """Asked before a batch, where the program's own fetching would see it."""
+        if self._settings_now() != self._settings:
+            return "a setting"
+        return self._state.differs_now() or (None if self._files is None else self._files.differ_now())
+
+    def changed_at_epoch(self) -> str | None:
+        if self._settings_now() != self._settings:
+            return "a setting"
+        return self._state.differs_at_epoch() or (None if self._files is None else self._files.differ())
+
+    def _settings_now(self) -> tuple[Any, ...]:
+        """What operations depend on besides their arguments."""
+        torch = self._torch
+        return (
+            torch.get_default_dtype(),
+            torch.get_default_device(),
+            torch.get_num_threads(),
+            torch.is_autocast_enabled("cpu"),
+            torch._C._len_torch_function_stack(),
+            torch._C._len_torch_dispatch_stack(),
+            None if self._files is None else os.getcwd(),
+        )
+
+
+def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
+    """As torch's own fetcher does."""
+    if hasattr(dataset, "__getitems__") and dataset.__getitems__:
+        return list(dataset.__getitems__(list(indices)))
+    return [dataset[index] for index in indices]
+
+
+def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
+    """Items for our own use. Raises Unfit where one cannot be fetched: the program meets that by itself."""
+    numpy = sys.modules.get("numpy")
+    with nullcontext() if numpy is None else numpy.errstate(all="raise"):  # what would warn is left to the program
+        try:
+            samples = fetch(dataset, indices)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            raise Unfit(f"an item cannot be fetched ({type(error).__name__}: {error})") from error
+    if len(samples) != len(indices):
+        raise Unfit(f"{len(indices)} items were asked for and {len(samples)} came")
+    return samples
+
+
+def length_of(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        raise Unfit("its dataset has no length") from error

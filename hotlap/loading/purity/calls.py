@@ -1,0 +1,713 @@
+"""What a call gives: of a function of the list, of a method of a plain value, or of code that is read further."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
+from typing import Any
+
+from hotlap.loading.purity import known
+from hotlap.loading.purity.known import Gives, draws_globally, is_array, is_atom, is_table, rule_of, type_name, why_not
+from hotlap.loading.purity.objects import MissingAttribute, Objects, of_the_program, without_our_layers
+from hotlap.loading.purity.plain import is_record
+from hotlap.loading.purity.study import Impure, Study
+from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
+
+UNUSUAL = frozenset("__new__ __getattr__ __getattribute__ __setattr__ __del__".split())
+READ_MODES = frozenset("r rb rt br".split())
+INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
+FILE_METHODS = frozenset("read_text read_bytes exists is_file is_dir resolve".split())
+Names = dict[str, Value]
+
+
+class Closure:
+    """A function that the code defines."""
+
+    def __init__(self, definition: Any, frame: Any, defaults: tuple[list[Value], Names]) -> None:
+        self.definition, self.frame, self.defaults = definition, frame, defaults
+
+
+@dataclass(eq=False)
+class Instance:
+    """An object of one of the program's classes, made by the call."""
+
+    kind: type
+    fields: Names = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Super:
+    kind: type
+    owner: Value
+
+
+@dataclass(eq=False)
+class Keywords:
+    """What a ** parameter was given."""
+
+    given: Names
+
+
+class Calls:
+    study: Study
+    objects: Objects
+    frames: list[Any]
+
+    # The parts that the reader has
+
+    follow: Callable[..., Value]
+    run_closure: Callable[..., Value]
+    evaluate: Callable[[ast.expr], Value]
+    iterated: Callable[[Value], Value]
+    load_attribute: Callable[[Value, str], Value]
+    subscript: Callable[[Value, Value], Value]
+    need_own: Callable[[Value, ast.expr], None]
+    put_into_a_container: Callable[..., None]
+
+    # Calls as they are written
+
+    def _Call(self, node: ast.Call) -> Value:  # noqa: N802 by the name of its node
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            return self._super()
+        args, kwargs = self._arguments(node)
+        if isinstance(node.func, ast.Attribute):
+            owner = self.evaluate(node.func.value)
+            return self.call_method(owner, node.func.attr, args, kwargs, node.func.value)
+        return self.call_value(self.evaluate(node.func), args, kwargs)
+
+    def _arguments(self, node: ast.Call) -> tuple[list[Value], Names]:
+        args: list[Value] = []
+        for one in node.args:
+            value = self.evaluate(one)
+            if not isinstance(one, ast.Starred):
+                args.append(value)
+            elif value.items is not None:
+                args.extend(value.items)
+            else:
+                args.append(replace(self.iterated(value), known=UNKNOWN))
+        kwargs: Names = {}
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                kwargs[keyword.arg] = self.evaluate(keyword.value)
+            else:
+                kwargs.update(self._spread(keyword.value))
+        return args, kwargs
+
+    def _spread(self, node: ast.expr) -> Names:
+        given = self.frames[-1].names.get(f"**{node.id}") if isinstance(node, ast.Name) else None
+        if given is not None:
+            return dict(given.made[0].given)
+        value = self.evaluate(node)
+        if type(value.known) is dict and all(type(key) is str for key in value.known):
+            self.study.containers[id(value.known)] = value.known
+            return {key: self.objects.value_of(one) for key, one in value.known.items()}
+        raise Impure("calls a function with ** of something that is not known")
+
+    def _super(self) -> Value:
+        frame = self.frames[-1]
+        if "__class__" not in frame.cells:
+            raise Impure("uses super() where its class is not known")
+        first = frame.definition.args.args[0].arg
+        return Value(made=(Super(frame.cells["__class__"].cell_contents, frame.names[first]),))
+
+    # Calls of values
+
+    def call_value(self, callee: Value, args: Sequence[Value], kwargs: Names) -> Value:
+        if callee.plain and callee.known is not None:
+            raise Impure("calls a function that is not known")
+        found = [self.call_object(thing, args, kwargs) for thing in callee.objects]
+        for one in callee.made:
+            if isinstance(one, Closure):
+                found.append(self.run_closure(one, args, kwargs))
+            else:
+                found.append(self.call_made_method(one, "__call__", args, kwargs))
+        return either(found)
+
+    def call_object(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        self.study.check_time()
+        thing = without_our_layers(thing)
+        if isinstance(thing, functools.partial):
+            before = [self.objects.value_of(one) for one in thing.args]
+            named = {name: self.objects.value_of(one) for name, one in thing.keywords.items()}
+            return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
+        if isinstance(thing, MethodType):
+            rule = None if of_the_program(thing.__func__.__module__) else rule_of(thing)
+            if rule is None:
+                return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
+        if self.study.may_draw and draws_globally(thing):
+            return self._drawn(thing, args, kwargs)
+        special = _BUILTINS.get(id(thing))
+        if special is not None:
+            return special(self, args, kwargs)
+        rule = rule_of(thing)
+        if rule is not None:
+            return self._by_rule(rule, thing, args, kwargs)
+        if isinstance(thing, type):
+            return self._instance(thing, args, kwargs)
+        if isinstance(thing, FunctionType):
+            if not of_the_program(thing.__module__) and why_not(thing)[:5] != "calls":
+                raise Impure(why_not(thing))
+            return self.follow(thing, args, kwargs)
+        if isinstance(thing, MethodDescriptorType | WrapperDescriptorType) and args:
+            return self.call_method(args[0], thing.__name__, args[1:], kwargs, None)
+        if isinstance(thing, BuiltinFunctionType):
+            return self._builtin_method(thing, args, kwargs)
+        return self.special(thing, "__call__", args, kwargs)
+
+    def _drawn(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        """From a stream that is seeded in each worker; shuffling writes into its argument."""
+        if _given(kwargs.get("generator")):
+            raise Impure("draws from a generator of its own")
+        self.need_plain(*args, *kwargs.values())
+        if thing.__name__ == "shuffle" and not args[0].own:
+            raise Impure("shuffles a list that outlives the call")
+        return alias(*args, *kwargs.values()).unsteady()
+
+    def _builtin_method(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        owner = thing.__self__
+        if owner is None or isinstance(owner, type) or type(owner).__name__ == "module":
+            if isinstance(owner, type) and is_atom(owner) and thing.__name__ in known.METHODS:
+                self.need_plain(*args, *kwargs.values())
+                return fresh(*args)
+            raise Impure(why_not(thing))
+        value = self.objects.value_of(owner)
+        if value.objects:
+            raise Impure(why_not(thing))
+        return self.call_method(value, thing.__name__, args, kwargs, None)
+
+    def special(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
+        """A method that Python looks up in the class."""
+        kind = type(thing)
+        if name == "__call__" and type_name(kind) in known.CALLED:
+            return self._called(thing, args)
+        if name == "__call__" and type_name(kind) in known.CALL_EACH:
+            return self._call_each(thing, args)
+        if _is_module(kind):
+            forward = self.objects._member(kind, "forward")
+            if name == "__call__" and isinstance(forward, FunctionType) and not _holds(thing) and not _hooked():
+                return self.call_object(MethodType(forward, thing), args, kwargs or {})
+            raise Impure(f"runs a model ({kind.__name__}), which may be trained or may draw")
+        raw = self.objects._member(kind, name)
+        if isinstance(raw, FunctionType):
+            return self.call_object(MethodType(raw, thing), args, kwargs or {})
+        if kind.__module__.startswith("datasets.arrow_dataset") and name == "__getitem__":
+            raise Impure("is a dataset of a library that is not known")
+        if isinstance(thing, functools._lru_cache_wrapper):
+            raise Impure(f"keeps what {getattr(thing, '__name__', 'a function')} has given (lru_cache)")
+        if type(thing).__name__ == "_Environ":
+            raise Impure("reads the environment")
+        why = why_not(thing)
+        raise Impure(why if not why.startswith("calls") else f"uses a {kind.__name__}, which is not known to be pure")
+
+    def _called(self, thing: Any, args: Sequence[Value]) -> Value:
+        """An object of a library whose call depends on its attributes alone."""
+        for name in vars(thing):
+            self.need_plain(self.load_attribute(Value(objects=(thing,)), name)) if name[0] != "_" else None
+        self.need_plain(*args)
+        self.study.ordered = True
+        return alias(*args, array=False)
+
+    def _call_each(self, thing: Any, args: Sequence[Value]) -> Value:
+        steps = self.load_attribute(Value(objects=(thing,)), "transforms")
+        value = args[0]
+        if type(steps.known) not in (list, tuple):
+            raise Impure(f"uses a {type(thing).__name__} whose steps are not known")
+        for step in steps.known:
+            value = self.call_value(self.objects.value_of(step), [value], {})
+        return value
+
+    # Rules of the list
+
+    def _by_rule(self, rule: Gives, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        values = [*args, *(value for name, value in kwargs.items() if name != "out")]
+        self._call_back([one for one in values if _is_callable(one)])
+        self.need_plain(*(one for one in values if not _is_callable(one)))
+        if "out" in kwargs and not kwargs["out"].nothing and kwargs["out"].known is not None:
+            if not kwargs["out"].own:
+                raise Impure("writes into an array that outlives the call")
+        if _given(kwargs.get("inplace")) and args and not args[0].own:
+            raise Impure("writes into a tensor that outlives the call")
+        if getattr(thing, "__name__", "") == "File" or rule is Gives.FILE:
+            return self._file(thing, args, kwargs, values)
+        if rule is Gives.ALIAS:
+            return alias(*values, array=_makes_arrays(thing))
+        if rule is Gives.ORDERED:
+            self.study.ordered = True
+        return fresh(*values, array=_makes_arrays(thing))
+
+    def _file(self, thing: Any, args: Sequence[Value], kwargs: Names, values: Sequence[Value]) -> Value:
+        self.study.reads_files = True
+        name = getattr(thing, "__name__", "")
+        if name == "load" and (_given(kwargs.get("allow_pickle")) or kwargs.get("weights_only", _TRUE).known is False):
+            raise Impure("loads objects of any kind from a file")
+        if name in ("File", "open"):
+            mode = kwargs.get("mode", args[1] if len(args) > 1 else None)
+            if name == "File" or getattr(thing, "__module__", "") in ("gzip", "bz2", "lzma"):
+                self._need_reading(mode)
+        if name == "memmap":
+            self._need_reading(kwargs.get("mode", args[2] if len(args) > 2 else None), also=("c",), needed=True)
+        if name == "load" and _given(kwargs.get("mmap_mode")):
+            self._need_reading(kwargs["mmap_mode"], also=("c",))
+        return replace(fresh(*values), handle=True)
+
+    def _need_reading(self, mode: Value | None, also: tuple[str, ...] = (), needed: bool = False) -> None:
+        if mode is None and not needed:
+            return
+        if mode is None or mode.known not in (*READ_MODES, *also):
+            raise Impure("opens a file in which it may write")
+
+    def _call_back(self, functions: Sequence[Value]) -> None:
+        """Functions that a library calls with plain values."""
+        for one in functions:
+            if one.objects and all(id(f) in _BUILTINS or rule_of(f) is not None for f in one.objects):
+                continue
+            self.call_value(one, [alias_of_unknown()] * _arity(one), {})
+
+    # Methods
+
+    def call_method(
+        self, owner: Value, name: str, args: Sequence[Value], kwargs: Names, node: ast.expr | None
+    ) -> Value:
+        found = []
+        if owner.plain and (owner.known is not None or owner.items is not None):
+            found.append(self._plain_method(owner, name, args, kwargs, node))
+        missing: MissingAttribute | None = None
+        for thing in owner.objects:
+            try:
+                found.append(self._object_method(thing, name, args, kwargs))
+            except MissingAttribute as error:
+                missing = error
+        for one in owner.made:
+            found.append(self.call_made_method(one, name, args, kwargs))
+        if not found and missing is not None:
+            raise missing
+        return either(found)
+
+    def _object_method(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
+        if type(thing).__name__ == "_Environ":
+            raise Impure("reads the environment")
+        if isinstance(thing, type) and is_atom(thing) and name in known.METHODS and not isinstance(thing, known.Enum):
+            member = getattr(thing, name, None)
+            if isinstance(member, BuiltinFunctionType | MethodDescriptorType):
+                return self.call_object(member, args, kwargs)
+        return self.call_value(self.load_attribute(Value(objects=(thing,)), name), args, kwargs)
+
+    def _plain_method(
+        self, owner: Value, name: str, args: Sequence[Value], kwargs: Names, node: ast.expr | None
+    ) -> Value:
+        values = [*args, *kwargs.values()]
+        if name == "__getitem__" and args:
+            return self.subscript(owner, args[0])
+        if name in ("items", "values", "keys") and not args:
+            return self._of_mapping(owner, name)
+        if name in known.CALLBACKS and any(_is_callable(one) for one in values):
+            self._call_back([one for one in values if _is_callable(one)])
+            values = [one for one in values if not _is_callable(one)]
+        elif name in known.WRITES or _in_place(name):
+            return self._writing(owner, name, values, node)
+        elif name not in known.METHODS:
+            raise Impure(_why_no_method(name))
+        if name in known.ORDERED_METHODS:
+            self.study.ordered = True
+        if name in FILE_METHODS:
+            self.study.reads_files = True
+        if _given(kwargs.get("inplace")) or (_given(kwargs.get("out")) and not kwargs["out"].own):
+            raise Impure(f"writes into a value by .{name}()")
+        if name == "get" and (owner.element is not None or type(owner.known) is dict):
+            return either(
+                [self.objects.element_of(owner, args[0] if args else None), *args[1:], Value(plain=True, known=None)]
+            )
+        self.need_plain(owner, *(one for one in values if not _is_callable(one)))
+        if name in known.KEEP_A_NUMBER:
+            return fresh(owner, *values)
+        if name in ("clone", "astype", "tolist", "read", "read_bytes", "read_text", "copy") and (
+            owner.array or name in ("clone", "read", "read_bytes", "read_text")
+        ):
+            copies = name != "astype" or "copy" not in kwargs
+            return fresh(owner, *values, array=owner.array) if copies else alias(owner, array=owner.array)
+        return replace(alias(owner, *values), array=owner.array)
+
+    def _of_mapping(self, owner: Value, name: str) -> Value:
+        if type(owner.known) in (dict, known.OrderedDict):
+            values = either(self.objects.value_of(one) for one in owner.known.values()) if owner.element else None
+            each = values or self.objects.element_of(owner, Value(plain=True))
+            keys = Value(plain=True)
+        else:
+            each, keys = self.objects.element_of(owner), Value(plain=True, steady=owner.steady)
+        if name == "items":
+            return container(sequence([keys, each]))
+        return container(keys if name == "keys" else each)
+
+    def _writing(self, owner: Value, name: str, values: Sequence[Value], node: ast.expr | None) -> Value:
+        if name in known.NOT_IN_PLACE and not (self.study.may_draw and name[:5] not in ("share", "pin_m")):
+            raise Impure(_why_no_method(name))
+        if not owner.own:
+            what = "a value" if node is None else ast.unparse(node)
+            raise Impure(f"writes into {what} by .{name}(), which outlives the call")
+        self._call_back([one for one in values if _is_callable(one)])
+        self.need_plain(*(one for one in values if not _is_callable(one)))
+        if not owner.array:
+            self.put_into_a_container(*values)
+        return replace(alias(owner, *values), array=owner.array)
+
+    # Objects that the call makes
+
+    def _instance(self, kind: type, args: Sequence[Value], kwargs: Names) -> Value:
+        values = [*args, *kwargs.values()]
+        if issubclass(kind, BaseException):
+            return fresh(*values)
+        if is_record(kind):
+            return sequence(values) if not kwargs else container(either(values))
+        if is_atom(kind) or kind in known.CONTAINERS or is_array(kind) or is_table(kind):
+            self.need_plain(*values)
+            return alias(*values) if not is_atom(kind) else fresh(*values)
+        if not of_the_program(kind.__module__):
+            raise Impure(why_not(kind))
+        unusual = {name for base in kind.__mro__[:-1] for name in vars(base)} & UNUSUAL
+        if type(kind) is not type or unusual:
+            raise Impure(f"makes a {kind.__name__}")
+        made = Instance(kind)
+        whole = Value(made=(made,), deep=all(one.deep for one in values), steady=all(one.steady for one in values))
+        init = self.objects._member(kind, "__init__")
+        if dataclasses.is_dataclass(kind) and "__create_fn__" in getattr(init, "__qualname__", "__create_fn__"):
+            self._dataclass(made, kind, args, kwargs)
+        elif isinstance(init, FunctionType):
+            self.call_object(init, [whole, *args], kwargs)
+        return whole
+
+    def _dataclass(self, made: Instance, kind: type, args: Sequence[Value], kwargs: Names) -> None:
+        fields = [one for one in dataclasses.fields(kind) if one.init]
+        if any(one.default_factory is not dataclasses.MISSING for one in fields) or hasattr(kind, "__post_init__"):
+            raise Impure(f"makes a {kind.__name__}")
+        for one in fields:
+            if one.default is not dataclasses.MISSING:
+                made.fields[one.name] = self.objects.value_of(one.default)
+        made.fields.update({one.name: value for one, value in zip(fields, args, strict=False)})
+        made.fields.update(kwargs)
+
+    def made_attribute(self, one: Any, name: str) -> Value:
+        if isinstance(one, Instance):
+            if name in one.fields:
+                return one.fields[name]
+            raw = self.objects._member(one.kind, name)
+            if isinstance(raw, FunctionType):
+                return Value(made=(_Bound(one, raw),))
+            if isinstance(raw, property) and raw.fget is not None:
+                return self.call_object(raw.fget, [Value(made=(one,))], {})
+            if isinstance(raw, staticmethod | classmethod) or raw is None:
+                raise Impure(f"uses {one.kind.__name__}.{name}")
+            return self.objects._of_class(one.kind, name)
+        if isinstance(one, Super):
+            return Value(made=(_Bound(one.owner, self._above(one, name)),))
+        raise Impure("uses an attribute of a function that it makes")
+
+    def _above(self, one: Super, name: str) -> Any:
+        owner = one.owner.objects[0] if one.owner.objects else one.owner.made[0]
+        order = (owner.kind if isinstance(owner, Instance) else type(owner)).__mro__
+        for base in order[order.index(one.kind) + 1 :]:
+            if name in vars(base):
+                if of_the_program(base.__module__):
+                    self.study.names[id(base), name] = vars(base), name
+                return vars(base)[name]
+        raise MissingAttribute(name)
+
+    def call_made_method(self, one: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
+        if isinstance(one, _Bound):
+            owner = one.owner if isinstance(one.owner, Value) else Value(made=(one.owner,))
+            return self.call_object(one.function, [owner, *args], kwargs or {})
+        if isinstance(one, Super) and name == "__init__" and self._above(one, name) is object.__init__:
+            return NOTHING
+        return self.call_value(self.made_attribute(one, name), args, kwargs or {})
+
+    def iterated_object(self, thing: Any) -> Value:
+        raise Impure(f"iterates over a {type(thing).__name__}")
+
+    # Questions about values
+
+    def need_plain(self, *values: Value) -> None:
+        for value in values:
+            for thing in value.objects:
+                if not isinstance(thing, type):
+                    raise Impure(f"hands on a {type(thing).__name__}, of which is not known what becomes")
+                if of_the_program(thing.__module__) and not issubclass(thing, BaseException):
+                    raise Impure(f"hands on the class {thing.__name__}, of which is not known what becomes")
+            if any(not isinstance(one, Instance) for one in value.made):
+                raise Impure("hands on a function, of which is not known what becomes")
+            if value.made:
+                raise Impure("hands on an object that it makes")
+            self.need_plain(*value.parts())
+
+    def need_comparable(self, value: Value) -> None:
+        for thing in value.objects:
+            if type(thing).__eq__ is not object.__eq__ and not isinstance(thing, INERT):
+                raise Impure(f"compares a {type(thing).__name__} in a way of its own")
+        if value.made:
+            raise Impure("compares an object that it makes")
+        if value.plain:
+            self.need_plain(replace(value, objects=()))
+
+    def truth(self, value: Value) -> bool | None:
+        """Of a condition, where the state decides it."""
+        if value.plain and not value.objects and not value.made:
+            thing = value.known
+            if thing is UNKNOWN:
+                return None
+            small = is_atom(type(thing)) or type(thing) in known.CONTAINERS
+            return bool(thing) if small else None
+        if value.plain or value.made:
+            return None
+        for thing in value.objects:
+            kind = type(thing)
+            if isinstance(thing, INERT):
+                continue
+            for name in ("__bool__", "__len__"):
+                raw = self.objects._member(kind, name)
+                if isinstance(raw, FunctionType):
+                    if of_the_program(raw.__module__):
+                        self.call_object(MethodType(raw, thing), [], {})
+                    return None
+        return True if value.objects else None
+
+    def is_same(self, one: Value, other: Value) -> bool | None:
+        for this, that in ((one, other), (other, one)):
+            if that.known is None and not that.objects and not that.made:
+                if this.known is None and not this.objects and not this.made:
+                    return True
+                can_be = this.plain and (this.known is UNKNOWN and this.items is None)
+                return None if can_be else (False if this.known is not None else None)
+        if (
+            len(one.objects) == 1
+            and len(other.objects) == 1
+            and not (one.plain or other.plain or one.made or other.made)
+        ):
+            return one.objects[0] is other.objects[0]
+        if type(one.known) is bool and type(other.known) is bool:
+            return one.known is other.known
+        return None
+
+    def is_handle(self, value: Value) -> bool:
+        if value.objects or value.made or not value.plain:
+            return False
+        return value.handle or (
+            value.known is not UNKNOWN and (is_table(type(value.known)) or is_array(type(value.known)))
+        )
+
+
+@dataclass(eq=False)
+class _Bound:
+    owner: Any
+    function: Any
+
+
+# Built-in functions
+
+
+def _new(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    values = [*args, *kwargs.values()]
+    reader._call_back([one for one in values if _is_callable(one)])
+    reader.need_plain(*(one for one in values if not _is_callable(one)))
+    return fresh(*args)
+
+
+def _length(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    for thing in args[0].objects:
+        reader.special(thing, "__len__", [])
+    return fresh(*args)
+
+
+def _listed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    reader._call_back([one for one in kwargs.values() if _is_callable(one)])
+    if not args:
+        return container(either(kwargs.values())) if kwargs else fresh()
+    if args[0].items is not None:
+        return sequence(args[0].items)
+    return container(reader.iterated(args[0]))
+
+
+def _dict(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    reader.need_plain(*args, *kwargs.values())
+    return container(either([*(reader.iterated(one) for one in args), *kwargs.values()])) if args or kwargs else fresh()
+
+
+def _either_of(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    _new(reader, args, kwargs)
+    return either([*args, *(reader.iterated(one) for one in args if len(args) == 1)])
+
+
+def _enumerated(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    return container(sequence([fresh(args[0]), reader.iterated(args[0])]))
+
+
+def _zipped(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    return container(sequence(reader.iterated(one) for one in args))
+
+
+def _mapped(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    return container(reader.call_value(args[0], [reader.iterated(one) for one in args[1:]], {}))
+
+
+def _filtered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    each = reader.iterated(args[1])
+    if args[0].known is not None:
+        reader.call_value(args[0], [each], {})
+    return container(each)
+
+
+def _next(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    if args[0].objects or not args[0].own:
+        raise Impure("takes the next of an iterator, which outlives the call")
+    return either([reader.iterated(args[0]), *args[1:]])
+
+
+def _is_instance(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    value, kinds = args
+    classes = kinds.objects or tuple(o for item in kinds.items or () for o in item.objects)
+    if isinstance(kinds.known, tuple):
+        classes = kinds.known
+    if any(type(one) is not type and of_the_program(type(one).__module__) for one in classes):
+        raise Impure("asks for a type in a way of its own")
+    if not classes:
+        return fresh(value)
+    if len(value.objects) == 1 and not value.plain and not value.made and kinds.items is None:
+        return Value(plain=True, known=isinstance(value.objects[0], classes))
+    if value.known is not UNKNOWN and not value.objects and not value.made and kinds.items is None:
+        return Value(plain=True, known=isinstance(value.known, classes))
+    return fresh(value)
+
+
+def _has_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    owner, name = args
+    if type(name.known) is not str:
+        raise Impure("asks for an attribute whose name is not known")
+    if len(owner.objects) == 1 and not owner.plain and not owner.made:
+        thing = owner.objects[0]
+        reader.study.attributes[id(thing), name.known] = thing, name.known
+        try:
+            reader.load_attribute(owner, name.known)
+        except MissingAttribute:
+            return Value(plain=True, known=False)
+        return Value(plain=True, known=True)
+    return fresh(owner)
+
+
+def _get_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    if type(args[1].known) is not str:
+        raise Impure("asks for an attribute whose name is not known")
+    try:
+        return reader.load_attribute(args[0], args[1].known)
+    except MissingAttribute:
+        if len(args) > 2:
+            for thing in args[0].objects:
+                reader.study.attributes[id(thing), args[1].known] = thing, args[1].known
+            return args[2]
+        raise
+
+
+def _callable(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    value = args[0]
+    if value.objects and not value.plain and not value.made:
+        answers = {callable(one) for one in value.objects}
+        if len(answers) == 1:
+            return Value(plain=True, known=answers.pop())
+    if value.known is None:
+        return Value(plain=True, known=False)
+    return fresh()
+
+
+def _open(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    reader.need_plain(*args, *kwargs.values())
+    reader.study.reads_files = True
+    reader._need_reading(kwargs.get("mode", args[1] if len(args) > 1 else None))
+    return replace(fresh(*args), handle=False)
+
+
+def _type(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    if len(args) == 1 and args[0].objects and not args[0].plain and not args[0].made:
+        return Value(objects=tuple({id(type(one)): type(one) for one in args[0].objects}.values()))
+    raise Impure("asks for the type of a value")
+
+
+_BUILTINS: dict[int, Callable[[Calls, Sequence[Value], Names], Value]] = {
+    **{id(getattr(builtins, name)): _new for name in (
+        "int float str bool abs sum round any all ord chr hex bin oct divmod pow repr ascii bytes bytearray slice "
+        "complex range format memoryview").split()},
+    **{id(getattr(builtins, name)): _listed for name in "list tuple set frozenset sorted reversed iter".split()},
+    **{id(getattr(builtins, name)): _either_of for name in ("min", "max")},
+    id(len): _length,
+    id(dict): _dict,
+    id(enumerate): _enumerated,
+    id(zip): _zipped,
+    id(map): _mapped,
+    id(filter): _filtered,
+    id(next): _next,
+    id(isinstance): _is_instance,
+    id(issubclass): _new,
+    id(hasattr): _has_attribute,
+    id(getattr): _get_attribute,
+    id(callable): _callable,
+    id(open): _open,
+    id(type): _type,
+}  # fmt: skip
+
+
+_TRUE = Value(plain=True, known=True)
+
+
+def alias_of_unknown() -> Value:
+    return Value(plain=True, own=False, deep=False, steady=False)
+
+
+def _is_callable(value: Value) -> bool:
+    if value.plain or not (value.objects or value.made):
+        return False
+    return all(callable(one) for one in value.objects) and all(isinstance(one, Closure | _Bound) for one in value.made)
+
+
+def _arity(value: Value) -> int:
+    for one in value.made:
+        if isinstance(one, Closure):
+            return len(one.definition.args.args)
+    for thing in value.objects:
+        code = getattr(getattr(thing, "__func__", thing), "__code__", None)
+        if code is not None:
+            return int(code.co_argcount) - int(isinstance(thing, MethodType))
+    return 1
+
+
+def _given(value: Value | None) -> bool:
+    return value is not None and value.known not in (None, False)
+
+
+def _in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__") and not name.startswith("_")
+
+
+def _makes_arrays(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "") or "").partition(".")[0] in ("torch", "numpy")
+
+
+def _why_no_method(name: str) -> str:
+    drawing = name in known.NOT_IN_PLACE or name.rstrip("_") in known.DRAWING or name in ("sample", "shuffle")
+    return f"draws random numbers by .{name}()" if drawing else f"calls .{name}(), which is not known to be pure"
+
+
+def _is_module(kind: type) -> bool:
+    return any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
+
+
+def _hooked() -> bool:
+    """Whether hooks stand around the calls of all modules."""
+    module = sys.modules["torch.nn.modules.module"]
+    return any(getattr(module, name, None) for name in ("_global_forward_hooks", "_global_forward_pre_hooks"))
+
+
+def _holds(module: Any) -> bool:
+    """Whether a torch module has parameters, hooks or modules inside: then it is a model."""
+    held = vars(module)
+    return any(held.get(name) for name in held if name.startswith("_") and name not in ("_non_persistent_buffers_set",))

@@ -1,0 +1,435 @@
+"""The list of operations that are known to be pure: what they give depends on their arguments alone, and they leave
+nothing behind. What is not listed here is not known.
+
+Names are looked up in modules that the program has imported, and only what still belongs to the library counts: a
+function that the program has put in its place is the program's own.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import sys
+from collections import Counter, OrderedDict, deque
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import PurePath
+from re import Match, Pattern
+from types import FunctionType
+from typing import Any
+from uuid import UUID
+
+
+class Gives(Enum):
+    NEW = enum.auto()  # new memory
+    ALIAS = enum.auto()  # perhaps the memory of an argument
+    FILE = enum.auto()  # new memory, read from a file
+    ORDERED = enum.auto()  # new memory; its last digits depend on the number of threads
+
+
+ATOMS: tuple[type, ...] = (
+    *(int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range, slice),
+    *(datetime, date, time, timedelta, Decimal, Fraction, UUID, Pattern, Match),
+)
+CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque, OrderedDict, Counter, bytearray)
+
+# Of libraries, by name: they need not be imported.
+ARRAYS = {
+    "torch.Tensor",
+    "torch.nn.parameter.Parameter",
+    "numpy.ndarray",
+    "numpy.memmap",
+}
+OTHER_ATOMS = {
+    *(f"torch.{name}" for name in "dtype device layout memory_format Size finfo iinfo".split()),
+    *(f"numpy.{name}" for name in "dtype finfo iinfo".split()),
+    *(
+        f"numpy.dtypes.{name}"
+        for name in "Float32DType Float64DType Int64DType UInt8DType BoolDType Int32DType".split()
+    ),
+    *("pandas.Timestamp pandas._libs.tslibs.timestamps.Timestamp".split()),
+    *("pandas._libs.tslibs.timedeltas.Timedelta pandas._libs.missing.NAType".split()),
+}
+TABLES = {
+    *(f"pandas.core.frame.{name}" for name in ("DataFrame",)),
+    *(f"pandas.{name}" for name in "DataFrame Series Index RangeIndex DatetimeIndex MultiIndex Categorical".split()),
+    "pandas.core.series.Series",
+    *(f"pandas.core.indexes.base.{name}" for name in ("Index",)),
+    "pandas.core.indexes.range.RangeIndex",
+    *(f"h5py._hl.{name}" for name in "files.File group.Group dataset.Dataset attrs.AttributeManager".split()),
+    *(f"pyarrow.lib.{name}" for name in "Table ChunkedArray".split()),
+}
+
+# Methods of plain values, whatever their type: each is pure for every type that has it.
+METHODS = frozenset(
+    # text, bytes, numbers
+    "encode decode split rsplit splitlines strip lstrip rstrip lower upper title capitalize casefold swapcase replace "
+    "startswith endswith find rfind rindex partition rpartition join format format_map zfill ljust rjust center "
+    "removeprefix removesuffix isdigit isalpha isalnum isnumeric isdecimal isspace islower isupper isidentifier "
+    "translate maketrans expandtabs hex fromhex bit_length bit_count to_bytes from_bytes as_integer_ratio is_integer "
+    "conjugate "
+    # containers
+    "get keys values items copy index count union intersection difference symmetric_difference issubset issuperset "
+    "isdisjoint most_common elements total "
+    # matches, dates, paths
+    "group groups groupdict start end span match fullmatch search findall finditer sub subn "
+    "year month day weekday isoweekday isocalendar toordinal timetuple isoformat strftime timestamp total_seconds date "
+    "time hour minute second "
+    "with_suffix with_name with_stem joinpath relative_to is_relative_to as_posix is_absolute expanduser "
+    # tensors and arrays
+    "size dim numel nelement element_size stride is_contiguous is_floating_point is_complex ndimension data_ptr "
+    "float double half bfloat16 int long short byte bool char to type type_as astype cpu numpy detach clone "
+    "contiguous tolist item tobytes view view_as reshape reshape_as ravel flatten unflatten squeeze unsqueeze "
+    "expand expand_as permute transpose t swapaxes swapdims movedim moveaxis adjoint narrow select unfold diagonal "
+    "chunk tensor_split hsplit vsplit unbind index_select masked_select masked_fill gather take take_along_dim "
+    "take_along_axis scatter scatter_add index_add index_copy index_fill repeat repeat_interleave tile roll flip "
+    "fliplr flipud rot90 sum mean std var prod min max amin amax argmin argmax aminmax median mode nanmean nansum "
+    "nanmedian norm cumsum cumprod cummax cummin logsumexp softmax log_softmax sigmoid tanh relu abs absolute neg "
+    "negative sign exp expm1 log log2 log10 log1p sqrt rsqrt square reciprocal sin cos tan asin acos atan atan2 sinh "
+    "cosh floor ceil round trunc frac clamp clip clamp_min clamp_max add sub subtract mul multiply div divide "
+    "true_divide floor_divide remainder fmod pow float_power matmul mm bmm mv dot outer inner lerp addcmul addcdiv "
+    "eq ne lt le gt ge equal allclose isclose isnan isinf isfinite isposinf isneginf isreal nan_to_num any all "
+    "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not nonzero argwhere "
+    "unique unique_consecutive topk sort_values argsort msort kthvalue searchsorted bincount histc diff tril triu "
+    "trace det inverse maximum minimum where new_zeros new_ones new_full new_tensor new_empty to_dense is_sparse "
+    "is_cuda get_device ptp swapcase "
+    # images
+    "convert crop resize rotate transform getpixel getdata getbands getbbox getextrema getchannel getcolors histogram "
+    "filter quantize point reduce enhance getexif "
+    # tables and their columns
+    "iterrows itertuples to_numpy to_dict to_list isin isna isnull notna notnull fillna dropna drop drop_duplicates "
+    "reset_index set_index rename head tail nunique value_counts groupby agg aggregate mask between "
+    "get_group first last nlargest nsmallest sort_index reindex merge pivot unstack melt explode asstr "
+    "iter_batches to_pylist as_py combine_chunks column slice num_rows to_pandas xs droplevel "
+    # files that the call itself has opened
+    "read readline readlines read_text read_bytes seek tell close exists is_file is_dir resolve "
+    "getvalue getbuffer namelist infolist".split()
+)  # fmt: skip
+
+# Methods that write into their object: pure where the call made it.
+WRITES = frozenset(
+    "append extend insert remove pop popitem popleft appendleft extendleft clear update add discard setdefault "
+    "sort reverse intersection_update difference_update symmetric_difference_update move_to_end subtract "
+    "fill put itemset resize partition setflags setfield paste putpixel putdata putalpha putpalette thumbnail load "
+    "draft frombytes write writelines requires_grad_ apply_ map_ __setitem__ __delitem__".split()
+)
+NOT_IN_PLACE = frozenset(
+    "random_ uniform_ normal_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_ share_memory_ pin_memory_".split()
+)
+ORDERED_METHODS = frozenset(
+    "sum mean std var prod norm matmul mm bmm mv dot outer inner cumsum cumprod logsumexp softmax log_softmax nansum "
+    "nanmean trace det inverse".split()
+)
+CALLBACKS = frozenset("apply map applymap pipe transform agg aggregate sub subn filter point".split())
+KEEP_A_NUMBER = frozenset("item tolist tobytes numel dim size nelement element_size".split())
+
+# All functions of a module, but for the names behind it.
+WHOLE_MODULES: dict[str, frozenset[str]] = {
+    "math": frozenset(),
+    "cmath": frozenset(),
+    "statistics": frozenset(),
+    "operator": frozenset("setitem delitem iadd isub imul iand ior ixor iconcat itruediv ifloordiv imod ipow".split()),
+    "_operator": frozenset("setitem delitem iadd isub imul iand ior ixor iconcat itruediv ifloordiv imod ipow".split()),
+    "posixpath": frozenset("expandvars expanduser".split()),
+    "genericpath": frozenset(),
+    "textwrap": frozenset(),
+    "string": frozenset(),
+    "unicodedata": frozenset(),
+    "struct": frozenset("pack_into".split()),
+    "_struct": frozenset("pack_into".split()),
+    "binascii": frozenset(),
+    "base64": frozenset("encode decode main".split()),
+    "zlib": frozenset(),
+    "re": frozenset("purge".split()),
+    "colorsys": frozenset(),
+    "numpy.linalg": frozenset(),
+    "numpy.fft": frozenset(),
+    "torch.fft": frozenset(),
+    "torch._C._fft": frozenset(),
+    "torch.linalg": frozenset(),
+    "torch._C._linalg": frozenset(),
+    "PIL.ImageOps": frozenset(),
+    "PIL.ImageChops": frozenset(),
+    "scipy.signal": frozenset(),
+    "scipy.ndimage": frozenset(),
+    "torchvision.transforms.functional": frozenset(),
+    "torchvision.transforms.v2.functional": frozenset("gaussian_noise gaussian_noise_image gaussian_noise_video".split()),
+}  # fmt: skip
+
+_TORCH_NEW = (
+    "tensor zeros ones full empty eye arange linspace logspace zeros_like ones_like full_like empty_like clone stack "
+    "cat concat concatenate hstack vstack dstack where flip fliplr flipud roll rot90 abs absolute neg sign exp expm1 "
+    "log log2 log10 log1p sqrt rsqrt square reciprocal sin cos tan asin acos atan atan2 arctan2 sinh cosh tanh "
+    "sigmoid relu floor ceil round trunc frac clamp clip add sub subtract mul multiply div divide true_divide "
+    "floor_divide remainder fmod pow float_power eq ne lt le gt ge equal allclose isclose isnan isinf isfinite "
+    "nan_to_num any all logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor "
+    "bitwise_not maximum minimum max min amax amin argmax argmin aminmax median mode unique unique_consecutive topk "
+    "sort argsort msort searchsorted bucketize bincount histc histogram nonzero argwhere masked_select gather "
+    "index_select take take_along_dim scatter repeat_interleave tile tril triu tril_indices triu_indices combinations "
+    "cartesian_prod diag diag_embed diff meshgrid outer block_diag hann_window hamming_window blackman_window "
+    "is_tensor is_floating_point is_complex numel get_default_dtype finfo iinfo device Size polar complex lerp heaviside "
+    "isin count_nonzero masked_fill index_add promote_types result_type"
+).split()  # fmt: skip
+_TORCH_ORDERED = (
+    "sum mean std var prod norm dist cumsum cumprod logsumexp softmax log_softmax matmul mm bmm mv dot inner einsum "
+    "tensordot addmm baddbmm std_mean var_mean stft istft conv1d conv2d trapezoid cdist nansum nanmean cov corrcoef"
+).split()  # fmt: skip
+_TORCH_ALIAS = (
+    "as_tensor from_numpy asarray frombuffer squeeze unsqueeze reshape ravel flatten unflatten transpose permute "
+    "swapaxes movedim moveaxis t narrow select chunk split tensor_split unbind broadcast_to broadcast_tensors "
+    "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach"
+).split()  # fmt: skip
+_NN_NEW = "pad one_hot relu gelu silu leaky_relu elu sigmoid tanh hardtanh".split()
+_NN_ORDERED = "interpolate normalize grid_sample affine_grid softmax log_softmax avg_pool1d avg_pool2d max_pool2d "
+_NN_ORDERED += "adaptive_avg_pool2d conv1d conv2d unfold fold cosine_similarity layer_norm"
+_NUMPY_NEW = (
+    "array zeros ones full empty eye identity arange linspace logspace geomspace zeros_like ones_like full_like "
+    "empty_like copy stack concatenate concat hstack vstack dstack column_stack block where roll pad clip "
+    "mean std var sum prod cumsum cumprod min max amin amax argmin argmax median percentile quantile average ptp "
+    "nanmean nanstd nanvar nansum nanmin nanmax nanmedian nan_to_num sort argsort partition argpartition unique "
+    "searchsorted digitize bincount histogram interp diff ediff1d gradient cross dot vdot inner outer matmul "
+    "tensordot einsum kron trace tile repeat round around rint fix any all count_nonzero nonzero argwhere flatnonzero "
+    "isin in1d intersect1d union1d setdiff1d allclose isclose array_equal take take_along_axis choose compress select "
+    "insert delete append packbits unpackbits unravel_index ravel_multi_index tril triu tril_indices triu_indices "
+    "diag meshgrid indices convolve correlate polyfit polyval trapezoid cov corrcoef hanning hamming blackman "
+    "fromstring fromiter isscalar ndim shape size iscomplexobj isreal issubdtype result_type dtype finfo iinfo "
+    "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool_ str_ intp double single angle "
+    "real_if_close sinc i0 unwrap lexsort apply_along_axis array_split datetime64 timedelta64"
+).split()  # fmt: skip
+_NUMPY_ALIAS = (
+    "asarray asanyarray ascontiguousarray asfortranarray require frombuffer reshape ravel transpose swapaxes moveaxis "
+    "rollaxis squeeze expand_dims flip fliplr flipud rot90 broadcast_to broadcast_arrays atleast_1d atleast_2d "
+    "atleast_3d split hsplit vsplit real imag diagonal lib.stride_tricks.as_strided lib.stride_tricks.sliding_window_view"
+).split()  # fmt: skip
+
+_BY_NAME: dict[Gives, list[str]] = {
+    Gives.NEW: [
+        *(f"torch.{name}" for name in _TORCH_NEW),
+        *(f"torch.nn.functional.{name}" for name in _NN_NEW),
+        *("torch.nn.utils.rnn.pad_sequence torch.no_grad torch.enable_grad torch.inference_mode".split()),
+        *("torch.set_grad_enabled torch.autograd.no_grad torch.utils.data.default_collate".split()),
+        *("torch.utils.data.dataloader.default_collate torch.utils.data._utils.collate.default_collate".split()),
+        *("torch.utils.data.default_convert torch.is_storage".split()),
+        *(f"numpy.{name}" for name in _NUMPY_NEW),
+        *(f"json.{name}" for name in "loads dumps".split()),
+        *("copy.deepcopy io.BytesIO io.StringIO os.fspath os.fsdecode os.fsencode itertools.accumulate".split()),
+        *(f"PIL.Image.{name}" for name in "fromarray new merge blend composite alpha_composite frombytes".split()),
+        *(f"PIL.ImageEnhance.{name}" for name in "Brightness Color Contrast Sharpness".split()),
+        *(f"PIL.ImageFilter.{name}" for name in "GaussianBlur BoxBlur UnsharpMask MedianFilter Kernel".split()),
+        *(f"cv2.{name}" for name in "resize cvtColor flip rotate transpose GaussianBlur medianBlur warpAffine".split()),
+        *(f"cv2.{name}" for name in "warpPerspective getRotationMatrix2D copyMakeBorder normalize threshold".split()),
+        *(f"cv2.{name}" for name in "imdecode Canny dilate erode equalizeHist merge split addWeighted".split()),
+        *("bisect.bisect bisect.bisect_left bisect.bisect_right html.unescape html.escape".split()),
+        *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric isna notna isnull concat merge".split()),
+        *(f"fractions.{name}" for name in ("Fraction",)),
+        *("decimal.Decimal datetime.datetime datetime.date datetime.timedelta collections.OrderedDict".split()),
+        *("collections.Counter collections.deque types. uuid.UUID".split()),
+    ],
+    Gives.ORDERED: [
+        *(f"torch.{name}" for name in _TORCH_ORDERED),
+        *(f"torch.nn.functional.{name}" for name in _NN_ORDERED.split()),
+    ],
+    Gives.ALIAS: [
+        *(f"torch.{name}" for name in _TORCH_ALIAS),
+        *(f"numpy.{name}" for name in _NUMPY_ALIAS),
+        "copy.copy",
+        *("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath".split()),
+        *(f"itertools.{name}" for name in "chain chain.from_iterable islice repeat product zip_longest pairwise".split()),
+        *(f"itertools.{name}" for name in "combinations permutations combinations_with_replacement".split()),
+    ],
+    Gives.FILE: [
+        *(f"numpy.{name}" for name in "load loadtxt genfromtxt fromfile memmap".split()),
+        *("torch.load PIL.Image.open json.load h5py.File os.listdir gzip.open bz2.open lzma.open".split()),
+        *(f"pandas.{name}" for name in "read_csv read_parquet read_json read_feather read_hdf read_excel".split()),
+        *("cv2.imread imageio.imread skimage.io.imread tifffile.imread soundfile.read scipy.io.loadmat".split()),
+        *("scipy.io.wavfile.read torchaudio.load torchvision.io.read_image torchvision.io.decode_image".split()),
+        *("torchvision.datasets.folder.default_loader torchvision.datasets.folder.pil_loader".split()),
+        *("os.path.exists os.path.isfile os.path.isdir os.path.getsize".split()),
+    ],
+}  # fmt: skip
+
+# Classes whose objects are called, and what they do depends on their attributes alone.
+CALLED = frozenset(
+    f"torchvision.transforms.transforms.{name}"
+    for name in "ToTensor PILToTensor ConvertImageDtype Normalize Resize CenterCrop Pad Grayscale FiveCrop TenCrop "
+    "LinearTransformation ToPILImage".split()
+) | frozenset(
+    f"torchvision.transforms.v2.{name}"
+    for name in "_type_conversion.ToImage _type_conversion.PILToTensor _type_conversion.ToPILImage "
+    "_type_conversion.ToPureTensor _misc.Normalize _misc.ToDtype _misc.ConvertImageDtype _geometry.Resize "
+    "_geometry.CenterCrop _geometry.Pad _color.Grayscale _deprecated.ToTensor".split()
+)
+CALL_EACH = frozenset(
+    "torchvision.transforms.transforms.Compose torchvision.transforms.v2._container.Compose".split()
+)  # fmt: skip
+
+# Why something is not on the list, where that can be said better than "it is not known".
+WHY = {
+    "random": "draws random numbers",
+    "numpy.random": "draws random numbers",
+    "secrets": "draws random numbers",
+    "time": "reads the clock",
+    "logging": "logs",
+    "warnings": "warns",
+    "threading": "uses threads",
+    "multiprocessing": "asks which process it runs in",
+    "torch.utils.data._utils.worker": "asks which worker it runs in",
+    "os": "asks the operating system",
+    "contextvars": "reads a context variable",
+    "sqlite3": "asks a database",
+    "subprocess": "starts a process",
+    "socket": "uses the network",
+    "requests": "uses the network",
+}
+DRAWING = frozenset(
+    "rand randn randint randperm normal bernoulli multinomial rand_like randn_like randint_like poisson dropout "
+    "gumbel_softmax rrelu alpha_dropout random_split".split()
+)
+
+
+def type_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@lru_cache(maxsize=4096)
+def is_array(kind: type) -> bool:
+    return type_name(kind) in ARRAYS
+
+
+@lru_cache(maxsize=4096)
+def is_atom(kind: type) -> bool:
+    """Cannot be written into, and has the methods of its library alone."""
+    if kind in ATOMS:
+        return True
+    if issubclass(kind, PurePath):
+        return kind.__module__.partition(".")[0] == "pathlib"
+    numbers = sys.modules.get("numpy")
+    if numbers is not None and issubclass(kind, numbers.generic | numbers.dtype):
+        return kind.__module__.partition(".")[0] == "numpy"
+    return type_name(kind) in OTHER_ATOMS
+
+
+@lru_cache(maxsize=4096)
+def is_table(kind: type) -> bool:
+    name = type_name(kind)
+    return (
+        name in TABLES or (name.startswith("PIL.") and kind.__name__.endswith("Image")) or name.startswith("PIL.Jpeg")
+    )
+
+
+_tables: dict[int, tuple[Any, Gives]] = {}
+_filled_for: set[str] = set()
+_modules_at = -1
+
+
+def rule_of(function: Any) -> Gives | None:
+    """What a function of a library gives, where it is on the list."""
+    global _modules_at
+    if len(sys.modules) != _modules_at:
+        _fill()
+        _modules_at = len(sys.modules)
+    found = _tables.get(id(function))
+    if found is not None and found[0] is function:
+        return found[1]
+    return _by_module(function)
+
+
+def _by_module(function: Any) -> Gives | None:
+    numbers = sys.modules.get("numpy")
+    if numbers is not None and isinstance(function, numbers.ufunc):
+        return Gives.NEW
+    module, name = getattr(function, "__module__", None), getattr(function, "__name__", "")
+    if not isinstance(module, str) or not genuine(function):
+        return None
+    for whole, but in WHOLE_MODULES.items():
+        if (module == whole or module.startswith(f"{whole}.") or module.startswith(f"{whole}_")) and name not in but:
+            return Gives.ORDERED if module.startswith("torch") else Gives.NEW
+    return None
+
+
+def genuine(function: Any) -> bool:
+    """Whether it belongs to the library whose name it bears, and was not put there by somebody else."""
+    if not isinstance(function, FunctionType):
+        return True
+    name, file = function.__module__, function.__code__.co_filename
+    if file.startswith("<frozen "):
+        return True
+    folder = _folder(name.partition(".")[0])
+    return folder is not None and file.startswith(folder)
+
+
+@lru_cache(maxsize=256)
+def _folder(package: str) -> str | None:
+    """Where the code of a package or module lies."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return None if file is None else file.removesuffix("__init__.py")
+
+
+def _fill() -> None:
+    for gives, names in _BY_NAME.items():
+        for name in names:
+            if name not in _filled_for and name.partition(".")[0] in sys.modules:
+                found = _resolved(name)
+                if found is not None and genuine(found):
+                    _tables[id(found)] = found, gives
+                    _filled_for.add(name)
+
+
+def _resolved(name: str) -> Any:
+    """The object of that dotted name, where all of it is imported."""
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:cut]))
+        if found is not None:
+            for part in parts[cut:]:
+                found = getattr(found, part, None)
+                if found is None:
+                    break
+            return found
+    return None
+
+
+def why_not(function: Any) -> str:
+    """The reason that a person would give, or that it is not known."""
+    owner = getattr(function, "__self__", None)
+    kind = type(owner).__name__
+    if owner is not None and ("Generator" in kind or kind in ("Random", "RandomState", "SystemRandom")):
+        return "draws from a generator of its own" if not _is_global(owner) else "draws random numbers"
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+    module = getattr(function, "__module__", None) or ""
+    if "cython" in type(function).__name__ and _draws(name):
+        return "draws random numbers"
+    if function is builtins.print:
+        return "prints"
+    if function is builtins.input:
+        return "waits for input"
+    if name.rpartition(".")[2] in DRAWING and module.partition(".")[0] in ("torch", "numpy"):
+        return "draws random numbers"
+    for start, why in WHY.items():
+        if module == start or module.startswith(f"{start}."):
+            return why
+    where = f"{module}." if module and module not in ("builtins", "__main__") else ""
+    return f"calls {where}{name}, which is not known to be pure"
+
+
+def _draws(name: str) -> bool:
+    return name.startswith(("RandomState.", "Generator.", "BitGenerator."))
+
+
+def draws_globally(function: Any) -> bool:
+    """From one of the streams that torch seeds in a worker: torch's, NumPy's global one, that of `random`."""
+    owner = getattr(function, "__self__", None)
+    if owner is not None and _is_global(owner):
+        return getattr(function, "__name__", "") not in ("seed", "setstate", "set_state", "getstate", "get_state")
+    name, module = getattr(function, "__name__", ""), getattr(function, "__module__", None) or ""
+    return name in DRAWING and module.partition(".")[0] == "torch" and genuine(function)
+
+
+def _is_global(owner: Any) -> bool:
+    import random
+
+    numbers = sys.modules.get("numpy")
+    return owner is random._inst or (numbers is not None and owner is getattr(numbers.random.mtrand, "_rand", None))  # type: ignore[attr-defined]

@@ -1,0 +1,277 @@
+"""Existing objects as values: what an attribute, a subscript or an iteration of one gives, with a note that it is read."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from enum import Enum
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table, why_not
+from hotlap.loading.purity.plain import elements, is_plain, is_record
+from hotlap.loading.purity.study import Impure, Study
+from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
+
+MOST_ELEMENTS = 256  # of a container of objects, each of which is read
+LIBRARIES = frozenset("builtins hotlap torch torchvision numpy PIL pandas h5py scipy cv2 pyarrow wrapt".split())
+USUAL_LOOKUPS = (object.__getattribute__, type.__getattribute__, ModuleType.__getattribute__)
+ABSENT: Any = object()
+
+
+class Objects:
+    """Turns objects into values; each place is noted in the study."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._plain: dict[int, tuple[Any, bool]] = {}
+
+    def value_of(self, thing: Any) -> Value:
+        thing = without_our_layers(thing)
+        kind = type(thing)
+        if is_atom(kind):
+            return Value(plain=True, known=thing)
+        if is_array(kind):
+            self._refuse_array(thing)
+            return Value(plain=True, own=False, deep=False, array=True, known=thing)
+        if is_table(kind):
+            return Value(plain=True, own=False, deep=False, known=thing)
+        if kind in CONTAINERS or is_record(kind):
+            return self._container(thing)
+        return Value(objects=(thing,))
+
+    def _refuse_array(self, array: Any) -> None:
+        if getattr(array, "is_cuda", False) or getattr(getattr(array, "device", None), "type", "cpu") not in ("cpu",):
+            return  # read where it is, or not at all
+        if getattr(array, "requires_grad", False) and getattr(array, "grad_fn", None) is not None:
+            raise Impure("it holds a tensor that is part of a computation")
+
+    def is_plain(self, thing: Any) -> bool:
+        self.study.check_time()
+        known = self._plain.get(id(thing))
+        if known is None or known[0] is not thing:
+            known = self._plain[id(thing)] = thing, is_plain(thing)
+        return known[1]
+
+    def _container(self, thing: Any) -> Value:
+        immutable = type(thing) in (tuple, frozenset) and all(is_atom(type(one)) for one in thing)
+        held = Value(plain=True, own=immutable, deep=immutable, known=thing)
+        if immutable or self.is_plain(thing):
+            return held
+        self.study.containers[id(thing)] = thing
+        inner = list(elements(thing))
+        if len(inner) > MOST_ELEMENTS:
+            raise Impure(f"it holds {len(inner)} objects of the program's own in one container")
+        return replace(held, element=either(self.value_of(one) for one in inner))
+
+    # Parts of plain values
+
+    def element_of(self, container: Value, key: Value | None = None) -> Value:
+        """What a subscript or, without a key, an iteration gives."""
+        if container.items is not None:
+            index = UNKNOWN if key is None else key.known
+            if isinstance(index, int) and -len(container.items) <= index < len(container.items):
+                return container.items[index]
+            return either(container.items)
+        known = container.known
+        if isinstance(known, defaultdict):
+            raise Impure("looks something up in a defaultdict, which may grow by that")
+        if known is not UNKNOWN and type(known) in (*CONTAINERS,):
+            return self._element_of_known(container, known, key)
+        if container.element is not None:
+            return container.element
+        steady = container.steady and (key is None or key.steady)
+        return replace(alias(container, array=container.array), steady=steady)
+
+    def _element_of_known(self, container: Value, known: Any, key: Value | None) -> Value:
+        if key is not None and key.known is not UNKNOWN and isinstance(key.known, int | str | slice | tuple):
+            try:
+                return self.value_of(known[key.known])
+            except (LookupError, TypeError):
+                pass
+        if container.element is not None:
+            return container.element
+        inner = known.values() if isinstance(known, dict) and key is not None else known
+        kinds = set(map(type, inner))
+        owned = bool(kinds) and all(is_atom(kind) for kind in kinds)
+        steady = key is None or key.steady
+        return Value(plain=True, own=owned, deep=owned, steady=steady, array=bool(kinds) and all(map(is_array, kinds)))
+
+    # Attributes of objects
+
+    def attribute(self, thing: Any, name: str) -> Value | Property:
+        """The value, or the property whose code must be read."""
+        if isinstance(thing, ModuleType):
+            return self._of_module(thing, name)
+        if isinstance(thing, type):
+            return self._of_class(thing, name)
+        kind = type(thing)
+        if not any(kind.__getattribute__ is usual for usual in USUAL_LOOKUPS) and not _usual_lookup(kind):
+            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+        raw = self._member(kind, name)
+        self.study.attributes[id(thing), name] = thing, name  # also where its class has it: it may get one of its own
+        if isinstance(thing, Enum) and name in ("value", "name"):
+            return self.value_of(vars(thing)[f"_{name}_"])
+        if isinstance(raw, property):
+            if raw.fget is None:
+                raise Impure(f"{kind.__name__}.{name} cannot be read")
+            return Property(raw.fget, thing)
+        if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
+            return self._got(raw, thing, name)
+        if raw is not ABSENT and (hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")):
+            raise Impure(f"{kind.__name__}.{name} is looked up by a {type(raw).__name__}")
+        held = _dict_of(thing)
+        if held is not None and name in held:
+            return self.value_of(held[name])
+        if raw is ABSENT:
+            return self._missing(thing, name)
+        if isinstance(raw, functools.cached_property):
+            raise Impure(f"{kind.__name__}.{name} is kept when it is first asked for")
+        return self._bound(raw, thing, kind)
+
+    def _got(self, raw: Any, thing: Any, name: str) -> Value:
+        try:
+            return self.value_of(raw.__get__(thing, type(thing)))
+        except AttributeError:
+            return self._missing(thing, name)
+
+    def _bound(self, raw: Any, thing: Any, kind: type) -> Value:
+        raw = without_our_layers(raw)
+        if isinstance(raw, staticmethod):
+            return self.value_of(raw.__func__)
+        if isinstance(raw, classmethod):
+            return Value(objects=(MethodType(raw.__func__, kind),))
+        if isinstance(raw, FunctionType):
+            return Value(objects=(MethodType(raw, thing),))
+        if hasattr(type(raw), "__get__"):
+            if type(raw) is functools._lru_cache_wrapper:
+                raise Impure(f"keeps what {raw.__name__} has given (lru_cache)")
+            if isinstance(inspect.getattr_static(type(raw), "__get__"), FunctionType):
+                raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which looks up an attribute in its own way")
+            if type(raw).__module__ != "builtins":
+                raise Impure(why_not(raw.__get__(thing, kind)))
+            return Value(objects=(raw.__get__(thing, kind),))
+        return self.value_of(raw)
+
+    def _missing(self, thing: Any, name: str) -> Value:
+        kind = type(thing)
+        for table in ("_parameters", "_buffers", "_modules"):  # of a torch module
+            held = (_dict_of(thing) or {}).get(table)
+            if isinstance(held, dict) and name in held:
+                self.study.containers[id(held)] = held
+                return self.value_of(held[name])
+        hook = self._member(kind, "__getattr__")
+        if isinstance(hook, FunctionType) and hook.__module__ != "torch.nn.modules.module":
+            return Value(made=(Delegated(MethodType(hook, thing), name),))
+        if hook is not ABSENT and not isinstance(hook, FunctionType):
+            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+        raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
+
+    def _member(self, kind: type, name: str) -> Any:
+        for base in kind.__mro__:
+            if name in vars(base):
+                if of_the_program(base.__module__):
+                    self.study.names[id(base), name] = vars(base), name
+                return vars(base)[name]
+        return ABSENT
+
+    def _of_module(self, module: ModuleType, name: str) -> Value:
+        held = vars(module)
+        if name not in held:
+            inner = sys.modules.get(f"{module.__name__}.{name}")
+            if inner is None:
+                raise Impure(f"the module {module.__name__} has no {name} yet")
+            return Value(objects=(inner,))
+        self.study.names[id(held), name] = held, name
+        return self.value_of(held[name])
+
+    def _of_class(self, kind: type, name: str) -> Value:
+        meta = type(kind)
+        if meta.__getattribute__ is not type.__getattribute__ or self._member(meta, "__getattr__") is not ABSENT:
+            if meta.__module__ not in ("enum", "abc", "typing"):
+                raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+        if issubclass(kind, Enum) and name in kind.__members__:
+            return self.value_of(kind.__members__[name])
+        if meta.__getattribute__ is not type.__getattribute__:
+            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+        raw = self._member(kind, name)
+        if raw is ABSENT:
+            if name in ("__name__", "__qualname__", "__module__"):
+                return self.value_of(getattr(kind, name))
+            inherited = self._member(meta, name)
+            if inherited is ABSENT or of_the_program(meta.__module__):
+                raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
+            return Value(objects=(getattr(kind, name),))
+        if isinstance(raw, classmethod):
+            return Value(objects=(MethodType(raw.__func__, kind),))
+        if isinstance(raw, staticmethod):
+            return self.value_of(raw.__func__)
+        return self.value_of(raw if isinstance(raw, FunctionType) else inspect.getattr_static(kind, name))
+
+    def cell(self, cell: CellType) -> Value:
+        self.study.cells[id(cell)] = cell
+        try:
+            return self.value_of(cell.cell_contents)
+        except ValueError:
+            raise Impure("uses a variable that has no value yet") from None
+
+    def name_in(self, space: dict[str, Any], name: str) -> Value:
+        if of_the_program(space.get("__name__")):
+            self.study.names[id(space), name] = space, name
+        return self.value_of(space[name])
+
+
+class MissingAttribute(Exception):
+    """The program would meet an AttributeError."""
+
+
+class Property:
+    def __init__(self, getter: Any, owner: Any) -> None:
+        self.getter, self.owner = getter, owner
+
+
+class Delegated:
+    """An attribute that a __getattr__ of the program's own finds."""
+
+    def __init__(self, hook: MethodType, name: str) -> None:
+        self.hook, self.name = hook, name
+
+
+def without_our_layers(thing: Any) -> Any:
+    """A function that hotlap stands around is the program's or the library's own."""
+    while _is_ours(thing) and hasattr(thing, "__wrapped__"):
+        thing = thing.__wrapped__
+    return thing
+
+
+def _is_ours(thing: Any) -> bool:
+    if isinstance(thing, FunctionType):
+        return str(thing.__globals__.get("__name__", "")).partition(".")[0] == "hotlap"
+    return type(thing).__module__.partition(".")[0] in ("wrapt", "hotlap") and hasattr(thing, "_self_wrapper")
+
+
+def _usual_lookup(kind: type) -> bool:
+    """Of a class that is known to do nothing unusual."""
+    owner = next(base for base in kind.__mro__ if "__getattribute__" in vars(base))
+    return owner.__module__.partition(".")[0] in ("builtins", "functools", "numpy", "torch")
+
+
+def _dict_of(thing: Any) -> dict[str, Any] | None:
+    """What an instance holds, looked up without running code of its class."""
+    try:
+        held = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return None
+    return held if type(held) is dict else None
+
+
+@functools.lru_cache(maxsize=4096)
+def of_the_program(module: Any) -> bool:
+    """Code that may change while the program runs: all but that of the libraries that the list is about."""
+    if not isinstance(module, str):
+        return True
+    name = module.partition(".")[0]
+    return name not in LIBRARIES and (name not in sys.stdlib_module_names or name == "__main__")

@@ -1,0 +1,68 @@
+"""Which objects that exist now are plain: numbers, text, tensors, arrays, images, tables, and containers of such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from operator import itemgetter
+from types import FunctionType
+from typing import Any
+
+from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
+
+DEEPEST = 12
+
+
+def is_plain(thing: Any, depth: int = 0) -> bool:
+    """All of it, however deep."""
+    kind = type(thing)
+    if is_atom(kind) or kind is bytearray:
+        return True
+    if is_table(kind):
+        return _is_plain_table(thing, depth)
+    if is_array(kind):
+        return not _holds_objects(thing) or (depth < DEEPEST and _all_plain(thing.reshape(-1).tolist(), depth + 1))
+    if kind in CONTAINERS:
+        return depth < DEEPEST and _all_plain(elements(thing), depth + 1)
+    return is_record(kind) and depth < DEEPEST and _all_plain(tuple(thing), depth + 1)
+
+
+def elements(container: Any) -> Iterable[Any]:
+    return list(chain(container, container.values())) if isinstance(container, dict) else container
+
+
+def is_record(kind: type) -> bool:
+    """A named tuple without methods of its own."""
+    if not issubclass(kind, tuple) or not hasattr(kind, "_fields") or kind.__bases__ != (tuple,):
+        return False
+    own = {name for name, one in vars(kind).items() if isinstance(one, FunctionType | property | classmethod)}
+    return own <= {"__new__", "_make", "_replace", "_asdict", "__repr__", "__getnewargs__", "__replace__"}
+
+
+def _is_plain_table(table: Any, depth: int) -> bool:
+    """Of a pandas object, what its columns of Python objects hold."""
+    if not hasattr(table, "to_numpy"):
+        return True
+    columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
+    mixed = [one for one in columns if getattr(one.dtype, "hasobject", getattr(one.dtype, "kind", "O") == "O")]
+    return all(depth < DEEPEST and _all_plain(one.tolist(), depth + 1) for one in mixed)
+
+
+def _holds_objects(array: Any) -> bool:
+    return bool(getattr(array.dtype, "hasobject", False))
+
+
+def _all_plain(things: Iterable[Any], depth: int) -> bool:
+    """Many of one kind at once: one by one they take several times as long."""
+    kinds = set(map(type, things))
+    if all(map(is_atom, kinds)):
+        return True
+    several = list(things)
+    if len(kinds) == 1 and (kind := kinds.pop()) in (tuple, list):
+        lengths = set(map(len, several))
+        if len(lengths) == 1 and (length := lengths.pop()):
+            return all(_all_plain(list(map(itemgetter(at), several)), depth + 1) for at in range(length))
+        return depth < DEEPEST and _all_plain(list(chain.from_iterable(several)), depth + 1)
+    if len(several) > 1 and all(is_array(type(one)) for one in several):
+        return not any(map(_holds_objects, several))
+    return all(is_plain(one, depth) for one in several)

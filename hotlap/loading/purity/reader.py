@@ -1,0 +1,664 @@
+"""Reads the code of functions without running it, statement by statement, with what is known of every value.
+
+All ways through the code are followed but those that the state it reads rules out (`if self.augment:` with augment
+False): a change of that state ends what relies on this. Whatever is not known to be pure ends the reading with its line.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from hotlap.loading.purity.calls import Calls, Closure, Instance, Keywords
+from hotlap.loading.purity.known import is_atom
+from hotlap.loading.purity.objects import Delegated, MissingAttribute, Objects, Property
+from hotlap.loading.purity.source import Definition, Unreadable, definition_of
+from hotlap.loading.purity.study import Impure, Study
+from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
+
+DEEPEST_CALLS = 24
+ROUNDS = 6  # of a loop, until nothing more is learned
+Names = dict[str, Value]
+ANYTHING = Value(plain=True, own=False, deep=False, steady=False)
+
+
+class Frame:
+    def __init__(self, function: FunctionType, names: Names, definition: Definition, parent: Frame | None) -> None:
+        self.function, self.names, self.definition, self.parent = function, names, definition, parent
+        self.returned: list[Value] = []
+        self.left: list[list[Names]] = []  # of each loop: what is known where it is left or goes on early
+        self.tries: list[list[Names]] = []  # of each try: what is known wherever an error may be met
+        self.foreign: set[str] = set()  # names declared global or nonlocal
+        self.line = definition.lineno
+        self.cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+
+
+class Reader(Calls):
+    def __init__(self, study: Study) -> None:
+        self.study, self.objects = study, Objects(study)
+        self.frames: list[Frame] = []
+        self._all_frames: list[Frame] = []  # also of functions that have returned: closures hold them
+        self._results: dict[Any, Value] = {}
+        self._later: dict[tuple[int, str], Value] = {}  # attributes that the first fetch sets
+
+    # Functions
+
+    def follow(self, function: FunctionType, args: Sequence[Value], kwargs: Names) -> Value:
+        """What a call of a Python function gives."""
+        key = (
+            function.__code__,
+            id(function),
+            tuple(a.key() for a in args),
+            tuple((n, v.key()) for n, v in kwargs.items()),
+        )
+        if key not in self._results:
+            self._results[key] = self._followed(function, args, kwargs)
+        return self._results[key]
+
+    def _followed(self, function: FunctionType, args: Sequence[Value], kwargs: Names) -> Value:
+        self.study.check_time()
+        if len(self.frames) >= DEEPEST_CALLS or any(one.function.__code__ is function.__code__ for one in self.frames):
+            if sum(one.function.__code__ is function.__code__ for one in self.frames) > 3:
+                raise Impure(f"{function.__qualname__} calls itself")
+            if len(self.frames) >= DEEPEST_CALLS:
+                raise Impure("its functions call each other too deeply")
+        try:
+            definition = definition_of(function)
+        except Unreadable as why:
+            raise Impure(f"calls {function.__qualname__}: {why}") from None
+        if function.__code__.co_flags & 0x2A0:  # generators and coroutines
+            raise Impure(f"{function.__qualname__} is a generator")
+        return self._run(Frame(function, self._bind(function, definition, args, kwargs), definition, None))
+
+    def run_closure(self, closure: Closure, args: Sequence[Value], kwargs: Names) -> Value:
+        frame = closure.frame
+        names = self._bound_names(closure.definition, args, kwargs, closure.defaults)
+        inner = Frame(frame.function, names, closure.definition, frame)
+        inner.cells = frame.cells
+        return self._run(inner)
+
+    def _run(self, frame: Frame) -> Value:
+        self.frames.append(frame)
+        self._all_frames.append(frame)
+        try:
+            body = frame.definition.body
+            if not isinstance(body, list):
+                return self.evaluate(body)
+            if self._block(body):
+                frame.returned.append(Value(plain=True, known=None))
+            return either(frame.returned)
+        except Impure as why:
+            raise self._placed(why) from None
+        finally:
+            self.frames.pop()
+
+    def _placed(self, why: Impure) -> Impure:
+        if getattr(why, "placed", False):
+            return why
+        frame = self.frames[-1]
+        placed = Impure(f"{Path(frame.function.__code__.co_filename).name}:{frame.line} {why}")
+        placed.placed = True  # type: ignore[attr-defined]
+        return placed
+
+    def _bind(self, function: FunctionType, definition: Definition, args: Sequence[Value], kwargs: Names) -> Names:
+        defaults = [self.objects.value_of(one) for one in function.__defaults__ or ()]
+        by_name = {name: self.objects.value_of(one) for name, one in (function.__kwdefaults__ or {}).items()}
+        if function.__defaults__:
+            self.study.attributes[id(function), "__defaults__"] = function, "__defaults__"
+        return self._bound_names(definition, args, kwargs, (defaults, by_name))
+
+    def _bound_names(
+        self, definition: Definition, args: Sequence[Value], kwargs: Names, defaults: tuple[list[Value], Names]
+    ) -> Names:
+        parameters = definition.args
+        positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
+        names: Names = dict(zip(positional[len(positional) - len(defaults[0]) :], defaults[0], strict=False))
+        names.update(defaults[1])
+        rest = dict(kwargs)
+        names.update(zip(positional, args, strict=False))
+        for name in (*positional, *(one.arg for one in parameters.kwonlyargs)):
+            if name in rest:
+                names[name] = rest.pop(name)
+        if parameters.vararg is not None:
+            names[parameters.vararg.arg] = sequence(args[len(positional) :])
+        if parameters.kwarg is not None:
+            names[parameters.kwarg.arg] = container(either(rest.values())) if rest else fresh()
+            names[f"**{parameters.kwarg.arg}"] = Value(made=(Keywords(rest),))
+        return names
+
+    # Statements
+
+    def _block(self, statements: Sequence[ast.stmt]) -> bool:
+        """Whether its end is reached."""
+        return all(self._statement(one) for one in statements)
+
+    def _statement(self, node: ast.stmt) -> bool:
+        self.frame.line = node.lineno
+        self.study.check_time()
+        read = getattr(self, f"_{type(node).__name__}", None)
+        if read is None:
+            raise Impure(f"has a statement that is not read ({type(node).__name__.lower()})")
+        try:
+            return read(node) is not False
+        except MissingAttribute:
+            return False  # the program meets an error here
+        finally:
+            for met in self.frame.tries:
+                met.append(dict(self.frame.names))
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    def _Expr(self, node: ast.Expr) -> None:  # noqa: N802 by the name of its node, as all that follow
+        self.evaluate(node.value)
+
+    def _Pass(self, node: ast.Pass) -> None:  # noqa: N802
+        pass
+
+    def _Return(self, node: ast.Return) -> bool:  # noqa: N802
+        self.frame.returned.append(Value(plain=True, known=None) if node.value is None else self.evaluate(node.value))
+        return False
+
+    def _Raise(self, node: ast.Raise) -> bool:  # noqa: N802
+        if node.exc is not None:
+            self.evaluate(node.exc)
+        return False
+
+    def _Assert(self, node: ast.Assert) -> None:  # noqa: N802
+        self.truth(self.evaluate(node.test))
+        if node.msg is not None:
+            self.evaluate(node.msg)
+
+    def _Global(self, node: ast.Global) -> None:  # noqa: N802
+        self.frame.foreign.update(node.names)
+
+    def _Nonlocal(self, node: ast.Nonlocal) -> None:  # noqa: N802
+        self.frame.foreign.update(node.names)
+
+    def _Assign(self, node: ast.Assign) -> None:  # noqa: N802
+        value = self.evaluate(node.value)
+        for target in node.targets:
+            self.assign(target, value)
+
+    def _AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
+        if node.value is not None:
+            self.assign(node.target, self.evaluate(node.value))
+
+    def _AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
+        target = ast.copy_location(_loaded(node.target), node.target)
+        before, by = self.evaluate(target), self.evaluate(node.value)
+        self.need_plain(before, by)
+        if not before.own and not before.nothing:
+            raise Impure(f"writes into {ast.unparse(node.target)}, which outlives the call")
+        result = replace(
+            fresh(before, by, array=before.array or by.array), deep=(before.deep and by.deep) or before.array
+        )
+        if not result.array:
+            self.put_into_a_container(by)
+        self.assign(node.target, result)
+
+    def _Delete(self, node: ast.Delete) -> None:  # noqa: N802
+        for target in node.targets:
+            if isinstance(target, ast.Name) and target.id not in self.frame.foreign:
+                self.frame.names.pop(target.id, None)
+            elif isinstance(target, ast.Subscript):
+                self.need_own(self.evaluate(target.value), target.value)
+            else:
+                raise Impure(f"deletes {ast.unparse(target)}")
+
+    def _If(self, node: ast.If) -> bool:  # noqa: N802
+        truth = self.truth(self.evaluate(node.test))
+        if truth is not None:
+            return self._block(node.body if truth else node.orelse)
+        return self._branches([node.body, node.orelse])
+
+    def _branches(self, bodies: Sequence[Sequence[ast.stmt]]) -> bool:
+        before, reached = self.frame.names, []
+        for body in bodies:
+            self.frame.names = dict(before)
+            if self._block(body):
+                reached.append(self.frame.names)
+        self.frame.names = _joined(reached) if reached else before
+        return bool(reached)
+
+    def _For(self, node: ast.For) -> bool:  # noqa: N802
+        each = self.iterated(self.evaluate(node.iter))
+        if each.nothing:
+            return self._block(node.orelse)
+        return self._loop(node.body, node.orelse, lambda: self.assign(node.target, each))
+
+    def _While(self, node: ast.While) -> bool:  # noqa: N802
+        return self._loop(node.body, node.orelse, lambda: self.truth(self.evaluate(node.test)))
+
+    def _loop(self, body: Sequence[ast.stmt], after: Sequence[ast.stmt], begin: Any) -> bool:
+        frame = self.frame
+        for _ in range(ROUNDS):
+            before = dict(frame.names)
+            frame.left.append([])
+            begin()
+            reached = [dict(frame.names)] if self._block(body) else []
+            frame.names = _joined([before, *reached, *frame.left.pop()])
+            if _same_names(before, frame.names):
+                return self._block(after) if after else True
+        raise Impure("has a loop whose values keep changing in kind")
+
+    def _leave_loop(self) -> bool:
+        self.frame.left[-1].append(dict(self.frame.names))
+        return False
+
+    def _Break(self, node: ast.Break) -> bool:  # noqa: N802
+        return self._leave_loop()
+
+    def _Continue(self, node: ast.Continue) -> bool:  # noqa: N802
+        return self._leave_loop()
+
+    def _With(self, node: ast.With) -> bool:  # noqa: N802
+        for item in node.items:
+            value = self.evaluate(item.context_expr)
+            self.need_plain(value)
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, value)
+        return self._block(node.body)
+
+    def _Try(self, node: ast.Try) -> bool:  # noqa: N802
+        met = [dict(self.frame.names)]
+        self.frame.tries.append(met)
+        going = self._block(node.body)
+        self.frame.tries.pop()
+        reached = [dict(self.frame.names)] if going and self._block(node.orelse) else []
+        for handler in node.handlers:
+            self.frame.names = _joined(met)
+            if handler.type is not None:
+                self.evaluate(handler.type)
+            if handler.name is not None:
+                self.frame.names[handler.name] = replace(ANYTHING, own=True)
+            if self._block(handler.body):
+                reached.append(dict(self.frame.names))
+        self.frame.names = _joined(reached or met)
+        return (self._block(node.finalbody) if node.finalbody else True) and bool(reached)
+
+    def _Import(self, node: ast.Import) -> None:  # noqa: N802
+        for one in node.names:
+            module = sys.modules.get(one.name)
+            if module is None:
+                raise Impure(f"imports {one.name} when an item is fetched")
+            top = sys.modules[one.name.partition(".")[0]]
+            self._bind_name(one.asname or one.name.partition(".")[0], Value(objects=(module if one.asname else top,)))
+
+    def _ImportFrom(self, node: ast.ImportFrom) -> None:  # noqa: N802
+        package = self.frame.function.__globals__.get("__package__") or ""
+        parts = package.split(".")
+        base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+        name = ".".join(part for part in (base, node.module or "") if part)
+        module = sys.modules.get(name)
+        if module is None:
+            raise Impure(f"imports {name} when an item is fetched")
+        for one in node.names:
+            self._bind_name(one.asname or one.name, self.load_attribute(Value(objects=(module,)), one.name))
+
+    def _FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
+        if node.decorator_list:
+            raise Impure(f"defines {node.name} with a decorator when an item is fetched")
+        self._bind_name(node.name, self._closure(node))
+
+    # Assignments
+
+    def _bind_name(self, name: str, value: Value) -> None:
+        if name in self.frame.foreign:
+            raise Impure(f"sets {name}, which outlives the call")
+        self.frame.names[name] = value
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        if isinstance(target, ast.Name):
+            self._bind_name(target.id, value)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, container(self.iterated(value)))
+        elif isinstance(target, ast.Tuple | ast.List):
+            self._unpack(target.elts, value)
+        elif isinstance(target, ast.Subscript):
+            owner = self.evaluate(target.value)
+            self.need_plain(self.evaluate(target.slice), value)
+            self.need_own(owner, target.value)
+            if not owner.array:
+                self.put_into_a_container(value)
+        elif isinstance(target, ast.Attribute):
+            self._set_attribute(target, value)
+        else:
+            raise Impure(f"assigns to {ast.unparse(target)}")
+
+    def _unpack(self, targets: Sequence[ast.expr], value: Value) -> None:
+        items = value.items
+        starred = any(isinstance(one, ast.Starred) for one in targets)
+        if items is not None and len(items) == len(targets) and not starred:
+            for target, item in zip(targets, items, strict=True):
+                self.assign(target, item)
+            return
+        known = value.known
+        if type(known) is tuple and len(known) == len(targets) and not starred:
+            for target, item in zip(targets, known, strict=True):
+                self.assign(target, self.objects.value_of(item))
+            return
+        each = self.iterated(value)
+        for target in targets:
+            self.assign(target, each)
+
+    def _set_attribute(self, target: ast.Attribute, value: Value) -> None:
+        owner = self.evaluate(target.value)
+        if owner.made and not owner.objects and not owner.plain and all(isinstance(o, Instance) for o in owner.made):
+            for one in owner.made:
+                one.fields[target.attr] = either([one.fields.get(target.attr, NOTHING), value])
+            return
+        if self._opens(owner, target.attr, value):
+            return
+        raise Impure(f"sets {ast.unparse(target)}, which outlives the call")
+
+    def _opens(self, owner: Value, name: str, value: Value) -> bool:
+        """Whether this is a file that is opened when the first item is fetched, and is the same for all items."""
+        if len(owner.objects) != 1 or owner.plain or owner.made or not value.steady or not self.is_handle(value):
+            return False
+        thing = owner.objects[0]
+        held = getattr(thing, "__dict__", {})
+        now = held.get(name)
+        if now is not None and not self.is_handle(self.objects.value_of(now)):
+            return False
+        self.study.opened[id(thing), name] = thing, name
+        self._later[id(thing), name] = value
+        return True
+
+    # Expressions
+
+    def evaluate(self, node: ast.expr) -> Value:
+        read = getattr(self, f"_{type(node).__name__}", None)
+        if read is None:
+            raise Impure(f"has an expression that is not read ({type(node).__name__.lower()})")
+        value: Value = read(node)
+        return value
+
+    def _Constant(self, node: ast.Constant) -> Value:  # noqa: N802
+        if isinstance(node.value, str):
+            self.study.texts.add(node.value)
+        return Value(plain=True, known=node.value)
+
+    def _Name(self, node: ast.Name) -> Value:  # noqa: N802
+        frame: Frame | None = self.frame
+        while frame is not None:
+            if node.id in frame.names:
+                return frame.names[node.id]
+            frame = frame.parent
+        function = self.frame.function
+        if node.id in self.frame.cells:
+            return self.objects.cell(self.frame.cells[node.id])
+        if node.id in function.__globals__:
+            return self.objects.name_in(function.__globals__, node.id)
+        inside = function.__globals__.get("__builtins__", {})
+        names = inside if isinstance(inside, dict) else vars(inside)
+        if node.id in names:
+            self.study.names[id(function.__globals__), node.id] = function.__globals__, node.id  # it may get its own
+            return self.objects.value_of(names[node.id])
+        if node.id in function.__code__.co_varnames or node.id in function.__code__.co_cellvars:
+            return NOTHING  # not set on this way
+        raise Impure(f"uses the name {node.id}, which is not defined yet")
+
+    def _JoinedStr(self, node: ast.JoinedStr) -> Value:  # noqa: N802
+        return fresh(*(self._plainly(one) for one in node.values))
+
+    def _FormattedValue(self, node: ast.FormattedValue) -> Value:  # noqa: N802
+        if node.format_spec is not None:
+            self.evaluate(node.format_spec)
+        return fresh(self._plainly(node.value))
+
+    def _plainly(self, node: ast.expr) -> Value:
+        value = self.evaluate(node)
+        self.need_plain(value)
+        return value
+
+    def _several(self, node: ast.Tuple | ast.List) -> Value:
+        if any(isinstance(one, ast.Starred) for one in node.elts):
+            values = [
+                self.iterated(self.evaluate(o.value)) if isinstance(o, ast.Starred) else self.evaluate(o)
+                for o in node.elts
+            ]
+            return container(either(values))
+        return sequence(self.evaluate(one) for one in node.elts)
+
+    _Tuple = _List = _several
+
+    def _Set(self, node: ast.Set) -> Value:  # noqa: N802
+        return container(either(self._plainly(one) for one in node.elts))
+
+    def _Dict(self, node: ast.Dict) -> Value:  # noqa: N802
+        for key in node.keys:
+            if key is not None:
+                self._plainly(key)
+        values = [self.evaluate(one) for one in node.values]
+        return container(either(values)) if values else fresh()
+
+    def _Attribute(self, node: ast.Attribute) -> Value:  # noqa: N802
+        return self.load_attribute(self.evaluate(node.value), node.attr)
+
+    def load_attribute(self, owner: Value, name: str) -> Value:
+        found = []
+        missing: MissingAttribute | None = None
+        if owner.plain:
+            found.append(replace(alias(owner), array=owner.array and name in ("T", "data", "mT", "H", "real", "imag")))
+        for thing in owner.objects:
+            try:
+                found.append(self._of_object(thing, name))
+            except MissingAttribute as error:
+                missing = error
+        for one in owner.made:
+            found.append(self.made_attribute(one, name))
+        if not found and missing is not None:
+            raise missing
+        return either(found)
+
+    def _of_object(self, thing: Any, name: str) -> Value:
+        found = self.objects.attribute(thing, name)
+        if isinstance(found, Property):
+            return self.call_object(found.getter, [Value(objects=(found.owner,))], {})
+        for one in found.made:
+            if isinstance(one, Delegated):
+                found = self.call_object(one.hook, [Value(plain=True, known=one.name)], {})
+        later = self._later.get((id(thing), name))
+        return found if later is None else either([found, later])
+
+    def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
+        owner, key = self.evaluate(node.value), self.evaluate(node.slice)
+        return self.subscript(owner, key)
+
+    def subscript(self, owner: Value, key: Value) -> Value:
+        found = []
+        if owner.plain:
+            self.need_plain(key)
+            found.append(self.objects.element_of(owner, key))
+            if not key.steady:
+                found = [one.unsteady() for one in found]
+        for thing in owner.objects:
+            found.append(self.special(thing, "__getitem__", [key]))
+        for one in owner.made:
+            found.append(self.call_made_method(one, "__getitem__", [key]))
+        return either(found)
+
+    def _Slice(self, node: ast.Slice) -> Value:  # noqa: N802
+        parts = [self._plainly(one) for one in (node.lower, node.upper, node.step) if one is not None]
+        return fresh(*parts)
+
+    def _Starred(self, node: ast.Starred) -> Value:  # noqa: N802
+        return self.evaluate(node.value)
+
+    def _BinOp(self, node: ast.BinOp) -> Value:  # noqa: N802
+        left, right = self.evaluate(node.left), self.evaluate(node.right)
+        self.need_plain(left, right)
+        if isinstance(node.op, ast.MatMult):
+            self.study.ordered = True
+        array = left.array or right.array
+        return replace(fresh(left, right, array=array), deep=array or (left.deep and right.deep))
+
+    def _UnaryOp(self, node: ast.UnaryOp) -> Value:  # noqa: N802
+        value = self.evaluate(node.operand)
+        if isinstance(node.op, ast.Not):
+            truth = self.truth(value)
+            return fresh(value) if truth is None else Value(plain=True, known=not truth)
+        self.need_plain(value)
+        if isinstance(node.op, ast.USub) and type(value.known) in (int, float):
+            return Value(plain=True, known=-value.known)
+        return fresh(value, array=value.array)
+
+    def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
+        found = []
+        for one in node.values:
+            value = self.evaluate(one)
+            truth = self.truth(value)
+            if truth is not None and truth is isinstance(node.op, ast.Or):
+                return either([*found, value])
+            found.append(value)
+        return found[-1] if all(self._decided(one, node.op) for one in found[:-1]) else either(found)
+
+    def _decided(self, value: Value, op: ast.boolop) -> bool:
+        return self.truth(value) is isinstance(op, ast.And)
+
+    def _IfExp(self, node: ast.IfExp) -> Value:  # noqa: N802
+        truth = self.truth(self.evaluate(node.test))
+        if truth is not None:
+            return self.evaluate(node.body if truth else node.orelse)
+        return either([self.evaluate(node.body), self.evaluate(node.orelse)])
+
+    def _Compare(self, node: ast.Compare) -> Value:  # noqa: N802
+        values = [self.evaluate(one) for one in (node.left, *node.comparators)]
+        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Is | ast.IsNot):
+            same = self.is_same(values[0], values[1])
+            positive = isinstance(node.ops[0], ast.Is)
+            return fresh(*values) if same is None else Value(plain=True, known=same is positive)
+        if (
+            len(node.ops) == 1
+            and isinstance(node.ops[0], ast.Eq | ast.NotEq)
+            and (same := _identical(*values)) is not None
+        ):
+            return Value(plain=True, known=same is isinstance(node.ops[0], ast.Eq))
+        for value in values:
+            self.need_comparable(value)
+        if len(node.ops) == 1 and all(is_atom(type(one.known)) and one.known is not UNKNOWN for one in values):
+            return self._compared(node.ops[0], values[0].known, values[1].known, values)
+        return fresh(*values, array=any(one.array for one in values))
+
+    def _compared(self, op: ast.cmpop, one: Any, other: Any, values: list[Value]) -> Value:
+        if isinstance(op, ast.Eq | ast.NotEq) and type(one) in (int, str, bool, float, type(None)):
+            return Value(plain=True, known=(one == other) is isinstance(op, ast.Eq))
+        if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and {type(one), type(other)} <= {int, float}:
+            known = {ast.Lt: one < other, ast.LtE: one <= other, ast.Gt: one > other, ast.GtE: one >= other}[type(op)]
+            return Value(plain=True, known=known)
+        return fresh(*values)
+
+    def _NamedExpr(self, node: ast.NamedExpr) -> Value:  # noqa: N802
+        value = self.evaluate(node.value)
+        self.assign(node.target, value)
+        return value
+
+    def _Lambda(self, node: ast.Lambda) -> Value:  # noqa: N802
+        return self._closure(node)
+
+    def _closure(self, node: Definition) -> Value:
+        defaults = [self.evaluate(one) for one in node.args.defaults]
+        by_name = {
+            one.arg: self.evaluate(default)
+            for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            if default is not None
+        }
+        return Value(made=(Closure(node, self.frame, (defaults, by_name)),))
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+        return container(self._inside(node.generators, [node.elt])[0])
+
+    _ListComp = _SetComp = _GeneratorExp = _comprehension
+
+    def _DictComp(self, node: ast.DictComp) -> Value:  # noqa: N802
+        key, value = self._inside(node.generators, [node.key, node.value])
+        self.need_plain(key)
+        return container(value)
+
+    def _inside(self, generators: Sequence[ast.comprehension], wanted: Sequence[ast.expr]) -> list[Value]:
+        outside = dict(self.frame.names)
+        try:
+            for one in generators:
+                each = self.iterated(self.evaluate(one.iter))
+                self.assign(one.target, each)
+                for condition in one.ifs:
+                    if self.truth(self.evaluate(condition)) is False:
+                        return [NOTHING for _ in wanted]
+            return [self.evaluate(one) for one in wanted]
+        finally:
+            self.frame.names = outside
+
+    def iterated(self, value: Value) -> Value:
+        """Any of its elements."""
+        found = []
+        if value.plain:
+            found.append(self.objects.element_of(value))
+        for thing in value.objects:
+            found.append(self.iterated_object(thing))
+        if value.made:
+            raise Impure("iterates over an object that it makes")
+        return either(found)
+
+    def put_into_a_container(self, *values: Value) -> None:
+        """A container that the call made was written into. Which one is not followed: it may be any of them."""
+        stored = either([*values, *(one for value in values for one in value.parts())])
+        for frame in self._all_frames:
+            for name, value in frame.names.items():
+                frame.names[name] = self._perhaps_with(value, stored)
+
+    def _perhaps_with(self, value: Value, stored: Value) -> Value:
+        for one in value.made:
+            if isinstance(one, Instance):
+                one.fields.update({name: self._perhaps_with(held, stored) for name, held in one.fields.items()})
+        if (
+            not value.plain
+            or value.array
+            or value.known is not UNKNOWN
+            or (value.items is None and value.element is None)
+        ):
+            if value.plain and not value.array and value.known is UNKNOWN and not stored.deep:
+                return replace(value, deep=False)
+            return value
+        inside = either([*value.parts(), stored])
+        return replace(value, items=None, element=replace(inside, known=UNKNOWN), deep=value.deep and stored.deep)
+
+    def need_own(self, owner: Value, node: ast.expr) -> None:
+        if owner.nothing:
+            return
+        if owner.objects or owner.made or not owner.plain or not owner.own:
+            raise Impure(f"writes into {ast.unparse(node)}, which outlives the call")
+
+
+def _identical(one: Value, other: Value) -> bool | None:
+    """Of two single objects that are equal only to themselves."""
+    if any(len(this.objects) != 1 or this.plain or this.made for this in (one, other)):
+        return None
+    if any(type(this.objects[0]).__eq__ is not object.__eq__ for this in (one, other)):
+        return None
+    return one.objects[0] is other.objects[0]
+
+
+def _joined(several: Sequence[Names]) -> Names:
+    names = {name for one in several for name in one}
+    return {name: either(one[name] for one in several if name in one) for name in names}
+
+
+def _same_names(some: Names, others: Names) -> bool:
+    return some.keys() == others.keys() and all(some[name].key() == others[name].key() for name in some)
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    if isinstance(target, ast.Name):
+        return ast.Name(target.id, ast.Load())
+    if isinstance(target, ast.Attribute):
+        return ast.Attribute(target.value, target.attr, ast.Load())
+    if isinstance(target, ast.Subscript):
+        return ast.Subscript(target.value, target.slice, ast.Load())
+    return target

@@ -1,0 +1,79 @@
+"""The syntax tree of a function that is already loaded, checked against its compiled code.
+
+A file may have changed since it was imported, and a test runner may have rewritten what it read. So the tree is
+compiled again, and only where the very same code comes out does it speak for the function.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType, FunctionType
+
+Definition = ast.FunctionDef | ast.Lambda
+
+
+class Unreadable(Exception):
+    """Why the source of a function is not known."""
+
+
+def definition_of(function: FunctionType) -> Definition:
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    if not lines:
+        raise Unreadable("its source cannot be read")
+    return _definition(code, "".join(lines))
+
+
+@lru_cache(maxsize=1024)
+def _definition(code: CodeType, text: str) -> Definition:
+    if code not in _compiled(code.co_filename, text):
+        raise Unreadable("its source is not what was loaded")
+    statement = _statement_at(code.co_filename, text, code.co_firstlineno)
+    found = [one for one in ast.walk(statement) if _may_be(one, code)]
+    if len(found) > 1 and len({ast.dump(one) for one in found}) > 1:
+        raise Unreadable("several functions stand on its line")
+    if not found or not isinstance(found[0], Definition):
+        raise Unreadable("it is no plain function")
+    return found[0]
+
+
+@lru_cache(maxsize=64)
+def _module(filename: str, text: str) -> ast.Module:
+    try:
+        return ast.parse(text, filename)
+    except SyntaxError as error:
+        raise Unreadable("its source cannot be parsed") from error
+
+
+@lru_cache(maxsize=64)
+def _compiled(filename: str, text: str) -> frozenset[CodeType]:
+    """All code of a file. Compiled as a whole, since what a module imports changes how its functions are compiled."""
+    return frozenset(_codes(compile(_module(filename, text), filename, "exec", dont_inherit=True)))
+
+
+def _statement_at(filename: str, text: str, line: int) -> ast.stmt:
+    for statement in _module(filename, text).body:
+        if _first_line(statement) <= line <= (statement.end_lineno or 0):
+            return statement
+    raise Unreadable("its source is not what was loaded")
+
+
+def _first_line(node: ast.AST) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])  # type: ignore[attr-defined]
+
+
+def _may_be(node: ast.AST, code: CodeType) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return node.name == code.co_name and _first_line(node) == code.co_firstlineno
+    return isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _codes(one)

@@ -1,0 +1,422 @@
+"""All that fetching reads, and whether any of it has changed.
+
+A study names the places that code reads: attributes, globals, members of classes, variables of closures. Here they are
+kept with what was in them. Looking at the places themselves takes microseconds and is done before every batch; the
+contents of containers and the memory of tensors and arrays are compared as far as the time allows: what is small with
+every batch, the rest at each epoch, a part of it each time where it is large.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from operator import is_
+from types import MethodType
+from typing import Any
+
+from hotlap.loading.bits import bytes_of, checksum
+from hotlap.loading.purity import Study
+from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
+from hotlap.loading.purity.plain import is_record
+
+ABSENT: Any = object()
+ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
+RARELY = 0.01  # … else a part of it, in this share of the time
+SMALL = 1 << 20  # bytes, of all that is read
+LEAST_SECONDS, SHARE = 2e-3, 0.01  # at each epoch, of the time since the last one
+PIECE = 1 << 20  # bytes of a checksum
+MOST_CONTAINERS = 200_000
+FEW = 8  # tensors in one container, each of which is looked at by itself
+LITTLE = 8 << 20  # bytes
+DEEPEST = 12
+
+
+class Unwatchable(Exception):
+    """Why changes of what a dataset reads could not be seen."""
+
+
+class State:
+    """As it is now."""
+
+    def __init__(self, *studies: Study, contents: bool = True) -> None:
+        self._places: list[Place] = []
+        self._with_contents = contents
+        self._contents = Contents()
+        opened = {key for study in studies for key in study.opened}
+        for study in studies:
+            for (owner_id, name), (owner, _) in study.attributes.items():
+                if (owner_id, name) not in opened:
+                    self._add(AttributePlace(owner, name))
+            for space, name in study.names.values():
+                self._add(NamePlace(space, name))
+            for cell in study.cells.values():
+                self._add(CellPlace(cell))
+            for container in study.containers.values() if contents else ():
+                self._contents.add(container)
+        self._contents.settle()
+        self._last = self._epoch = time.perf_counter()
+        self._as_a_whole = False
+
+    def _add(self, place: Place) -> None:
+        self._places.append(place)
+        if self._with_contents and is_plain_holder(place.value):
+            self._contents.add(place.value)
+
+    def watch_closely(self, batch_seconds: float) -> None:
+        """Decides how much is compared before each batch, given how long the program takes to fetch one.
+
+        What is small is compared as a whole, or this raises Unwatchable; of what is large a part in turn.
+        """
+        self._as_a_whole = self._contents.seconds <= max(ALWAYS, OFTEN * batch_seconds)
+        if not self._as_a_whole and self._contents.bytes <= SMALL:
+            raise Unwatchable("to look whether it was changed takes longer than to fetch it")
+
+    def differs_now(self) -> str | None:
+        """Asked before each batch: what has changed."""
+        now = time.perf_counter()
+        passed, self._last = now - self._last, now
+        for place in self._places:
+            if not place.holds():
+                return place.name
+        everything = self._as_a_whole or self._contents.seconds <= RARELY * passed
+        return self._contents.differ(None if everything else RARELY * passed)
+
+    def differs_at_epoch(self) -> str | None:
+        """Asked at the start of an epoch."""
+        now = time.perf_counter()
+        allowed, self._last, self._epoch = max(LEAST_SECONDS, SHARE * (now - self._epoch)), now, now
+        for place in self._places:
+            if not place.holds():
+                return place.name
+        return self._contents.differ(allowed)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether some of its memory is a file, or memory that processes share."""
+        return self._contents.is_shared
+
+    def files_named(self) -> Iterator[str]:
+        """Texts and paths in what is read: they may name files."""
+        return self._contents.texts()
+
+
+def is_plain_holder(value: Any) -> bool:
+    kind = type(value)
+    return kind in CONTAINERS or is_array(kind) or is_table(kind) or is_record(kind) or is_atom(kind)
+
+
+class Place:
+    """Where a value is looked up. Objects are not kept alive by it, unless they cannot be referenced weakly."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        value = self.found()
+        self._atom = is_atom(type(value))
+        self._expected: Callable[[], Any] = _reference(value)
+        self.value = value if is_plain_holder(value) else None
+
+    def found(self) -> Any:
+        raise NotImplementedError
+
+    def holds(self) -> bool:
+        now, then = self.found(), self._expected()
+        if now is then:
+            return True
+        if isinstance(now, MethodType) and isinstance(then, MethodType):
+            return now.__func__ is then.__func__ and now.__self__ is then.__self__
+        return self._atom and type(now) is type(then) and is_atom(type(now)) and bool(repr(now) == repr(then))
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    if is_plain_holder(value):
+        return lambda: value
+    try:
+        return weakref.WeakMethod(value) if isinstance(value, MethodType) else weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+class AttributePlace(Place):
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self.name = _reference(owner), name
+        super().__init__()
+
+    def found(self) -> Any:
+        owner = self._owner()
+        held = getattr(owner, "__dict__", None)
+        if isinstance(held, dict) and self.name in held:
+            return held[self.name]
+        for kind in type(owner).__mro__:
+            member = vars(kind).get(self.name, ABSENT)
+            if member is not ABSENT:
+                if hasattr(type(member), "__set__") and not isinstance(member, property):
+                    try:
+                        return member.__get__(owner, kind)
+                    except AttributeError:
+                        return ABSENT
+                return member
+        return ABSENT
+
+
+class NamePlace(Place):
+    def __init__(self, space: Mapping[str, Any], name: str) -> None:
+        self._space, self.name = space, name
+        super().__init__()
+
+    def found(self) -> Any:
+        return self._space.get(self.name, ABSENT)
+
+
+class CellPlace(Place):
+    name = "a variable of a function"
+
+    def __init__(self, cell: Any) -> None:
+        self._cell = cell
+        super().__init__()
+
+    def found(self) -> Any:
+        try:
+            return self._cell.cell_contents
+        except ValueError:
+            return ABSENT
+
+
+class Contents:
+    """What is inside containers, tensors and arrays."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}
+        self._parts: list[Listed | Memory | Group] = []
+        self._texts: list[Any] = []
+        self._turn = 0
+        self.seconds = 0.0
+        self.bytes = 0
+        self.is_shared = False
+
+    def settle(self) -> None:
+        """How long a comparison of all of it takes."""
+        self.bytes = sum(one.bytes for one in self._parts)
+        for _ in range(2):  # the first finds nothing in the processor's caches
+            began = time.perf_counter()
+            self.differ(None)
+            self.seconds = time.perf_counter() - began
+
+    def texts(self) -> Iterator[str]:
+        return (str(one) for one in self._texts)
+
+    def differ(self, seconds: float | None) -> str | None:
+        """What has changed: of all of it, or of as much as can be compared in so many seconds, in turn."""
+        until, count = None if seconds is None else time.perf_counter() + seconds, len(self._parts)
+        for one in self._parts:
+            if one.has_moved():
+                return one.name
+        for step in range(count):
+            one = self._parts[(self._turn + step) % count]
+            if one.differs(until):
+                return one.name
+            if until is not None and time.perf_counter() > until:
+                self._turn = (self._turn + step + 1) % count
+                return None
+        return None
+
+    def add(self, thing: Any, depth: int = 0) -> None:
+        kind = type(thing)
+        if is_atom(kind):
+            self._note_texts([thing])
+            return
+        if id(thing) in self._seen:
+            return
+        self._seen[id(thing)] = thing
+        if is_array(kind):
+            self.is_shared |= is_shared(thing)
+            self._parts.append(Memory(thing))
+            if getattr(getattr(thing, "dtype", None), "hasobject", False):
+                self._add_several(thing.reshape(-1).tolist(), depth)
+        elif is_table(kind):
+            self._add_table(thing, depth)
+        elif kind in CONTAINERS or is_record(kind):
+            self._add_container(thing, depth)
+
+    def _note_texts(self, things: list[Any]) -> None:
+        self._texts.extend(one for one in things if isinstance(one, str) or hasattr(one, "__fspath__"))
+
+    def _add_container(self, thing: Any, depth: int) -> None:
+        if len(self._parts) > MOST_CONTAINERS or depth > DEEPEST:
+            raise Unwatchable("it holds more containers than can be looked at")
+        if not isinstance(thing, tuple | frozenset):
+            self._parts.append(Listed(thing))
+        self._add_several(listed(thing), depth)
+
+    def _add_several(self, inner: list[Any], depth: int) -> None:
+        """Many of one kind at once: one by one they take several times as long."""
+        arrays = [one for one in inner if is_array(type(one))]
+        if len(arrays) > FEW:
+            self._parts.append(Group(arrays))
+            self.is_shared |= any(map(is_shared, arrays))
+            self._seen.update((id(one), one) for one in arrays)
+            inner = [one for one in inner if not is_array(type(one))]
+        kinds = set(map(type, inner))
+        if all(is_atom(kind) for kind in kinds):
+            if any(issubclass(kind, str) or hasattr(kind, "__fspath__") for kind in kinds):
+                self._note_texts(inner)
+            return
+        if kinds == {tuple} and len(lengths := set(map(len, inner))) == 1:
+            for column in range(lengths.pop()):
+                self._add_several([one[column] for one in inner], depth + 1)
+            return
+        for one in inner:
+            self.add(one, depth + 1)
+
+    def _add_table(self, thing: Any, depth: int) -> None:
+        """An image by its pixels; of a table each column."""
+        if hasattr(thing, "tobytes") and hasattr(thing, "getbands"):
+            self._parts.append(Memory(thing))
+        elif hasattr(thing, "to_numpy"):
+            self._parts.append(Table(thing))
+            for values in columns_of(thing):
+                if values.dtype.hasobject:
+                    self._add_several(values.tolist(), depth + 1)
+
+
+class Listed:
+    """A container: the very same objects are in it, or equal numbers and texts."""
+
+    def __init__(self, live: Any) -> None:
+        self._live, self._then, self.name = live, listed(live), f"a {type(live).__name__}"
+        self.bytes = 8 * len(self._then)
+
+    def has_moved(self) -> bool:
+        return len(self._live) != len(self._then) / (2 if isinstance(self._live, dict) else 1)
+
+    def differs(self, until: float | None) -> bool:
+        now, then = listed(self._live), self._then
+        if all(map(is_, now, then)):
+            return len(now) != len(then)
+        return len(now) != len(then) or not all(map(alike, now, then))
+
+
+def alike(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and is_atom(type(one)) and repr(one) == repr(other))
+
+
+class Group:
+    """Many tensors or arrays of one container, by their versions; by their memory too where that is little."""
+
+    name = "a tensor or array"
+
+    def __init__(self, things: list[Any]) -> None:
+        self._things = things
+        self._versions = [version_of(one) for one in things]
+        self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
+        self._sum = self._checksum() if self.bytes <= LITTLE and all(map(on_host, things)) else None
+
+    def _checksum(self) -> int:
+        found = 0
+        for one in self._things:
+            found = checksum(bytes_of(one), found)
+        return found
+
+    def has_moved(self) -> bool:
+        return False
+
+    def differs(self, until: float | None) -> bool:
+        if [version_of(one) for one in self._things] != self._versions:
+            return True
+        return self._sum is not None and self._checksum() != self._sum
+
+
+class Memory:
+    """Of a tensor, an array or an image, by checksums of its pieces."""
+
+    name = "a tensor or array"
+
+    def __init__(self, thing: Any) -> None:
+        self._thing, self._turn = thing, 0
+        self._form = form_of(thing)
+        pieces = self._pieces()
+        self.bytes = sum(map(len, pieces))
+        self._sums = [checksum(piece) for piece in pieces]
+        self._views = pieces if is_contiguous(thing) else None  # of its memory, as long as its form stays
+
+    def has_moved(self) -> bool:
+        return form_of(self._thing) != self._form
+
+    def _pieces(self) -> list[Any]:
+        thing = self._thing
+        if not on_host(thing) or getattr(getattr(thing, "dtype", None), "hasobject", False):
+            return []
+        whole = thing.tobytes() if hasattr(thing, "getbands") else bytes_of(thing)
+        return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
+
+    def differs(self, until: float | None) -> bool:
+        """As many pieces as the time allows, beginning where the last look ended. Asked where it has not moved."""
+        pieces, count = self._views or self._pieces(), len(self._sums)
+        if len(pieces) != count:
+            return True
+        for step in range(count):
+            at = (self._turn + step) % count
+            if checksum(pieces[at]) != self._sums[at]:
+                return True
+            if until is not None and time.perf_counter() > until:
+                self._turn = (at + 1) % count
+                break
+        return False
+
+
+class Table(Memory):
+    """A pandas object, column by column."""
+
+    name = "a table"
+
+    def _pieces(self) -> list[Any]:
+        columns = columns_of(self._thing)
+        return [repr(one.tolist()).encode() if one.dtype.hasobject else bytes_of(one) for one in columns]
+
+
+def columns_of(table: Any) -> list[Any]:
+    columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
+    labels = [getattr(table, name) for name in ("columns", "index") if hasattr(table, name)]
+    return [one.to_numpy() for one in (*columns, *labels)]
+
+
+def is_shared(array: Any) -> bool:
+    if hasattr(array, "is_shared"):
+        return bool(array.is_shared())
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return type(array).__module__ == "mmap" or type(array).__name__ == "memmap"
+
+
+def is_contiguous(thing: Any) -> bool:
+    if hasattr(thing, "is_contiguous"):
+        return bool(thing.is_contiguous()) and not thing.is_conj() and not thing.is_neg()
+    return hasattr(thing, "flags") and bool(thing.flags.c_contiguous)
+
+
+def on_host(thing: Any) -> bool:
+    return getattr(getattr(thing, "device", None), "type", "cpu") == "cpu"
+
+
+def form_of(thing: Any) -> tuple[Any, ...]:
+    """What changes when memory is exchanged, reshaped or, of a tensor, written by its own operations."""
+    if hasattr(thing, "_version") and hasattr(thing, "data_ptr"):
+        return (version_of(thing), thing.data_ptr(), thing.shape, thing.dtype)
+    if hasattr(thing, "__array_interface__") and hasattr(thing, "strides"):
+        return (thing.__array_interface__["data"][0], thing.shape, thing.strides, thing.dtype)
+    return (getattr(thing, "shape", None), getattr(thing, "size", None), getattr(thing, "mode", None))
+
+
+def version_of(tensor: Any) -> int:
+    """Tensors of inference mode count no versions: their memory is compared."""
+    try:
+        return int(tensor._version)
+    except (RuntimeError, AttributeError):
+        return -1
+
+
+def listed(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [*container, *container.values()]
+    return list(container)

@@ -1,0 +1,47 @@
+"""Whether the program minds processes: it handles SIGCHLD, or has functions run at each fork.
+
+Python does not tell which functions are registered for a fork. So from the start of the process on it is noted whether
+code other than that of the standard library registers one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import sysconfig
+from typing import Any
+
+_LIBRARIES = ("torch", "numpy", "hotlap", "joblib", "pyarrow")
+_registered_by: list[str] = []
+
+
+def watch_registrations() -> None:
+    """Called once, before the program's first line."""
+    register = os.register_at_fork
+
+    @functools.wraps(register)
+    def register_at_fork(**functions: Any) -> None:
+        name = str(sys._getframe(1).f_globals.get("__name__", ""))
+        file = str(sys._getframe(1).f_code.co_filename)
+        if not file.startswith(("<frozen", _standard_library())) and name.partition(".")[0] not in _LIBRARIES:
+            _registered_by.append(name)
+        register(**functions)
+
+    os.register_at_fork = register_at_fork
+
+
+@functools.cache
+def _standard_library() -> str:
+    return sysconfig.get_paths()["stdlib"]
+
+
+def why_no_processes() -> str | None:
+    """Why no process may be started or spared in this program."""
+    handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+    if handler not in (None, signal.SIG_DFL, signal.SIG_IGN):
+        return "the program handles SIGCHLD, and would see other processes end"
+    if _registered_by:
+        return f"{_registered_by[0]} has functions run at each fork, which would see others"
+    return None
