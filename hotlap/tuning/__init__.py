@@ -13,12 +13,13 @@ from pathlib import Path
 from hotlap import pipeline, store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
+from hotlap.model import private
 from hotlap.model.codec import SCHEMA
 from hotlap.model.observation import Machine, Observation
 from hotlap.model.plan import Circumstances, Plan, Risk
 from hotlap.model.tuning import Asked, Metric, Tuning
 from hotlap.patch.launch import resolve
-from hotlap.plan import saved
+from hotlap.plan import saved, signing
 from hotlap.plan.candidates import candidates
 from hotlap.trial.foreign import foreign
 from hotlap.trial.local import EARLY, Limits, LocalRunner
@@ -33,6 +34,7 @@ from hotlap.tuning.resuming import (
     as_measured,
     begun,
     refuse_elsewhere,
+    refuse_not_ours,
     refuse_other_circumstances,
     refuse_other_options,
     refuse_other_source,
@@ -89,6 +91,7 @@ def _observed(options: TuneOptions, on_stage: OnStage, instead_of: store.Run | N
 
     def created(run: store.Run) -> None:
         runs.append(run)
+        _mark(run)
         run.save(ASKED, asked(options))
         if instead_of is not None:
             _forget(instead_of)  # only now: what was asked for is in one of the two at any moment
@@ -154,6 +157,7 @@ def resume(
     before = record.asked if record is not None else run.load(ASKED, Asked)
     refuse_elsewhere(run, before)
     refuse_other_options(run, before, given or {})
+    refuse_not_ours(run, before)
     if record is None:
         return tune(_options(before, run_dir), on_stage, watcher, instead_of=run)
     refuse_other_source(run, record)
@@ -319,8 +323,23 @@ def _local(record: Tuning, seen: Observation, folder: Path, on_steps: Callable[[
     )
 
 
+def _mark(run: store.Run) -> None:
+    """Refuses before anything is tried where a plan could not be kept from others."""
+    try:
+        signing.mark(run.folder, store.key_root())
+    except (private.Unfit, OSError) as error:
+        raise RunFolderUnwritable(f"{error}; a plan cannot be signed there; choose another: XDG_STATE_HOME") from error
+
+
 def _save_plan(run: store.Run, record: Tuning, place: Path) -> None:
-    plan = Plan(schema=SCHEMA, title=f"tune {run.id}", choices=record.kept, proven=record.circumstances)
-    run.save("plan", plan)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    store.Run(place.parent).save(place.stem, plan)
+    plan = Plan(
+        schema=SCHEMA,
+        title=f"tune {run.id}",
+        choices=record.kept,
+        proven=record.circumstances,
+        origin=saved.origin(),
+    )
+    signed = signing.signed(plan, store.key_root())
+    run.save("plan", signed)
+    store.prepare(place.parent.parent, place.parent.name)
+    store.Run(place.parent).save(place.stem, signed)
