@@ -25,7 +25,7 @@ from hotlap.model.plan import Choice, Outcome, Plan
 from hotlap.model.trial import Ended, Reading
 from hotlap.model.tuning import Metric, Tuning
 from hotlap.plan import saved
-from hotlap.plan.choose import read
+from hotlap.plan.files import read
 from hotlap.report import tune_rows
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
 from hotlap.tuning.length import length
@@ -111,8 +111,9 @@ def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_pa
 def test_the_plan_is_kept_where_run_finds_it(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     done = go_on(run, ScriptedRunner(GAINS), tmp_path)
-    plan = read(saved.place(tmp_path, COMMAND))
+    plan, is_signed = read(saved.place(tmp_path, COMMAND), store.root())
 
+    assert is_signed
     assert done.plan == saved.place(tmp_path, COMMAND)
     assert names(plan.choices) == names(done.tuning.kept)
     assert plan.proven == done.tuning.circumstances
@@ -528,7 +529,7 @@ def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
 
     assert told.value.exit_code == 130
     assert "kept so far: resident-data" in str(told.value)
-    assert names(read(saved.place(tmp_path, COMMAND)).choices) == ["resident-data"]
+    assert names(read(saved.place(tmp_path, COMMAND), store.root())[0].choices) == ["resident-data"]
 
 
 # Bad input: one line that says what to do

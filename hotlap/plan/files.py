@@ -7,7 +7,6 @@ allows: a file cannot say of itself that it was proven, nor that the user asked 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,11 +47,14 @@ def given(path: Path, risk: Risk | None, command: Sequence[str] = (), keys: Path
 def found(path: Path, command: Sequence[str], keys: Path | None) -> Allowed | None:
     """Of the file where the plan of a command is kept: all of it or, with a line, nothing. None: there is no file."""
     try:
-        os.lstat(path)
-        private.refuse_what_others_can_change(path)
-        plan, is_signed = read(path, keys)
+        path.lstat()
     except FileNotFoundError:
         return None
+    except OSError:
+        pass  # said in a moment
+    try:
+        private.refuse_what_others_can_change(path)
+        plan, is_signed = read(path, keys)
     except (private.Unfit, OSError, PlanUnusable) as error:
         return Allowed(plan=automatic(Risk.EXACT), lines=(f"{_reason(error)}; {INSTEAD}",))
     if not is_signed:

@@ -28,6 +28,8 @@ def _risk(text: str | None) -> Risk | None:
 
 
 def _base(plan: str | EllipsisType | None, risk: Risk | None) -> Plan:
+    if plan is None and risk is not None:
+        raise UnknownOptimization("plan=None applies nothing but with_, so no risk goes with it; leave one of them out")
     if plan is None:
         return choose.NOTHING
     if plan is ... or plan in choose.WORDS:
