@@ -16,8 +16,8 @@ from hotlap.errors import RecordUnreadable
 SCHEMA = 1
 NOT_FINITE = ("nan", "inf", "-inf")  # what JSON has no number for
 Record = TypeVar("Record")
-# What is not written raw: surrogates, which are how Python reads a file name that is no UTF-8, and what a terminal would
-# obey or hide.
+# What is not written raw: surrogates, which are how Python reads a file name that is no UTF-8, and what a terminal
+# would obey or hide.
 _ESCAPED = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
