@@ -83,6 +83,8 @@ def root() -> Path:
         user = Path.home()
     except RuntimeError as error:
         raise RunFolderUnwritable(f"there is no home folder ({error}); choose a place: --run-dir DIR") from error
+    if not user.is_dir():  # it is not ours to make
+        raise RunFolderUnwritable(f"there is no home folder {user}; choose a place: --run-dir DIR")
     return user.joinpath("Library/Application Support" if sys.platform == "darwin" else ".local/state", "hotlap")
 
 

@@ -202,7 +202,7 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
         (["--with", "C106", "--with", "fused-optimizer"], 2, "asked for twice"),
         (["--with", "C106", "--without", "C106"], 2, "both in --with and in --without"),
         (["--plan", "safe", "--plan", "fast"], 2, "--plan is given 2 times"),
-        (["--plan", "missing.json"], 79, "cannot read the plan missing.json"),
+        (["--plan", "missing.json"], 79, "cannot read the plan: missing.json cannot be read (No such file"),
         (["--plan", "pipe.json"], 79, "pipe.json is a pipe, not a file"),
         (["--plan", "/dev/zero"], 79, "/dev/zero is a device, not a file"),
         (["--plan", "."], 79, "is a folder, not a file"),

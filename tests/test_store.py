@@ -228,6 +228,10 @@ def test_without_a_state_variable_it_is_in_the_home_and_a_relative_one_is_passed
     assert store.root() == tmp_path / ".local/state/hotlap"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert store.root() == tmp_path / "Library/Application Support/hotlap"
+    monkeypatch.setenv("HOME", str(tmp_path / "missing"))
+    with pytest.raises(RunFolderUnwritable, match=r"there is no home folder .*missing; choose a place: --run-dir DIR"):
+        create(COMMAND)
+    assert not (tmp_path / "missing").exists()
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o777])

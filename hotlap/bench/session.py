@@ -121,17 +121,17 @@ def _with(bench: Bench, run: Run) -> Bench:
 
 
 def _out(asked: Asked) -> Path:
+    if asked.out is not None:
+        if asked.out.exists() and not asked.resume:
+            raise RunFolderUnwritable(f"{asked.out} is there already; go on with it: --resume, or choose another --out")
+        return asked.out
     folder = store.home() / FOLDER
-    if asked.resume:
-        found = asked.out or max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
-        if found is None:
-            raise RunNotFound(f"no bench in {folder} to go on with; start one without --resume")
-        return found
-    if asked.out is None:
+    if not asked.resume:
         return folder / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.json"
-    if asked.out.exists():
-        raise RunFolderUnwritable(f"{asked.out} is there already; go on with it: --resume, or choose another --out")
-    return asked.out
+    found = max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
+    if found is None:
+        raise RunNotFound(f"no bench in {folder} to go on with; start one without --resume")
+    return found
 
 
 def _choice(asked: Asked, place: Path, before: Bench | None) -> Choice:

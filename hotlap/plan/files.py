@@ -75,12 +75,12 @@ def _reason(error: Exception) -> str:
 def read(path: Path, keys: Path | None) -> tuple[Plan, bool]:
     """And whether it is signed."""
     try:
-        text = private.read(path, LARGEST).decode()
+        text = _text(path)
         plan = from_json(Plan, text, str(path), REMEDY)
         fields = json.loads(text)
         _refuse_unknown(fields, json.loads(to_json(plan)), path)
-    except (private.Unfit, UnicodeDecodeError) as error:
-        raise PlanUnusable(f"cannot read the plan {path}: {error}; name a plan file, safe or fast") from error
+    except private.Unfit as error:
+        raise PlanUnusable(f"cannot read the plan: {error}; name a plan file, safe or fast") from error
     except RecordUnreadable as error:
         raise PlanUnusable(f"cannot use the plan: {error}; or use --plan safe") from error
     try:
@@ -91,6 +91,13 @@ def read(path: Path, keys: Path | None) -> tuple[Plan, bool]:
         raise PlanUnusable(f"cannot use the plan {path}: {error}; or use --plan safe") from error
     claims = plan.proven is not None and plan.origin is not None
     return plan, claims and keys is not None and signing.is_signed(fields, keys)
+
+
+def _text(path: Path) -> str:
+    try:
+        return private.read(path, LARGEST).decode()
+    except UnicodeDecodeError as error:
+        raise private.Unfit(f"{path} is not text ({error.reason})") from error
 
 
 def _refuse_unknown(fields: Any, known: Any, path: Path) -> None:
