@@ -24,10 +24,11 @@ from hotlap.errors import (
 from hotlap.model.plan import Choice, Outcome, Plan
 from hotlap.model.trial import Ended, Reading
 from hotlap.model.tuning import Metric, Tuning
-from hotlap.plan import saved
+from hotlap.plan import saved, signing
 from hotlap.plan.files import read
 from hotlap.report import tune_rows
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
+from hotlap.tuning.book import Watcher
 from hotlap.tuning.length import length
 
 GAINS = gains(
@@ -511,6 +512,23 @@ def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monke
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert before + len(rest.ran) == sum(len(trial.samples) for trial in done.tuning.trials)
+
+
+def test_a_tune_that_came_with_a_repository_makes_no_plan_that_is_applied_by_itself(tmp_path, on_disk):
+    run = begun(tmp_path, *FOUND)
+    (run.folder / signing.MARK).unlink()
+    said = []
+
+    class Told(Watcher):
+        def caution(self, line):
+            said.append(line)
+
+    done = go_on(run, ScriptedRunner(GAINS), tmp_path, Told())
+    assert not read(done.plan, store.root())[1]
+    assert said == [
+        f"{run.folder} was not begun by a tune of yours; so hotlap run does not apply the plan by itself; "
+        f"name it: --plan {done.plan}"
+    ]
 
 
 def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):

@@ -79,13 +79,13 @@ def mark(run: Path, folder: Path) -> None:
     private.write_text(run / MARK, _marking(run, key))
 
 
-def is_marked(run: Path, folder: Path) -> bool:
+def refuse_unmarked(run: Path, folder: Path) -> None:
+    private.refuse_what_others_can_change(folder)
     key = existing(folder)
-    try:
-        found = private.read(run / MARK, MOST_MARK)
-    except private.Unfit:
-        return False
-    return key is not None and hmac.compare_digest(found, _marking(run, key).encode())
+    if key is None or not os.path.lexists(run / MARK):
+        raise private.Unfit(f"{run} was not begun by a tune of yours")
+    if not hmac.compare_digest(private.read(run / MARK, MOST_MARK), _marking(run, key).encode()):
+        raise private.Unfit(f"{run} was begun by somebody else, or somewhere else")
 
 
 def _marking(run: Path, key: bytes) -> str:

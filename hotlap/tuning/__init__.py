@@ -7,6 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +35,6 @@ from hotlap.tuning.resuming import (
     as_measured,
     begun,
     refuse_elsewhere,
-    refuse_not_ours,
     refuse_other_circumstances,
     refuse_other_options,
     refuse_other_source,
@@ -91,7 +91,8 @@ def _observed(options: TuneOptions, on_stage: OnStage, instead_of: store.Run | N
 
     def created(run: store.Run) -> None:
         runs.append(run)
-        _mark(run)
+        with suppress(private.Unfit, OSError):  # said when there is something to sign
+            signing.mark(run.folder, store.key_root())
         run.save(ASKED, asked(options))
         if instead_of is not None:
             _forget(instead_of)  # only now: what was asked for is in one of the two at any moment
@@ -157,7 +158,6 @@ def resume(
     before = record.asked if record is not None else run.load(ASKED, Asked)
     refuse_elsewhere(run, before)
     refuse_other_options(run, before, given or {})
-    refuse_not_ours(run, before)
     if record is None:
         return tune(_options(before, run_dir), on_stage, watcher, instead_of=run)
     refuse_other_source(run, record)
@@ -203,7 +203,7 @@ def _go_on(
     except KeyboardInterrupt as stop:
         kept = run.load(RECORD, Tuning)
         if kept.kept:
-            _save_plan(run, kept, place)
+            _save_plan(run, kept, place, watcher)
         names = ", ".join(one.name for one in kept.kept) or "nothing"
         raise _interrupted(f"kept so far: {names}; go on: hotlap tune --resume {run.id}") from stop
     except RunFolderUnwritable as error:
@@ -211,7 +211,7 @@ def _go_on(
         again = f"make room, then go on, nothing is lost: hotlap tune --resume {run.id}"
         raise RunFolderUnwritable(f"{what}; {again}") from error
     done = run.load(RECORD, Tuning)
-    _save_plan(run, done, place)
+    _save_plan(run, done, place, watcher)
     return Tuned(run=run, tuning=done, plan=place)
 
 
@@ -323,15 +323,8 @@ def _local(record: Tuning, seen: Observation, folder: Path, on_steps: Callable[[
     )
 
 
-def _mark(run: store.Run) -> None:
-    """Refuses before anything is tried where a plan could not be kept from others."""
-    try:
-        signing.mark(run.folder, store.key_root())
-    except (private.Unfit, OSError) as error:
-        raise RunFolderUnwritable(f"{error}; a plan cannot be signed there; choose another: XDG_STATE_HOME") from error
-
-
-def _save_plan(run: store.Run, record: Tuning, place: Path) -> None:
+def _save_plan(run: store.Run, record: Tuning, place: Path, watcher: Watcher) -> None:
+    """Signed where this run was begun by a tune of the user's: one that came with a repository may hold anything."""
     plan = Plan(
         schema=SCHEMA,
         title=f"tune {run.id}",
@@ -339,7 +332,11 @@ def _save_plan(run: store.Run, record: Tuning, place: Path) -> None:
         proven=record.circumstances,
         origin=saved.origin(),
     )
-    signed = signing.signed(plan, store.key_root())
-    run.save("plan", signed)
+    try:
+        signing.refuse_unmarked(run.folder, store.key_root())
+        plan = signing.signed(plan, store.key_root())
+    except (private.Unfit, OSError) as error:
+        watcher.caution(f"{error}; so hotlap run does not apply the plan by itself; name it: --plan {place}")
+    run.save("plan", plan)
     store.prepare(place.parent.parent, place.parent.name)
-    store.Run(place.parent).save(place.stem, signed)
+    store.Run(place.parent).save(place.stem, plan)

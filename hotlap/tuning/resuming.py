@@ -12,7 +12,7 @@ from hotlap import store
 from hotlap.errors import RecordUnreadable, ResumeRefused, RunFolderUnwritable, RunNotFound
 from hotlap.model.plan import Circumstances
 from hotlap.model.tuning import Asked, Tuning
-from hotlap.plan import saved, signing
+from hotlap.plan import saved
 from hotlap.trial import household
 from hotlap.trial.runner import Runner
 
@@ -50,12 +50,6 @@ def begun(run: store.Run) -> bool:
 def refuse_elsewhere(run: store.Run, asked: Asked) -> None:
     if asked.folder != str(Path.cwd()):
         raise ResumeRefused(f"{run.id} was begun in {asked.folder}; go on there: cd {asked.folder}")
-
-
-def refuse_not_ours(run: store.Run, asked: Asked) -> None:
-    """What a folder holds that came with a repository must not become a plan with the user's signature."""
-    if not signing.is_marked(run.folder, store.key_root()):
-        raise ResumeRefused(f"{run.folder} was not begun by a tune of yours; {_anew(asked)}")
 
 
 def refuse_other_source(run: store.Run, record: Tuning) -> None:

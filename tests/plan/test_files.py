@@ -156,10 +156,12 @@ def test_a_run_folder_that_came_with_a_repository_is_none_of_a_tune(keys, tmp_pa
     for name in ("mine", "theirs"):
         private.make_folder(tmp_path / name)
     signing.mark(tmp_path / "mine", keys)
-    assert signing.is_marked(tmp_path / "mine", keys)
-    assert not signing.is_marked(tmp_path / "theirs", keys)
+    signing.refuse_unmarked(tmp_path / "mine", keys)
+    with pytest.raises(private.Unfit, match="theirs was not begun by a tune of yours"):
+        signing.refuse_unmarked(tmp_path / "theirs", keys)
     (tmp_path / "mine" / signing.MARK).rename(tmp_path / "theirs" / signing.MARK)
-    assert not signing.is_marked(tmp_path / "theirs", keys), "the mark is of one folder"
+    with pytest.raises(private.Unfit, match="begun by somebody else"):
+        signing.refuse_unmarked(tmp_path / "theirs", keys)
 
 
 # A plan that is found by itself

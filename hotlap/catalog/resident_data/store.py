@@ -25,6 +25,7 @@ from hotlap.catalog.resident_data.streams import RANDOM, Streams
 from hotlap.catalog.room import free_bytes, held_bytes
 from hotlap.catalog.signals import raised_by_signal
 from hotlap.catalog.silence import silenced
+from hotlap.model.visible import visible
 
 CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
 WITNESSES = 32  # rows remembered apart, some of which are checked at the start of each epoch
@@ -124,7 +125,7 @@ class Store:
         """
         torch = self.torch
         if seconds > SAY_AFTER:
-            about = f"the {self.total} items of {self.name} in {count} processes, in about {seconds:.0f} s"
+            about = f"the {self.total} items of {visible(self.name)} in {count} processes, in about {seconds:.0f} s"
             sys.stderr.write(f"hotlap: resident-data fetches {about}\n")
         parts = torch.arange(self.total, device="cpu").split(max(1, min(self._chunk(), self.total // (PARTS * count))))
         shares = [torch.cat(parts[number::count]) for number in range(min(count, len(parts)))]
