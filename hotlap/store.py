@@ -155,14 +155,14 @@ def temporary_home() -> Path:
 
 
 def key_root() -> Path:
-    """Where the key is: never in a folder that was named, which may have come with a repository."""
+    """Where the key is, or would be: never in a folder that was named, which may have come with a repository."""
     try:
         folder = root()
         private.refuse_foreign_folder(folder)
-        private.make_folder(folder)
-    except (private.Unfit, OSError, RunFolderUnwritable):
+    except (private.Unfit, RunFolderUnwritable):
         return temporary_root()
-    return folder if os.access(folder, os.W_OK | os.X_OK) else temporary_root()
+    nearest = next(one for one in (folder, *folder.parents) if one.exists())
+    return folder if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK) else temporary_root()
 
 
 def _fresh(parent: Path, name: str) -> Path:

@@ -57,6 +57,7 @@ def existing(folder: Path) -> bytes | None:
 
 def _made(folder: Path) -> bytes:
     """In place of whatever is there. Of two processes that make one at once, both go on with the same."""
+    private.make_folder(folder)
     draft = folder / f"{NAME}-{os.getpid()}"
     private.write(draft, secrets.token_bytes(SIZE))
     try:
@@ -80,8 +81,9 @@ def mark(run: Path, folder: Path) -> None:
 
 
 def refuse_unmarked(run: Path, folder: Path) -> None:
-    private.refuse_what_others_can_change(folder)
     key = existing(folder)
+    if key is None and folder.exists():
+        private.refuse_what_others_can_change(folder)
     if key is None or not os.path.lexists(run / MARK):
         raise private.Unfit(f"{run} was not begun by a tune of yours")
     if not hmac.compare_digest(private.read(run / MARK, MOST_MARK), _marking(run, key).encode()):
