@@ -27,9 +27,9 @@ import torch
 import hotlap
 from hotlap.bench import workloads
 from hotlap.judge.ratio import Work, ratio
-from hotlap.model.plan import Choice
+from hotlap.model.plan import Choice, Risk
 from hotlap.model.trial import Ended, Sample
-from hotlap.plan.choose import FAST, automatic
+from hotlap.plan.choose import automatic
 from hotlap.trial.local import LocalRunner
 from hotlap.trial.runner import BASE, NEW, Spec
 
@@ -68,7 +68,7 @@ class Workload:
 
 def arms_of(workload: Workload) -> tuple[Arms, int]:
     """What applies to a workload, and how many steps take about SECONDS without it."""
-    plan = automatic(FAST).choices
+    plan = automatic(Risk.ROUNDING).choices
     told = {one.name: one.status for one in workload.run(WHOLE, plan, FEWEST * 4).outcomes}
     applied = tuple(choice for choice in plan if told.get(choice.name) == "applied")
     blocks = workload.run(BASE, (), FEWEST * 4).blocks

@@ -7,26 +7,35 @@ from typing import TYPE_CHECKING
 
 from hotlap.observe.span import span
 from hotlap.trial.metric import metric
+from hotlap.version import __version__
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     from hotlap.catalog.enabling import Enabled
 
 __all__ = ["__version__", "disable", "enable", "metric", "span"]
-__version__ = "0.1.0"
 
 
 def enable(
-    plan: str | None = "safe", *, with_: Sequence[str] = (), without: Sequence[str] = (), quiet: bool = True
+    plan: str | EllipsisType | None = ...,
+    *,
+    risk: str | None = None,
+    with_: Sequence[str] = (),
+    without: Sequence[str] = (),
+    quiet: bool = True,
 ) -> Enabled:
     """Apply optimisations in this process, before or after torch is imported.
 
-    `plan` is "safe", "fast", a plan file, or None for nothing but `with_`; `with_` and `without` name entries as
-    `hotlap run` does. Ends with hotlap.disable(), or with the block: `with hotlap.enable(): …`.
+    `risk` is "exact" (the default), "rounding" or "numeric": all that change no more than that. `plan` is "safe" or
+    "fast", other words for the first two, or a plan file, of which no more is applied than the risk allows, or None for
+    nothing but `with_`. `with_` and `without` name entries as `hotlap run` does. Ends with hotlap.disable(), or with
+    the block: `with hotlap.enable(): …`.
     """
     from hotlap.catalog import enabling
-    from hotlap.plan.choose import choose
+    from hotlap.plan.named import named
 
-    return enabling.start(choose(plan, with_, without).choices, quiet)
+    return enabling.start(named(plan, risk, with_, without), quiet)
 
 
 def disable() -> None:

@@ -72,7 +72,7 @@ def compare_revisions(
     revisions: tuple[str, str], command: tuple[str, ...], links: Sequence[Path], options: Options, say: OnWord
 ) -> Comparison:
     """The same command on two revisions of the repository around the current folder."""
-    top, at = worktrees.top(), _root(options) / "worktrees" / str(os.getpid())
+    top, at = worktrees.top(), store.prepare(_root(options), "worktrees") / str(os.getpid())
     try:
         with worktrees.checked_out(revisions, at, links) as made:
             arms = [

@@ -21,18 +21,18 @@ from hotlap.errors import (
     RunFolderUnwritable,
     TorchUnusable,
 )
+from hotlap.model import private
 from hotlap.model.caution import Caution
 from hotlap.model.codec import SCHEMA, from_json
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Ceiling, Observation
-from hotlap.model.plan import Outcomes, Plan
+from hotlap.model.plan import Choice, Outcomes, Plan
 from hotlap.model.progress import Progress
 from hotlap.model.session import Session
 from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import Ending, accompany, supervise
 from hotlap.patch.launch import resolve
-from hotlap.plan.choose import SAFE, automatic, variables
-from hotlap.plan.needs import refuse_unmet
+from hotlap.plan.choose import variables
 
 AGENT = "hotlap.observe.agent:start"
 APPLIER = "hotlap.catalog.running:start"
@@ -80,6 +80,7 @@ def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
 class RunOptions:
     command: tuple[str, ...]
     plan: Plan
+    otherwise: tuple[Choice, ...]  # where the plan was proven under another torch or hardware
     quiet: bool
     run_dir: Path | None
 
@@ -95,7 +96,6 @@ class Applied:
 def run(options: RunOptions) -> Applied:
     """The command to its own end, with the plan applied."""
     resolve(options.command)
-    refuse_unmet(options.plan.choices, os.environ)
     kept = store.create(options.command, options.run_dir)
     kept.save("plan", options.plan)
     folder = kept.folder / "running"
@@ -112,7 +112,7 @@ def run(options: RunOptions) -> Applied:
         started=time.time(),
         choices=options.plan.choices,
         proven=options.plan.proven,
-        otherwise=automatic(SAFE).choices,
+        otherwise=options.otherwise,
         quiet=options.quiet,
     )
     ending = accompany(
@@ -204,7 +204,7 @@ def _session(options: ProfileOptions, folder: Path, ceiling: bool) -> Session:
 
 def _prepare(run: store.Run, folder: Path, session: Session) -> Path:
     try:
-        folder.mkdir()
+        private.make_folder(folder)
     except OSError as error:
         raise RunFolderUnwritable(f"cannot write {folder} ({error.strerror}); choose another: --run-dir DIR") from error
     return store.Run(folder).save("session", session).resolve()

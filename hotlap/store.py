@@ -1,20 +1,32 @@
-"""The run folder: .hotlap/runs/<id>/, one JSON file per record, written the moment it exists."""
+"""Where hotlap keeps what it finds: one folder per project, outside of it, for its owner alone.
+
+HOTLAP_DIR, or --run-dir, or the user's state folder: ~/.local/state/hotlap/<project>-<hash>/
+    runs/<id>/       one JSON file per record, written the moment it exists
+    plans/           what was proven, by command
+<state folder>/key   with which plans are signed; wherever runs are kept, it is never there
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
 
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
+from hotlap.model import private
 from hotlap.model.codec import from_json, to_json
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Observation
 
-FOLDER = ".hotlap"
+VARIABLE = "HOTLAP_DIR"
+LARGEST = 1 << 30  # bytes of a record
 Record = TypeVar("Record")
 
 
@@ -31,7 +43,7 @@ class Run:
         path = self.folder / f"{name}.json"
         draft = path.with_suffix(".tmp")
         try:
-            draft.write_text(to_json(record), encoding="utf-8")
+            private.write_text(draft, to_json(record))
             draft.replace(path)
         except OSError as error:
             raise RunFolderUnwritable(_unwritable(self.folder, error)) from error
@@ -39,10 +51,12 @@ class Run:
 
     def load(self, name: str, kind: type[Record]) -> Record:
         path = self.folder / f"{name}.json"
+        if not os.path.lexists(path):
+            raise RunNotFound(f"{path} is missing: that run kept no {name}; run the command again")
         try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            raise RunNotFound(f"{path} is missing: that run kept no {name}; run the command again") from error
+            text = private.read(path, LARGEST).decode()
+        except private.Unfit as error:
+            raise RecordUnreadable(f"{error}; run the command again") from error
         except UnicodeDecodeError as error:
             raise RecordUnreadable(f"{path} is not text ({error.reason}); run the command again") from error
         return from_json(kind, text, str(path))
@@ -54,32 +68,111 @@ class Run:
         return self.load("diagnosis", Diagnosis)
 
 
-def home(directory: Path | None = None) -> Path:
-    return Path(os.environ.get("HOTLAP_DIR") or (directory or Path.cwd()) / FOLDER)
+def home() -> Path:
+    """The folder of the project around the current directory; it may not exist yet."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else root() / project()
+
+
+def root() -> Path:
+    """The folder of all projects of this user."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():  # the standard has others passed over
+        return state / "hotlap"
+    try:
+        user = Path.home()
+    except RuntimeError as error:
+        raise RunFolderUnwritable(f"there is no home folder ({error}); choose a place: --run-dir DIR") from error
+    if not user.is_dir():  # it is not ours to make
+        raise RunFolderUnwritable(f"there is no home folder {user}; choose a place: --run-dir DIR")
+    return user.joinpath("Library/Application Support" if sys.platform == "darwin" else ".local/state", "hotlap")
+
+
+def project() -> str:
+    """A name that tells a person which project it is, and differs from that of any other folder."""
+    here = private.current_folder()
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", Path(here).name).strip("-.")[:40]
+    return f"{name or 'project'}-{hashlib.sha256(os.fsencode(here)).hexdigest()[:8]}"
+
+
+def is_named(run_dir: Path | None) -> bool:
+    """Whether the user has said where runs are kept, and so need not be told."""
+    return run_dir is not None or bool(os.environ.get(VARIABLE))
 
 
 def create(command: Sequence[str], at: Path | None = None) -> Run:
-    """A new run folder, kept out of version control by a .gitignore of its own."""
-    root = at or home()
+    """A new run folder; where the user has put it into a project, a .gitignore keeps it out of version control."""
+    place = at or home()
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     name = f"{stamp}-{_subject(command)}"
+    prepare(place, "runs")
     try:
-        (root / "runs").mkdir(parents=True, exist_ok=True)
-        ignore = root / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
-        return Run(_fresh(root / "runs", name))
+        return Run(_fresh(place / "runs", name))
     except OSError as error:
-        raise RunFolderUnwritable(_unwritable(root, error)) from error
+        raise RunFolderUnwritable(_unwritable(place, error)) from error
+
+
+def prepare(place: Path, name: str) -> Path:
+    """The folder of that name in a place where things are kept, refused where others could reach into it."""
+    try:
+        for folder in (*_above(place), place, place / name):
+            private.refuse_foreign_folder(folder)
+        private.make_folder(place / name)
+        ignore = place / ".gitignore"
+        if not os.path.lexists(ignore):
+            private.write_text(ignore, "*\n")
+    except private.Unfit as error:
+        raise RunFolderUnwritable(f"{error}; choose another place: --run-dir DIR") from error
+    except OSError as error:
+        raise RunFolderUnwritable(_unwritable(place, error)) from error
+    return place / name
+
+
+def _above(place: Path) -> tuple[Path, ...]:
+    """The folder of all projects, if it is one of those."""
+    try:
+        return (root(),) if place.parent == root() else ()
+    except RunFolderUnwritable:
+        return ()
+
+
+def temporary_root() -> Path:
+    """In place of root() where that cannot be used: a folder of this user's among the temporary files."""
+    for parent in dict.fromkeys(filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp"))):
+        folder = Path(parent) / f"hotlap-{os.getuid()}"
+        with suppress(OSError):
+            with suppress(private.Unfit):
+                private.make_folder(folder)
+                private.refuse_foreign_folder(folder)
+                if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
+                    return folder
+            return Path(tempfile.mkdtemp(prefix="hotlap-", dir=parent))  # somebody was there before us
+    raise RunFolderUnwritable("neither the home folder nor any folder for temporary files can be written")
+
+
+def temporary_home() -> Path:
+    return temporary_root() / project()
+
+
+def key_root() -> Path:
+    """Where the key is, or would be: never in a folder that was named, which may have come with a repository."""
+    try:
+        folder = root()
+        private.refuse_foreign_folder(folder)
+    except (private.Unfit, RunFolderUnwritable):
+        return temporary_root()
+    nearest = next(one for one in (folder, *folder.parents) if one.exists())
+    return folder if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK) else temporary_root()
 
 
 def _fresh(parent: Path, name: str) -> Path:
     for suffix in ["", *(f"-{number}" for number in range(2, 1000))]:
         folder = parent / (name + suffix)
         try:
-            folder.mkdir()
+            folder.mkdir(private.FOLDER)
         except FileExistsError:
             continue
+        folder.chmod(private.FOLDER)
         return folder
     raise FileExistsError(f"a thousand runs named {name}")
 
@@ -105,7 +198,7 @@ def _is_path_of_run(wanted: str) -> bool:
 
 def _age(folder: Path) -> list[tuple[int, str]]:
     """Sorts oldest first, and the tenth run of a second after the ninth."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", folder.name)]
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", folder.name)]
 
 
 def _subject(command: Sequence[str]) -> str:
@@ -118,4 +211,4 @@ def _subject(command: Sequence[str]) -> str:
 
 
 def _unwritable(folder: Path, error: OSError) -> str:
-    return f"cannot write {folder} ({error.strerror or error}); choose another place: --run-dir /tmp/hotlap"
+    return f"cannot write {folder} ({error.strerror or error}); choose another place: --run-dir DIR"

@@ -1,9 +1,16 @@
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # Two test processes share two cores: more threads each, in them or in what they start, would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What hotlap keeps goes here and not into the home of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="hotlap-tests-")
+os.environ["HOTLAP_DIR"] = ""
 
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["PYTHONPATH"] = os.pathsep.join(  # for every Python that the tests start
@@ -14,6 +21,12 @@ import pytest
 from harness import Ran, profile, profiled_once, python
 
 WINDOW = ("--no-ceiling", "--steps", "20", "--warmup", "3")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_removed() -> Iterator[None]:
+    yield
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

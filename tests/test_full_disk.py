@@ -13,6 +13,7 @@ from warm import warmed
 
 from hotlap import pipeline
 from hotlap.errors import RunFolderUnwritable
+from hotlap.model import private
 
 FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))\n"
 TRAIN = """
@@ -78,14 +79,14 @@ def test_on_a_full_disk_the_command_is_still_ended_cleanly_after_the_window(scri
 def test_a_record_that_cannot_be_written_is_said_with_the_commands_own_code(record, own, code, monkeypatch, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS))
-    write = Path.write_text
+    write = private.write_text
 
-    def full(path: Path, *arguments: object, **options: object) -> int:
+    def full(path: Path, text: str) -> None:
         if path.stem == record:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, *arguments, **options)
+        write(path, text)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(private, "write_text", full)
     options = pipeline.ProfileOptions(
         command=tuple(warmed([sys.executable, str(tmp_path / "train.py"), str(own)])),
         steps=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -201,7 +202,12 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
         (["--with", "C106", "--with", "fused-optimizer"], 2, "asked for twice"),
         (["--with", "C106", "--without", "C106"], 2, "both in --with and in --without"),
         (["--plan", "safe", "--plan", "fast"], 2, "--plan is given 2 times"),
-        (["--plan", "missing.json"], 79, "cannot read the plan missing.json"),
+        (["--plan", "missing.json"], 79, "cannot read the plan: missing.json cannot be read (No such file"),
+        (["--plan", "pipe.json"], 79, "pipe.json is a pipe, not a file"),
+        (["--plan", "/dev/zero"], 79, "/dev/zero is a device, not a file"),
+        (["--plan", "."], 79, "is a folder, not a file"),
+        (["--plan", "link.json"], 79, "is a link to other.json"),
+        (["--plan", "safe", "--risk", "numeric"], 2, "--plan safe means --risk exact"),
         (["--plan", "corrupt.json"], 79, "is not valid JSON"),
         (["--plan", "newer.json"], 79, "schema 99, this hotlap reads up to"),
         (["--plan", "other.json"], 79, "it has no 'schema'"),
@@ -219,6 +225,8 @@ def test_bad_input_is_one_line_and_the_command_is_not_started(options, code, say
     (tmp_path / "other.json").write_text('{"version": 99}')
     (tmp_path / "unknown.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "warp-drive"}]}')
     (tmp_path / "value.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "gc-pauses", "value": "x"}]}')
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "link.json").symlink_to("other.json")
     marker = tmp_path / "started"
     ran = run([sys.executable, "-c", f"open({str(marker)!r}, 'w')"], tmp_path, *options, CUDA_VISIBLE_DEVICES="")
 
@@ -254,27 +262,46 @@ def test_a_command_that_cannot_be_started_is_said(command, code, tmp_path):
     assert len(said(ran)) == 1
 
 
-def proven_plan(tmp_path: Path, command: list[str], **differing: str) -> Path:
+@pytest.fixture
+def proven_plan(tmp_path, monkeypatch):
+    """Puts a plan where `hotlap run` of that command finds it, signed as a tune does."""
     import torch
 
+    from hotlap import store
     from hotlap.catalog.running import hardware
-    from hotlap.model.codec import to_json
     from hotlap.model.plan import Choice, Circumstances, Plan
-    from hotlap.plan import saved
+    from hotlap.plan import saved, signing
 
-    usual = {"torch": str(torch.__version__), "hardware": hardware(torch), "source": saved.source_hash(command)}
-    proven = Circumstances(command=tuple(command), **{**usual, **differing})
-    kept = saved.place(tmp_path / "kept", command)
-    kept.parent.mkdir(parents=True)
-    kept.write_text(to_json(Plan(schema=1, title="tune", choices=(Choice(name="fused-optimizer"),), proven=proven)))
-    return kept
+    monkeypatch.chdir(tmp_path)
+
+    def put(command: list[str], **differing: str) -> Path:
+        usual = {"torch": str(torch.__version__), "hardware": hardware(torch), "source": saved.source_hash(command)}
+        proven = Circumstances(command=tuple(command), **{**usual, **differing})
+        chosen = (Choice(name="fused-optimizer"),)
+        plan = Plan(schema=1, title="tune", choices=chosen, proven=proven, origin=saved.origin())
+        place = saved.place(tmp_path / "kept", command)
+        store.prepare(tmp_path / "kept", "plans")
+        return store.Run(place.parent).save(place.stem, signing.signed(plan, store.key_root()))
+
+    return put
 
 
-def test_the_plan_proven_for_a_command_is_used_without_being_named(tmp_path):
+def test_the_plan_proven_for_a_command_is_used_without_being_named(proven_plan, tmp_path):
     command = python("no_loader.py")
-    proven_plan(tmp_path, command)
+    proven_plan(command)
     ran = run(command, tmp_path)
     assert [line.split(" (")[0] for line in said(ran)] == ["hotlap: applied: fused-optimizer"]
+
+
+def test_a_plan_that_was_changed_by_hand_is_not_applied_by_itself(proven_plan, tmp_path, alone):
+    program = python("no_loader.py")
+    command = warmed(program)
+    path = proven_plan(command)
+    path.write_text(path.read_text().replace('"asked": false', '"asked": true'))
+    ran = run(command, tmp_path)
+    assert "was not proven by a tune of yours" in said(ran)[0]
+    assert "applied: fused-optimizer" not in ran.stderr
+    assert ran.stdout == alone(program).stdout
 
 
 @pytest.mark.parametrize(
@@ -284,10 +311,10 @@ def test_the_plan_proven_for_a_command_is_used_without_being_named(tmp_path):
         ({"hardware": "8 × Fast GPU"}, "was proven under 8 × Fast GPU, this is"),
     ],
 )
-def test_a_plan_proven_under_other_circumstances_is_not_applied_silently(differing, says, tmp_path, alone):
+def test_a_plan_proven_under_other_circumstances_is_not_applied_silently(differing, says, proven_plan, tmp_path, alone):
     program = python("no_loader.py")
     command = warmed(program)
-    proven_plan(tmp_path, command, **differing)
+    proven_plan(command, **differing)
     ran = run(command, tmp_path)
 
     assert ran.code == 0, ran.stderr

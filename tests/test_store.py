@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from hotlap import store
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
+from hotlap.model import private
 from hotlap.model.observation import Observation
 from hotlap.store import Run, create, find, home
 from tests.observations import observation
@@ -43,10 +46,10 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatc
     run = create(COMMAND, tmp_path)
     run.save("observation", observation())
 
-    def full(self, *_args, **_kwargs):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(private, "write_text", full)
     with pytest.raises(RunFolderUnwritable, match=r"No space left on device.*--run-dir"):
         run.save("observation", replace(observation(), steps=7))
     monkeypatch.undo()
@@ -168,7 +171,7 @@ def test_a_damaged_record_is_refused_by_name(tmp_path, content):
 
 
 def test_a_place_that_cannot_be_written_is_said_with_the_flag_to_use(unwritable):
-    with pytest.raises(RunFolderUnwritable, match=r"cannot write .*taken.*--run-dir"):
+    with pytest.raises(RunFolderUnwritable, match=r"taken is not a folder; .*--run-dir"):
         create(COMMAND, unwritable)
 
 
@@ -179,10 +182,118 @@ def test_a_run_folder_that_vanished_is_said_too(tmp_path):
         run.save("observation", observation())
 
 
-def test_runs_live_in_the_project_unless_the_environment_says_otherwise(tmp_path, monkeypatch):
+# Where things are kept
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("HOTLAP_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert home() == tmp_path / store.FOLDER
+    return tmp_path / "state" / "hotlap"
+
+
+def test_each_project_has_a_folder_of_its_own_outside_of_it(state, tmp_path, monkeypatch):
+    homes = []
+    for name in ("one/same", "other/same", "one/with space\x1b"):
+        (tmp_path / name).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / name)
+        create(COMMAND)
+        homes.append(home())
+        assert list((tmp_path / name).iterdir()) == []
+    assert len(set(homes)) == 3
+    assert [one.parent for one in homes] == [state] * 3
+    assert [one.name.rpartition("-")[0] for one in homes] == ["same", "same", "with-space"]
+
+
+def test_a_project_is_the_same_by_whatever_link_it_is_entered(state, tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.chdir(tmp_path / "real")
+    real = home()
+    monkeypatch.chdir(tmp_path / "link")
+    assert home() == real
+
+
+def test_the_environment_says_otherwise(state, monkeypatch):
     monkeypatch.setenv("HOTLAP_DIR", "/elsewhere")
     assert home() == Path("/elsewhere")
-    assert home(tmp_path) == Path("/elsewhere")
+    assert store.root() == state, "the key never moves"
+
+
+def test_without_a_state_variable_it_is_in_the_home_and_a_relative_one_is_passed_over(state, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert store.root() == tmp_path / ".local/state/hotlap"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert store.root() == tmp_path / "Library/Application Support/hotlap"
+    monkeypatch.setenv("HOME", str(tmp_path / "missing"))
+    with pytest.raises(RunFolderUnwritable, match=r"there is no home folder .*missing; choose a place: --run-dir DIR"):
+        create(COMMAND)
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o777])
+def test_files_and_folders_are_private_whatever_the_umask(umask, state):
+    before = os.umask(umask)
+    try:
+        run = create(COMMAND)
+        run.save("observation", observation())
+    finally:
+        os.umask(before)
+    kept = [state.parent, *state.parent.rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in kept if path.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in kept if path.is_file()} == {0o600}
+
+
+def in_its_place(path: Path, kind: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "link":
+        (path.parent / "target").mkdir()
+        path.symlink_to(path.parent / "target")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "file":
+        path.write_text("a file")
+    else:
+        path.mkdir()
+        path.chmod(0o777)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "file", "open to all"])
+@pytest.mark.parametrize("which", ["root", "project", "runs"])
+def test_a_folder_that_others_could_reach_into_is_refused(kind, which, state):
+    in_its_place({"root": state, "project": home(), "runs": home() / "runs"}[which], kind)
+    with pytest.raises(RunFolderUnwritable, match="--run-dir DIR") as refused:
+        create(COMMAND)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_of_another_user_is_refused(state, monkeypatch):
+    create(COMMAND)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    monkeypatch.setattr(private, "ROOT", 4322)  # the tests may be run by root, whose folders are nobody else's
+    with pytest.raises(RunFolderUnwritable, match="belongs to another user"):
+        create(COMMAND)
+
+
+def test_without_a_home_there_is_a_private_folder_among_the_temporary_files(state, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = store.temporary_root()
+    assert folder == tmp_path / f"hotlap-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()
+    in_its_place(folder, "link")
+    other = store.temporary_root()
+    assert other.parent == tmp_path
+    assert not other.is_symlink()
+    assert other.name.startswith("hotlap-")
+    assert other != folder
+
+
+def test_a_record_that_is_a_pipe_is_not_waited_for(state):
+    run = create(COMMAND)
+    os.mkfifo(run.folder / "observation.json")
+    with pytest.raises(RecordUnreadable, match="is a pipe, not a file"):
+        run.observation()

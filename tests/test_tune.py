@@ -24,10 +24,11 @@ from hotlap.errors import (
 from hotlap.model.plan import Choice, Outcome, Plan
 from hotlap.model.trial import Ended, Reading
 from hotlap.model.tuning import Metric, Tuning
-from hotlap.plan import saved
-from hotlap.plan.choose import read
+from hotlap.plan import saved, signing
+from hotlap.plan.files import read
 from hotlap.report import tune_rows
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
+from hotlap.tuning.book import Watcher
 from hotlap.tuning.length import length
 
 GAINS = gains(
@@ -111,8 +112,9 @@ def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_pa
 def test_the_plan_is_kept_where_run_finds_it(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     done = go_on(run, ScriptedRunner(GAINS), tmp_path)
-    plan = read(saved.place(tmp_path, COMMAND))
+    plan, is_signed = read(saved.place(tmp_path, COMMAND), store.root())
 
+    assert is_signed
     assert done.plan == saved.place(tmp_path, COMMAND)
     assert names(plan.choices) == names(done.tuning.kept)
     assert plan.proven == done.tuning.circumstances
@@ -512,6 +514,23 @@ def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monke
     assert before + len(rest.ran) == sum(len(trial.samples) for trial in done.tuning.trials)
 
 
+def test_a_tune_that_came_with_a_repository_makes_no_plan_that_is_applied_by_itself(tmp_path, on_disk):
+    run = begun(tmp_path, *FOUND)
+    (run.folder / signing.MARK).unlink()
+    said = []
+
+    class Told(Watcher):
+        def caution(self, line):
+            said.append(line)
+
+    done = go_on(run, ScriptedRunner(GAINS), tmp_path, Told())
+    assert not read(done.plan, store.root())[1]
+    assert said == [
+        f"{run.folder} was not begun by a tune of yours; so hotlap run does not apply the plan by itself; "
+        f"name it: --plan {done.plan}"
+    ]
+
+
 def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     runner = ScriptedRunner(GAINS)
@@ -528,7 +547,7 @@ def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
 
     assert told.value.exit_code == 130
     assert "kept so far: resident-data" in str(told.value)
-    assert names(read(saved.place(tmp_path, COMMAND)).choices) == ["resident-data"]
+    assert names(read(saved.place(tmp_path, COMMAND), store.root())[0].choices) == ["resident-data"]
 
 
 # Bad input: one line that says what to do

@@ -15,6 +15,7 @@ from hotlap.model.plan import Choice, Circumstances
 from hotlap.model.trial import Trial
 from hotlap.model.tuning import Asked, Candidate, Metric, Tuning
 from hotlap.model.verdict import Decision, Gate, Speed, Verdict
+from hotlap.plan import signing
 from hotlap.trial.scripted import ScriptedRunner
 from hotlap.tuning.book import Watcher
 
@@ -111,6 +112,7 @@ def begun(folder: Path, *found: Candidate, seen: Observation | None = None, **as
     run = store.create(COMMAND, folder)
     run.save("observation", seen or observation())
     run.save("tuning", record(run.id, *found, **asked))
+    signing.mark(run.folder, store.key_root())
     return run
 
 

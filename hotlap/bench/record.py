@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.judge.ratio import Ratio
+from hotlap.model import private
 from hotlap.model.codec import from_json, to_json
 from hotlap.model.observation import Machine
 
@@ -109,12 +110,18 @@ class Bench:
     summary: tuple[Row, ...]
 
 
-def save(bench: Bench, path: Path) -> None:
-    """Atomic: after a crash the file holds all finished runs but at most the last one."""
+def save(bench: Bench, path: Path, kept_by_us: bool = False) -> None:
+    """Atomic: after a crash the file holds all finished runs but at most the last one.
+
+    `kept_by_us`: in the state folder, for its owner alone; what the user has named follows the umask.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(to_json(bench), encoding="utf-8")
+        if kept_by_us:
+            private.write_text(draft, to_json(bench))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(to_json(bench), encoding="utf-8")
         draft.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -20,6 +20,7 @@ from hotlap.errors import ResumeRefused, RunFolderUnwritable, RunNotFound
 from hotlap.model.codec import SCHEMA
 
 SEEDS, SIZE = 3, "small"
+FOLDER = "bench"
 SIZES = ("tiny", "small", "report")
 SPEED = ("CUDA_", "CUDNN_", "GOMP_", "KMP_", "MKL_", "NVIDIA_TF32", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH")
 
@@ -51,6 +52,7 @@ class Watcher(Protocol):
 class Session:
     place: Path  # of the workloads
     out: Path
+    kept_by_us: bool  # in the state folder, since no other was named
     bench: Bench
     max_seconds: float | None
 
@@ -69,11 +71,16 @@ def prepare(asked: Asked) -> Session:
         bench = _resumed(before, bench, out)
     needs = [data.needs(place, name, choice.size) for name in choice.workloads]
     data.require_room(needs, choice.size)
-    record.save(bench, out)
-    if asked.out is None:
-        _keep_out_of_version_control(store.home())
+    kept_by_us = asked.out is None
+    if kept_by_us:
+        store.prepare(store.home(), FOLDER)
+    record.save(bench, out, kept_by_us)
     return Session(
-        place=place, out=out, bench=bench, max_seconds=None if asked.max_minutes is None else 60 * asked.max_minutes
+        place=place,
+        out=out,
+        kept_by_us=kept_by_us,
+        bench=bench,
+        max_seconds=None if asked.max_minutes is None else 60 * asked.max_minutes,
     )
 
 
@@ -93,7 +100,7 @@ def perform(session: Session, watcher: Watcher) -> Bench:
         key = waiting.pop(0)
         run = process.run(arm, key, folders[key[0]], _teller(watcher, key, bench.runs, waiting))
         bench = _with(bench, run)
-        record.save(bench, session.out)
+        record.save(bench, session.out, session.kept_by_us)
         watcher.ended(run, bench.runs, waiting)
     return bench
 
@@ -114,24 +121,17 @@ def _with(bench: Bench, run: Run) -> Bench:
 
 
 def _out(asked: Asked) -> Path:
-    folder = store.home() / "bench"
-    if asked.resume:
-        found = asked.out or max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
-        if found is None:
-            raise RunNotFound(f"no bench in {folder} to go on with; start one without --resume")
-        return found
-    if asked.out is None:
+    if asked.out is not None:
+        if asked.out.exists() and not asked.resume:
+            raise RunFolderUnwritable(f"{asked.out} is there already; go on with it: --resume, or choose another --out")
+        return asked.out
+    folder = store.home() / FOLDER
+    if not asked.resume:
         return folder / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.json"
-    if asked.out.exists():
-        raise RunFolderUnwritable(f"{asked.out} is there already; go on with it: --resume, or choose another --out")
-    return asked.out
-
-
-def _keep_out_of_version_control(home: Path) -> None:
-    """As for runs: a rule of the user's own is respected."""
-    ignore = home / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+    found = max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
+    if found is None:
+        raise RunNotFound(f"no bench in {folder} to go on with; start one without --resume")
+    return found
 
 
 def _choice(asked: Asked, place: Path, before: Bench | None) -> Choice:

@@ -12,6 +12,7 @@ import wrapt
 
 from hotlap.catalog.running import Running, lines
 from hotlap.model.plan import Choice, Outcome
+from hotlap.model.visible import visible
 
 _enabled: Enabled | None = None
 _follows_forks = False
@@ -57,7 +58,7 @@ class Enabled:
         disable()
 
     def __repr__(self) -> str:
-        return "\n".join(lines(self.outcomes)) if self._running else "waiting for torch to be imported"
+        return "\n".join(map(visible, lines(self.outcomes))) if self._running else "waiting for torch to be imported"
 
 
 def start(choices: Iterable[Choice], quiet: bool) -> Enabled:

@@ -13,9 +13,11 @@ from hotlap.catalog import entries
 from hotlap.catalog.gpus import gpu_name, gpus
 from hotlap.catalog.moments import Moments
 from hotlap.catalog.site import Site
+from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
 from hotlap.model.session import Session
+from hotlap.model.visible import visible
 from hotlap.patch.seams import Seams
 
 NO_GPU = "no GPU that torch can use"
@@ -26,7 +28,8 @@ def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
     """Called once torch is imported; the result is called when the process ends."""
     differs = None if session.proven is None else difference(session.proven, torch)
     if differs is not None:
-        sys.stderr.write(f"hotlap: the saved plan was proven under {differs}; running with the plan 'safe' instead\n")
+        said = visible(f"the saved plan was proven under {differs}; running with the plan 'safe' instead")
+        sys.stderr.write(f"hotlap: {said}\n")
     running = Running(torch, session.choices if differs is None else session.otherwise, seams)
     running.folder, running.quiet = Path(session.folder), session.quiet
     seams.ledger.later(running.close)  # a child made by fork closes the seams: a loader's workers are left alone
@@ -98,7 +101,7 @@ class Running:
             return  # a process that does not train has nothing to say
         if self.folder is not None:
             record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
-            (self.folder / f"outcomes-{os.getpid()}.json").write_text(to_json(record), encoding="utf-8")
+            private.write_text(self.folder / f"outcomes-{os.getpid()}.json", to_json(record))
         if not self._told and self._speaks:
             _say(self.outcomes)
         self._told = True
@@ -129,7 +132,7 @@ def unmet(site: Site, torch: Any) -> str | None:
 
 
 def _say(outcomes: Iterable[Outcome]) -> None:
-    sys.stderr.write("".join(f"hotlap: {line}\n" for line in lines(outcomes)))
+    sys.stderr.write("".join(f"hotlap: {visible(line)}\n" for line in lines(outcomes)))
 
 
 def lines(outcomes: Iterable[Outcome]) -> list[str]:

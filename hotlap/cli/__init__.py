@@ -9,6 +9,7 @@ import click
 
 import hotlap
 from hotlap.cli.lazy import LazyGroup, Verb
+from hotlap.cli.say import say
 from hotlap.errors import INTERNAL_ERROR, INTERRUPTED, HotlapError
 
 VERBS = {
@@ -43,14 +44,11 @@ def main() -> None:
     except click.Abort:
         sys.exit(INTERRUPTED)
     except HotlapError as error:
-        print(f"hotlap: {error}", file=sys.stderr)
+        say(str(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
     except Exception:  # noqa: BLE001 the last line of defence: say that it is ours
         traceback.print_exc()
-        print(
-            "hotlap: this is a bug of hotlap, not of your program; please report it with the lines above",
-            file=sys.stderr,
-        )
+        say("this is a bug of hotlap, not of your program; please report it with the lines above")
         sys.exit(INTERNAL_ERROR)

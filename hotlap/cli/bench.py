@@ -14,12 +14,16 @@ from types import FrameType
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hotlap.bench import markdown, plot, session, table
 from hotlap.bench.order import Key, schedule, seconds_left
 from hotlap.bench.record import TRAINED, Bench, Run
 from hotlap.bench.workloads import ARMS
+from hotlap.cli.say import say
 from hotlap.errors import INTERRUPTED, PackageMissing, RunFolderUnwritable
+from hotlap.model import private
+from hotlap.model.visible import everywhere, visible
 
 EVERY = 1.0  # seconds between two drawings of the live line: it shares the cores with the arm
 WIDTH_WITHOUT_TERMINAL = 200
@@ -41,7 +45,7 @@ SHOWN_ERRORS = 6
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.json",
-    help="Keep the raw result here, table and plot beside it.  [default: .hotlap/bench/<date>-<time>.json]",
+    help="Keep the raw result here, table and plot beside it.  [default: bench/<date>-<time>.json in the state folder]",
 )
 @click.option("--markdown", "markdown_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.md",
               help="Write the table here.  [default: beside the raw result]")  # fmt: skip
@@ -94,11 +98,10 @@ def bench(
         with _terminated_like_interrupted(), Progress(len(schedule(prepared.bench.choice))) as progress:
             result = session.perform(prepared, progress)
     except KeyboardInterrupt:
-        print(f"hotlap: interrupted; finished runs are kept, go on: hotlap bench --resume --out {prepared.out}",
-              file=sys.stderr)  # fmt: skip
+        say(f"interrupted; finished runs are kept, go on: hotlap bench --resume --out {prepared.out}")
         return INTERRUPTED
-    show(result, Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL))
-    _write(result, prepared.out, markdown_file)
+    show(everywhere(result), Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL))
+    _write(result, prepared, markdown_file)
     return 1 if any(row.broken for row in result.summary) else 0
 
 
@@ -149,9 +152,9 @@ class Progress:
         what = "trained" if run.ended == TRAINED else f"broken, {run.why}"
         left = "" if self._live or not waiting else f"; {left_text(seconds_left(runs, waiting, None, 0.0))}"
         done = self._total - len(waiting)
-        print(f"{done}/{self._total} {workload} {arm} seed {seed}: {what}, {run.seconds:.1f} s{left}", file=sys.stderr)
-        for line in run.errors[-SHOWN_ERRORS:]:
-            print(f"    {line}", file=sys.stderr)
+        said = f"{done}/{self._total} {workload} {arm} seed {seed}: {what}, {run.seconds:.1f} s{left}"
+        for line in (said, *(f"    {line}" for line in run.errors[-SHOWN_ERRORS:])):
+            print(visible(line), file=sys.stderr)
         sys.stderr.flush()
 
     def text(self, key: Key, runs: tuple[Run, ...], waiting: list[Key], epoch: int, elapsed: float) -> str:
@@ -167,7 +170,7 @@ class Progress:
             return
         self._last = now
         width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r\x1b[2K\x1b[2m{text[:width]}\x1b[0m\r")
+        sys.stderr.write(f"\r\x1b[2K\x1b[2m{visible(text)[:width]}\x1b[0m\r")
         sys.stderr.flush()
         self._drawn = True
 
@@ -188,7 +191,7 @@ def left_text(seconds: float | None) -> str:
 
 
 def show(result: Bench, console: Console) -> None:
-    grid = Table(title=markdown.title(result), title_justify="left", header_style="bold")
+    grid = Table(title=Text(markdown.title(result)), title_justify="left", header_style="bold")
     for heading in table.HEADINGS:
         grid.add_column(heading)
     previous = ""
@@ -196,7 +199,7 @@ def show(result: Bench, console: Console) -> None:
         if previous and row.workload != previous:
             grid.add_section()
         shown = table.cells(row)
-        grid.add_row("" if row.workload == previous else shown[0], *(cell.replace("[", "\\[") for cell in shown[1:]))
+        grid.add_row(*(Text("" if i == 0 and row.workload == previous else cell) for i, cell in enumerate(shown)))
         previous = row.workload
     console.print(grid)
     for note in table.notes(result):
@@ -207,13 +210,14 @@ def show(result: Bench, console: Console) -> None:
         console.print(f"broken: {line}", style="red", markup=False)
 
 
-def _write(result: Bench, out: Path, markdown_file: Path | None) -> None:
+def _write(result: Bench, prepared: session.Session, markdown_file: Path | None) -> None:
     """The raw result is safe already; what is drawn from it goes beside it."""
+    out = prepared.out
     page = markdown_file or out.with_suffix(".md")
     try:
         pictures = plot.draw(result, out)
     except PackageMissing as error:
-        print(f"hotlap: {error}", file=sys.stderr)
+        say(str(error))
         pictures = []
     except OSError as error:
         raise RunFolderUnwritable(f"cannot write the plot beside {out} ({error.strerror or error})") from error
@@ -225,7 +229,10 @@ def _write(result: Bench, out: Path, markdown_file: Path | None) -> None:
         raise RunFolderUnwritable(
             f"cannot write {page} ({error.strerror or error}); the raw result is kept in {out}"
         ) from error
-    print(f"Kept in {', '.join(str(path) for path in (out, page, *pictures))}", file=sys.stderr)
+    for path in (page, *pictures) if prepared.kept_by_us else ():
+        if path != markdown_file:
+            path.chmod(private.FILE)
+    print(visible(f"Kept in {', '.join(str(path) for path in (out, page, *pictures))}"), file=sys.stderr)
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -13,10 +13,12 @@ import click
 from rich.console import Console
 
 from hotlap import by_turns, comparing, store, worktrees
+from hotlap.cli.say import note
 from hotlap.cli.values import seconds, share
 from hotlap.errors import NotComparable, PackageMissing, RunFolderUnwritable, RunNotFound
 from hotlap.model.codec import to_json
 from hotlap.model.comparison import Comparison, Kind, Result, Side
+from hotlap.model.visible import visible
 from hotlap.report import compare_page
 
 EXIT_CODES = {Result.REGRESSION.value: 1, Result.INCONCLUSIVE.value: 2, Result.NO_REGRESSION.value: 0}
@@ -55,7 +57,9 @@ class Verb(click.Command):
 @click.option(
     "--markdown", "markdown_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write Markdown here."
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: the project's state folder]"
+)
 @click.option("--quiet", is_flag=True, help="Say nothing but the result.")
 def compare(
     base: str,
@@ -87,6 +91,7 @@ def compare(
         click.echo(compare_page.sentence(made))
     else:
         compare_page.terminal(made, Console(highlight=False))
+        note(Console(stderr=True, highlight=False), f"Kept in {(run_dir or store.home()) / 'runs' / made.run}")
     return EXIT_CODES[made.result]
 
 
@@ -132,7 +137,7 @@ def _what_is(word: str) -> str:
         return (
             f"{word} is a revision: give the command to run on it, as in: hotlap compare main HEAD -- python train.py"
         )
-    return f"{word} is no run, no command and no revision; see the runs: ls .hotlap/runs"
+    return f"{word} is no run, no command and no revision; see the runs: ls {store.home() / 'runs'}"
 
 
 def _need_scipy() -> None:
@@ -155,7 +160,7 @@ class _Line:
     def __call__(self, words: str) -> None:
         if self._quiet:
             return
-        text = f"hotlap: {words}"
+        text = f"hotlap: {visible(words)}"
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write(f"\r\x1b[2K\x1b[2m{text[:width]}\x1b[0m\r")

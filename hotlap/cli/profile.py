@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hotlap import pipeline, report
 from hotlap.cli.live import LiveLine
+from hotlap.cli.say import note
 from hotlap.errors import HotlapError
 
 
@@ -34,7 +35,9 @@ from hotlap.errors import HotlapError
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write Markdown here.",
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: the project's state folder]"
+)
 @click.option("--quiet", is_flag=True, help="Show no live line and no report.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 def profile(
@@ -53,7 +56,7 @@ def profile(
     """Enter a training command and show where its time goes.
 
     COMMAND is what you would type without hotlap: python train.py --lr 0.1, python -m pkg, torchrun …,
-    accelerate launch …. Its output stays as it is; the report goes to stderr and to .hotlap/runs/.
+    accelerate launch …. Its output stays as it is; the report goes to stderr and is kept in a folder for the project.
     """
     options = pipeline.ProfileOptions(
         command=command,
@@ -72,7 +75,7 @@ def profile(
     if not quiet:
         console = Console(stderr=True, highlight=False)
         report.terminal(result.observation, result.diagnosis, console)
-        console.print(f"Kept in {result.run.folder}; see it again: hotlap show {result.run.id}", style="dim")
+        note(console, f"Kept in {result.run.folder}; see it again: hotlap show {result.run.id}")
     return result.exit_code
 
 

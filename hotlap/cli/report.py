@@ -13,9 +13,11 @@ from rich.console import Console
 from hotlap import report as drawing
 from hotlap import store
 from hotlap.errors import HotlapError, RecordUnreadable, RunFolderUnwritable, RunNotFound
+from hotlap.model import private
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Observation
 from hotlap.model.tuning import Tuning
+from hotlap.model.visible import visible
 
 HTML, MARKDOWN, JSON, TERMINAL = "html", "markdown", "json", "terminal"
 SUFFIXES = {".html": HTML, ".htm": HTML, ".md": MARKDOWN, ".markdown": MARKDOWN, ".json": JSON}
@@ -48,7 +50,9 @@ class Kept:
     help="Write it here; - is the standard output. Its ending tells the format where none is named.",
 )
 @click.option("--open", "open_it", is_flag=True, help="Write the HTML file and open it in the browser.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where runs are kept.  [default: .hotlap]")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Where runs are kept.  [default: the project's state folder]"
+)
 def report(
     run: str | None,
     as_html: bool,
@@ -73,8 +77,8 @@ def report(
     if to == STDOUT:
         click.echo(text, nl=False)
         return 0
-    _write(to, text)
-    click.echo(to)
+    _write(to, text, kept_by_us=output is None)
+    click.echo(visible(str(to)))
     if open_it:
         _open(to)
     return 0
@@ -134,8 +138,12 @@ def draw(kept: Kept) -> None:
         drawing.terminal(kept.observation, kept.diagnosis, console)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, kept_by_us: bool) -> None:
+    """What the user has named follows the umask, to be passed on."""
     try:
+        if kept_by_us:
+            private.write_text(path, text)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import sys
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from hotlap import pipeline, store
-from hotlap.errors import UnknownOptimization
-from hotlap.model.plan import Plan
-from hotlap.plan import choose, saved
+from hotlap.cli.say import say
+from hotlap.errors import PlanUnusable, RunFolderUnwritable, UnknownOptimization
+from hotlap.model.plan import Plan, Risk
+from hotlap.patch.launch import resolve
+from hotlap.plan import choose, files, saved
+from hotlap.plan.needs import refuse_unmet
+
+Find = Callable[[Path], Plan]  # the plan, once it is known where things are kept
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
+)
+@click.option(
+    "--risk",
+    type=click.Choice([one.value for one in choose.RISKS]),
+    help="What may change. exact: no number, losses are equal to the bit. rounding: also the order of operations, "
+    "losses differ in the last digits. numeric: also the precision, as by autocast and tf32. Of a plan file no more "
+    "than this is applied.  [default: what hotlap tune proved for this command, else exact]",
 )
 @click.option("--with", "with_", multiple=True, metavar="CODE[=VALUE]", help="Apply this one; may be given again.")
 @click.option("--without", multiple=True, metavar="CODE", help="Leave this one out of the plan; may be given again.")
@@ -23,14 +36,17 @@ from hotlap.plan import choose, saved
     "plans",
     multiple=True,
     metavar="FILE|safe|fast",
-    help="safe: all that change no number; fast: also those that change rounding.  [default: what hotlap tune proved "
-    "for this command, else safe; with --with: nothing else]",
+    help="safe is --risk exact, fast is --risk rounding. Of a file that is not from a tune of yours, only what --risk "
+    "allows.  [default: as for --risk; with --with: nothing else]",
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Keep the run here.  [default: the project's state folder]"
+)
 @click.option("--quiet", is_flag=True, help="Do not say what was applied.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 def run(
     command: tuple[str, ...],
+    risk: str | None,
     with_: tuple[str, ...],
     without: tuple[str, ...],
     plans: tuple[str, ...],
@@ -43,12 +59,41 @@ def run(
     """
     if len(plans) > 1:
         raise UnknownOptimization(f"--plan is given {len(plans)} times; give one, and add to it by --with")
-    chosen = _chosen(command, with_, without, plans[0] if plans else None, run_dir)
-    done = pipeline.run(pipeline.RunOptions(command=command, plan=chosen, quiet=quiet, run_dir=run_dir))
-    problem = done.problem or _never_trained(done)
-    if problem is not None and not quiet:
-        print(f"hotlap: {problem}", file=sys.stderr)
-    return done.exit_code
+    changes = choose.Changes(with_, without)
+    find = _finder(command, plans[0] if plans else None, Risk(risk) if risk else None, bool(with_))
+    resolve(command)
+    refuse_unmet(changes.asked, os.environ)
+    why = None
+    places: tuple[Callable[[], Path], ...] = (lambda: run_dir or store.home(), store.temporary_home)
+    for where in places:
+        try:
+            place = where()
+            store.prepare(place, "runs")
+            _say_where(place, why, told=quiet or store.is_named(run_dir))
+            options = pipeline.RunOptions(
+                command=command,
+                plan=changes.of(find(place)),
+                otherwise=changes.of(choose.automatic(Risk.EXACT)).choices,
+                quiet=quiet,
+                run_dir=place,
+            )
+            done = pipeline.run(options)
+        except RunFolderUnwritable as error:  # which is found out before the command is started
+            why = str(error).partition("; choose")[0]
+            continue
+        problem = done.problem or _never_trained(done)
+        if problem is not None and not quiet:
+            say(problem)
+        return done.exit_code
+    say(f"{why}; the command runs as it is, and nothing is applied")
+    return os.execv(resolve(command), command)
+
+
+def _say_where(place: Path, why: str | None, told: bool) -> None:
+    if why is not None:
+        say(f"{why}; this run is kept in {place}")
+    elif not told:
+        say(f"kept in {place}")
 
 
 def _never_trained(done: pipeline.Applied) -> str | None:
@@ -58,15 +103,37 @@ def _never_trained(done: pipeline.Applied) -> str | None:
     return "no optimizer step was seen; nothing is known of what was applied"
 
 
-def _chosen(
-    command: tuple[str, ...], with_: tuple[str, ...], without: tuple[str, ...], plan: str | None, run_dir: Path | None
-) -> Plan:
-    if plan is None and not with_:
-        kept = saved.place(run_dir or store.home(), command)
-        plan = str(kept) if kept.exists() else choose.SAFE
-    chosen = choose.choose(plan, with_, without)
-    differs = saved.difference(chosen, command)
-    if differs is None:
-        return chosen
-    print(f"hotlap: the plan {plan} was proven for {differs}; running with the plan 'safe' instead", file=sys.stderr)
-    return choose.choose(choose.SAFE, (), without)
+def _finder(command: tuple[str, ...], plan: str | None, risk: Risk | None, asked: bool) -> Find:
+    """What is named is read now, before anything is made: a wrong word must leave nothing behind."""
+    meant = choose.risk_of(plan, risk)
+    if plan is None and meant is None:
+        return _nothing if asked else lambda place: _kept(place, command)
+    if plan is None or plan in choose.WORDS:
+        named = choose.automatic(meant or Risk.EXACT)
+    elif not plan:
+        raise PlanUnusable("--plan is empty; name a file, safe or fast")
+    else:
+        named = _said(files.given(Path(plan), risk, command, _keys()))
+    return lambda place: named
+
+
+def _nothing(place: Path) -> Plan:
+    return choose.NOTHING
+
+
+def _kept(place: Path, command: tuple[str, ...]) -> Plan:
+    allowed = files.found(saved.place(place, command), command, _keys())
+    return choose.automatic(Risk.EXACT) if allowed is None else _said(allowed)
+
+
+def _keys() -> Path | None:
+    try:
+        return store.key_root()
+    except RunFolderUnwritable:
+        return None
+
+
+def _said(allowed: files.Allowed) -> Plan:
+    for line in allowed.lines:
+        say(line)
+    return allowed.plan

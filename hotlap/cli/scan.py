@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -9,8 +10,10 @@ import click
 import hotlap
 from hotlap import catalog, scanning, store
 from hotlap.catalog import patterns
-from hotlap.errors import UnknownName
+from hotlap.cli.say import say
+from hotlap.errors import RunFolderUnwritable, UnknownName
 from hotlap.model.scanned import Scan, Unread
+from hotlap.model.visible import everywhere, visible, visible_lines
 from hotlap.report import scanned as page
 from hotlap.report.sarif import sarif
 from hotlap.scanning import Repaired, Wanted, baseline, cache
@@ -46,7 +49,7 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     asked = _Asked(paths or (".",), options)
     result = asked.repaired() if asked.on("fix") or asked.on("diff") else asked.scanned()
     for one in result.unread:
-        click.echo(f"{one.path}: {one.reason}; not scanned", err=True)
+        click.echo(visible(f"{one.path}: {one.reason}; not scanned"), err=True)
     if asked.on("diff"):
         return 1 if asked.changed else 0
     if asked.on("write_baseline"):
@@ -75,7 +78,7 @@ class _Asked:
         first = Path(paths[0])
         self.project = settings(first if first.is_dir() else first.parent)
         if self.project.unread:
-            click.echo(f"hotlap: {self.project.unread}", err=True)
+            say(self.project.unread)
         self.wanted = Wanted(
             self._codes("select") or self._checked(self.project.select),
             (*self._codes("ignore"), *self._checked(self.project.ignore)),
@@ -107,12 +110,12 @@ class _Asked:
         return codes
 
     def scanned(self) -> Scan:
-        folder = store.home() / "scan"
-        name = "" if self.on("no_cache") else cache.key(self.sources, self.context, self.wanted)
-        result = cache.load(folder, name) if name else None
+        folder = None if self.on("no_cache") else _cache_folder()
+        name = cache.key(self.sources, self.context, self.wanted) if folder is not None else ""
+        result = cache.load(folder, name) if folder is not None else None
         if result is None:
             result = scanning.scan(self.sources, self.wanted, self.context)
-            if name and self.sources:
+            if folder is not None and self.sources:
                 cache.save(folder, name, result)
         return _with(result, self.unread)
 
@@ -120,7 +123,7 @@ class _Asked:
         self.changed, result = scanning.repair(self.sources, self.wanted, self.on("unsafe"), self.context)
         for one in self.changed:
             if self.on("diff"):
-                click.echo(one.diff(), nl=False)
+                click.echo(_readable(one.diff()), nl=False)
             else:
                 scanning.write(one)
         if self.on("fix") and not self.on("diff"):
@@ -143,7 +146,8 @@ def _with(result: Scan, unread: list[Unread]) -> Scan:
 def _kept(asked: _Asked, result: Scan) -> int:
     path = asked.baseline or Path(BASELINE)
     count = baseline.write(path, result.findings)
-    click.echo(f"{count} finding{'' if count == 1 else 's'} kept in {path}; use it: hotlap scan … --baseline {path}")
+    said = f"{count} finding{'' if count == 1 else 's'} kept in {path}; use it: hotlap scan … --baseline {path}"
+    click.echo(visible(said))
     return 0
 
 
@@ -155,4 +159,17 @@ def _drawn(result: Scan, asked: _Asked) -> str:
         titles = {rule.code: (rule.name, rule.title, catalog.card(rule.name)) for rule in patterns.rules().values()}
         return sarif(result, titles, hotlap.__version__)
     draw = {"json": page.as_json, "github": page.github, "markdown": page.markdown}.get(str(style), page.text)
-    return draw(result)
+    return draw(result if style == "json" else everywhere(result))
+
+
+def _cache_folder() -> Path | None:
+    """None where nothing can be kept: a scan never fails for its cache."""
+    try:
+        return store.prepare(store.home(), "scan")
+    except RunFolderUnwritable:
+        return None
+
+
+def _readable(diff: str) -> str:
+    """A pipe gets it as it is, for patch; a person must not be fooled by what a line does to the terminal."""
+    return visible_lines(diff) if sys.stdout.isatty() else diff

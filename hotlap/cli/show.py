@@ -17,7 +17,7 @@ from hotlap.cli.report import JSON, MARKDOWN, draw, records, render
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),
-    help="Where runs are kept.  [default: .hotlap]",
+    help="Where runs are kept.  [default: the project's state folder]",
 )
 def show(run: str | None, as_json: bool, as_markdown: bool, run_dir: Path | None) -> int:
     """Show a kept run again: by id, by the start of it, by its folder, or the newest."""

@@ -12,8 +12,10 @@ from rich.console import Console
 from hotlap import report, store, tuning
 from hotlap.cli.live import LiveLine
 from hotlap.cli.report import HTML, PAGE, records, render
+from hotlap.cli.say import note
 from hotlap.cli.tuning_line import TuningLine, last_words
 from hotlap.cli.values import seconds, size_mb, some_share
+from hotlap.model import private
 from hotlap.model.plan import Risk
 from hotlap.model.tuning import Metric
 
@@ -52,7 +54,9 @@ FIELDS = {  # of Asked, by parameter
 @click.option("--memory", callback=size_mb, metavar="SIZE", help="End a trial whose processes take more: 500M, 16G.")
 @click.option("--device-memory", callback=size_mb, metavar="SIZE", help="Let a trial take no more of a GPU: 500M, 40G.")
 @click.option("--resume", is_flag=True, help="Go on with RUN, or with the newest tune that is unfinished.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: .hotlap]")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: the project's state folder]"
+)
 @click.option("--quiet", is_flag=True, help="Say nothing but the verdict.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...|RUN")
 def tune(
@@ -102,13 +106,13 @@ def _conclude(done: tuning.Tuned, console: Console) -> None:
     kept = records(done.run)
     report.tuned_terminal(done.tuning, kept.observation, kept.diagnosis, console)
     for line in last_words(done, _write_page(done.run.folder / PAGE, render(kept, HTML))):
-        console.print(line, style="dim", markup=False, soft_wrap=True)
+        note(console, line)
 
 
 def _write_page(page: Path, text: str) -> Path | None:
     """None where it cannot be written; it can be drawn from the records at any time."""
     try:
-        page.write_text(text, encoding="utf-8")
+        private.write_text(page, text)
     except OSError:
         return None
     return page

@@ -11,6 +11,7 @@ from types import TracebackType
 from hotlap.model.figures import number, times
 from hotlap.model.trial import Stage
 from hotlap.model.verdict import Decision, Verdict
+from hotlap.model.visible import visible
 from hotlap.tuning import Tuned
 from hotlap.tuning.book import Doing, Watcher
 
@@ -47,7 +48,7 @@ class TuningLine(Watcher):
             return
         self._last = now
         width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r\x1b[2K\x1b[2m{text(doing)[:width]}\x1b[0m\r")
+        sys.stderr.write(f"\r\x1b[2K\x1b[2m{visible(text(doing))[:width]}\x1b[0m\r")
         sys.stderr.flush()
         self._drawn = True
 
@@ -63,7 +64,7 @@ class TuningLine(Watcher):
     def _say(self, line: str) -> None:
         if not self._quiet:
             self._clear()
-            print(line, file=sys.stderr, flush=True)
+            print(visible(line), file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self._drawn:

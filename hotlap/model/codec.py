@@ -16,19 +16,23 @@ from hotlap.errors import RecordUnreadable
 SCHEMA = 1
 NOT_FINITE = ("nan", "inf", "-inf")  # what JSON has no number for
 Record = TypeVar("Record")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # how Python reads a file name that is no UTF-8; not to be written raw
+# What is not written raw: surrogates, which are how Python reads a file name that is no UTF-8, and what a terminal
+# would obey or hide.
+_ESCAPED = re.compile(
+    "[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 
 
 def to_json(record: Any) -> str:
     """Strict JSON: a NaN loss becomes the string "nan", which the codec reads back."""
     text = json.dumps(_plain(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def from_json(kind: type[Record], text: str, source: str, remedy: str = "run the command again") -> Record:
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise RecordUnreadable(f"{source} is not valid JSON ({error}); {remedy}") from error
     if isinstance(data, dict) and isinstance(data.get("schema"), int) and data["schema"] > SCHEMA:
         raise RecordUnreadable(
@@ -36,7 +40,7 @@ def from_json(kind: type[Record], text: str, source: str, remedy: str = "run the
         )
     try:
         return typing.cast(Record, _build(kind, data, ""))
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise RecordUnreadable(
             f"{source} is not a record of hotlap: {error.args[0] if error.args else error!r}; {remedy}"
         ) from error

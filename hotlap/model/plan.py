@@ -46,11 +46,25 @@ class Circumstances:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """By whom a plan was proven, where, when, and with what."""
+
+    uid: int
+    user: str
+    machine: str  # a hash of what tells it from others
+    directory: str
+    when: str
+    hotlap: str  # version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     schema: int
-    title: str  # "safe", "fast", "asked for", or of which tune
+    title: str  # the risk it allows, "asked for", or of which tune
     choices: tuple[Choice, ...]
     proven: Circumstances | None = None  # None: chosen, not proven
+    origin: Origin | None = None
+    signature: str | None = None  # by a key of the user's; what a file says without one counts as not proven
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

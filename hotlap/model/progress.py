@@ -7,6 +7,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+from hotlap.model import private
+
 _LAYOUT = struct.Struct("<BHd5Q")
 STARTING, WARMING, TIMING, LOOKING, DONE, STOPPING = range(6)
 STATE_NAMES = ("starting", "warming up", "measuring", "looking closer", "done", "stopping")
@@ -26,6 +28,7 @@ class Progress(NamedTuple):
 class ProgressWriter:
     def __init__(self, path: Path) -> None:
         with path.open("wb+") as file:
+            private.tighten(file.fileno())
             file.write(bytes(_LAYOUT.size))  # not truncate: a page that a full disk cannot back kills who writes to it
             file.flush()
             self._map = mmap.mmap(file.fileno(), _LAYOUT.size)

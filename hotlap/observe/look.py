@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hotlap.model import private
 from hotlap.model.observation import HotLine
 from hotlap.observe.stacks import Call, Stacks, users_call
 
@@ -81,7 +82,8 @@ class Tracer:
 
     def stop(self) -> None:
         self._profile.stop()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self.path.parent)
+        private.write_text(self.path, "")  # so that it is private before anything is in it
         self._profile.export_chrome_trace(str(self.path))
         self.saved = True
 

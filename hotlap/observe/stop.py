@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hotlap.model import private
+
 FILE = "stop-at.txt"
 AHEAD = 4  # steps between the first rank's decision and the stop: the others are at most one step away
 TRIES = 3
@@ -49,7 +51,7 @@ class Stopper:
         elif self._rank == 0 and self._target is None:
             target = self._count + AHEAD
             draft = self._file.with_suffix(".tmp")
-            draft.write_text(str(target), encoding="utf-8")
+            private.write_text(draft, str(target))
             draft.replace(self._file)
             self._target = target  # only now: a rank that stops alone leaves the others waiting for it
 

@@ -6,6 +6,7 @@ import os
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from hotlap.model import private
 from hotlap.model.codec import to_json
 from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING, Progress, ProgressWriter
 from hotlap.observe.summary import part_of
@@ -39,7 +40,7 @@ class Telling:
         final = self._agent.folder / f"part-{os.getpid()}.json"
         draft = final.with_suffix(".tmp")
         try:
-            draft.write_text(text, encoding="utf-8")
+            private.write_text(draft, text)
             draft.replace(final)
         except OSError as error:
             if final.exists():  # an older part would pass for the whole

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hotlap.model import private
 from hotlap.model.codec import from_json
 from hotlap.model.session import Session
 from hotlap.patch.forks import watch_registrations
@@ -78,7 +79,7 @@ def read_session() -> Session:
 
 
 def note(session: Session, kind: str, text: str) -> None:
-    (Path(session.folder) / f"{kind}-{os.getpid()}.txt").write_text(text + "\n", encoding="utf-8")
+    private.write_text(Path(session.folder) / f"{kind}-{os.getpid()}.txt", text + "\n")
 
 
 def _import_wrapt() -> Any:

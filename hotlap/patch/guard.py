@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hotlap.model import private
+from hotlap.model.visible import visible
+
 FILE = "hotlap-errors.txt"
 
 
@@ -43,6 +46,7 @@ class Guard:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
             with (self.folder / FILE).open("a", encoding="utf-8") as file:
+                private.tighten(file.fileno())
                 file.write(f"[pid {os.getpid()}] {what}\n{text}\n")
         except OSError:
             return  # a full disk must not become the user's problem either
@@ -50,9 +54,7 @@ class Guard:
     def _say(self, what: str, error: Exception) -> None:
         where = f"; details in {self.folder / FILE}" if self.folder else ""
         try:
-            sys.stderr.write(
-                f"hotlap: {what} failed ({type(error).__name__}: {error}) and was switched off; "
-                f"your training goes on{where}\n"
-            )
+            why = visible(f"{what} failed ({type(error).__name__}: {error}) and was switched off")
+            sys.stderr.write(f"hotlap: {why}; your training goes on{where}\n")
         except (OSError, ValueError, AttributeError):
             return  # stderr closed or replaced by something that cannot write

@@ -1,23 +1,56 @@
-"""The proven plan of a command, kept beside its runs, and whether the command is still the one it was proven for."""
+"""The proven plan of a command: where it is kept, whether it is the user's own, and whether it still holds."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
-from hotlap.model.plan import Plan
+from hotlap.model import private
+from hotlap.model.plan import Origin, Plan
+from hotlap.version import __version__
 
 MOST_FILES = 2000
 PASSED_OVER = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
+MACHINE_ID = Path("/etc/machine-id")
 
 
 def place(home: Path, command: Sequence[str]) -> Path:
-    """Where the plan of a command is kept."""
-    key = _digest("\0".join(command).encode())
+    """Where the plan of a command is kept, as it is run from the current directory."""
+    key = _digest("\0".join((private.current_folder(), *command)).encode(errors="surrogateescape"))
     return home / "plans" / f"{key[:16]}.json"
+
+
+def origin() -> Origin:
+    """Of what is proven here and now."""
+    return Origin(
+        uid=os.getuid(),
+        user=_user(),
+        machine=machine(),
+        directory=private.current_folder(),
+        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        hotlap=__version__,
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run under a number that has no name
+        return str(os.getuid())
+
+
+def machine() -> str:
+    """A hash: the id itself is nobody's business, and a plan may be passed on."""
+    own = b""
+    with suppress(OSError):
+        own = MACHINE_ID.read_bytes().strip()
+    return _digest(b"hotlap " + (own or os.uname().nodename.encode()))[:16]
 
 
 def source_hash(command: Sequence[str]) -> str:
@@ -26,15 +59,25 @@ def source_hash(command: Sequence[str]) -> str:
     root = _root(command)
     for path in sorted(_sources(root)):
         with suppress(OSError):  # a dangling link, or a file we may not read
-            digest.update(f"{path.relative_to(root)} {_digest(path.read_bytes())}\n".encode(errors="surrogateescape"))
+            if stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+                said = f"{path.relative_to(root)} {_digest(path.read_bytes())}\n"
+                digest.update(said.encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 
 def difference(plan: Plan, command: Sequence[str]) -> str | None:
-    """What is known before the command starts to differ from what the plan was proven for."""
-    proven = plan.proven
-    if proven is None:
+    """What is known before the command starts to differ from what a signed plan was proven for."""
+    proven, by = plan.proven, plan.origin
+    if proven is None or by is None:
         return None
+    if by.uid != os.getuid():
+        return f"another user ({by.user})"
+    if by.machine != machine():
+        return "another machine"
+    if by.directory != private.current_folder():
+        return f"another folder ({by.directory})"
+    if by.hotlap != __version__:
+        return f"another hotlap ({by.hotlap})"
     if proven.command != tuple(command):
         return f"another command ({' '.join(proven.command)})"
     if proven.source != source_hash(command):

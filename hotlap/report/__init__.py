@@ -8,23 +8,34 @@ from hotlap.model.codec import to_json
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Observation
 from hotlap.model.tuning import Tuning
+from hotlap.model.visible import everywhere
 from hotlap.report import html_profile, html_tune, markdown_page, terminal_page, tune_markdown, tune_terminal
-from hotlap.report.page import page
+from hotlap.report.page import Page, page
 from hotlap.report.tune_page import tune_page
+from hotlap.report.tune_parts import TunePage
 
 __all__ = ["as_json", "html", "markdown", "terminal", "tuned_html", "tuned_json", "tuned_markdown", "tuned_terminal"]
 
 
+def _page(observation: Observation, diagnosis: Diagnosis) -> Page:
+    """Names of the user's program come from a file, and must do nothing to who reads the page."""
+    return everywhere(page(observation, diagnosis))
+
+
+def _tune_page(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
+    return everywhere(tune_page(tuning, observation, diagnosis))
+
+
 def terminal(observation: Observation, diagnosis: Diagnosis, console: Console) -> None:
-    terminal_page.draw(page(observation, diagnosis), console)
+    terminal_page.draw(_page(observation, diagnosis), console)
 
 
 def markdown(observation: Observation, diagnosis: Diagnosis) -> str:
-    return markdown_page.draw(page(observation, diagnosis))
+    return markdown_page.draw(_page(observation, diagnosis))
 
 
 def html(observation: Observation, diagnosis: Diagnosis, run: str) -> str:
-    return html_profile.draw(page(observation, diagnosis), run)
+    return html_profile.draw(_page(observation, diagnosis), run)
 
 
 def as_json(observation: Observation, diagnosis: Diagnosis) -> str:
@@ -34,15 +45,15 @@ def as_json(observation: Observation, diagnosis: Diagnosis) -> str:
 def tuned_terminal(
     tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None, console: Console
 ) -> None:
-    tune_terminal.draw(tune_page(tuning, observation, diagnosis), console)
+    tune_terminal.draw(_tune_page(tuning, observation, diagnosis), console)
 
 
 def tuned_markdown(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
-    return tune_markdown.draw(tune_page(tuning, observation, diagnosis))
+    return tune_markdown.draw(_tune_page(tuning, observation, diagnosis))
 
 
 def tuned_html(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
-    return html_tune.draw(tune_page(tuning, observation, diagnosis))
+    return html_tune.draw(_tune_page(tuning, observation, diagnosis))
 
 
 def tuned_json(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hotlap.model.comparison import Comparison, Result, Side
 from hotlap.model.figures import NONE, number
+from hotlap.model.visible import everywhere
 from hotlap.report.figures import megabytes
 from hotlap.report.markdown_page import plain, table_lines
 from hotlap.report.tables import Column, Table
@@ -68,7 +69,7 @@ def facts(made: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def terminal(made: Comparison, console: Console) -> None:
-    in_its_encoding(console, lambda: _draw(made, console))
+    in_its_encoding(console, lambda: _draw(everywhere(made), console))
 
 
 def _draw(made: Comparison, console: Console) -> None:
@@ -82,6 +83,7 @@ def _draw(made: Comparison, console: Console) -> None:
 
 
 def markdown(made: Comparison) -> str:
+    made = everywhere(made)
     lines = [f"### {plain(sentence(made))}", ""]
     for table in (sides(made), broken_rows((made.trial,))):
         lines += table_lines(table) if table.rows else ()

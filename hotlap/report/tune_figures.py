@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 
 from hotlap.model.figures import NONE
+from hotlap.model.visible import visible
 from hotlap.report.tune_parts import Interval
-
-# Colours of a terminal, control characters and those that turn the direction of writing.
-_UNSEEN = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # how Python reads a file name that is no UTF-8
 
 
 def clean(text: str) -> str:
-    """What can be seen of a text, on one line."""
-    return " ".join(_SURROGATE.sub("\ufffd", _UNSEEN.sub("", text)).split())
+    """On one line, with what cannot be seen spelled out."""
+    return visible(" ".join(text.split()))
 
 
 def ratio(value: float) -> str:

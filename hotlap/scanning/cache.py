@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from hotlap.errors import RecordUnreadable
+from hotlap.model import private
 from hotlap.model.codec import from_json, to_json
 from hotlap.model.scanned import Scan
 from hotlap.scanning.looking import Wanted
@@ -58,8 +59,8 @@ def load(folder: Path, name: str) -> Scan | None:
     """What is kept under this name; None where it is not, or cannot be read: then it is made again."""
     path = folder / f"{name}.json"
     try:
-        found = from_json(Scan, path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError, RecordUnreadable):
+        found = from_json(Scan, private.read(path, _LARGEST).decode(), str(path))
+    except (private.Unfit, UnicodeDecodeError, RecordUnreadable):
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # the oldest are thrown away
@@ -70,14 +71,11 @@ def save(folder: Path, name: str, result: Scan) -> None:
     """Kept where that is possible; a scan never fails for its cache. Two processes may do so at once."""
     temporary = ""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(folder)
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(to_json(result))
         Path(temporary).replace(folder / f"{name}.json")
-        ignore = folder / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
         _trim(folder)
     except OSError:
         if temporary:

@@ -18,6 +18,7 @@ from typing import Any
 import wrapt
 
 from hotlap.catalog import running
+from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.progress import DONE, STARTING, TIMING, Progress, ProgressWriter
 from hotlap.model.session import Session
@@ -249,7 +250,7 @@ class Agent:
         final = self.folder / f"{TOLD}-{os.getpid()}.json"
         draft = final.with_suffix(".tmp")
         try:
-            draft.write_text(to_json(self._record()), encoding="utf-8")
+            private.write_text(draft, to_json(self._record()))
             draft.replace(final)
         except OSError as error:
             self.seams.guard.failed("keeping the trial", error)
@@ -288,4 +289,4 @@ class Agent:
 
 def _touch(path: Path) -> None:
     with suppress(OSError):  # a full disk: it is given the longer time
-        path.touch()
+        path.touch(private.FILE)

@@ -57,7 +57,7 @@ class Foreign:
             return
         self._known.add(name)
         with suppress(OSError):
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 os.write(descriptor, f"{name}\n".encode(errors="replace"))
             finally:

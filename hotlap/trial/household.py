@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from hotlap.model import private
+
 MIB = 1 << 20
 CGROUP = Path("/sys/fs/cgroup")
 NEARLY_ALL = 0.97  # of the machine's or the container's memory
@@ -60,7 +62,7 @@ def end(pid: int, also: list[psutil.Process]) -> None:
 
 def remember(pid: int, folder: Path) -> None:
     with suppress(psutil.Error):
-        (folder / PID).write_text(f"{pid} {psutil.Process(pid).create_time()}\n", encoding="utf-8")
+        private.write_text(folder / PID, f"{pid} {psutil.Process(pid).create_time()}\n")
 
 
 def alive(folder: Path) -> int | None:

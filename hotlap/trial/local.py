@@ -16,6 +16,7 @@ from types import FrameType
 import psutil
 
 from hotlap.errors import CommandNotRunnable, RunFolderUnwritable
+from hotlap.model import private
 from hotlap.model.codec import SCHEMA, from_json, to_json
 from hotlap.model.plan import Outcome, Outcomes
 from hotlap.model.progress import DONE, Progress, read_progress
@@ -94,8 +95,8 @@ class LocalRunner:
             device_mb=self._limits.device_mb,
         )
         try:
-            folder.mkdir(parents=True)
-            (folder / f"{ORDER}.json").write_text(to_json(order), encoding="utf-8")
+            private.make_folder(folder)
+            private.write_text(folder / f"{ORDER}.json", to_json(order))
         except OSError as error:
             raise RunFolderUnwritable(
                 f"cannot write {folder} ({error.strerror}); make room or choose another place: --run-dir DIR"
@@ -105,7 +106,7 @@ class LocalRunner:
     def _run(self, spec: Spec, folder: Path) -> Sample:
         session = self._session(spec, folder)
         path = folder / "session.json"
-        path.write_text(to_json(session), encoding="utf-8")
+        private.write_text(path, to_json(session))
         child = self._start(spec, path)
         attendant = _Attendant(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
         try:
@@ -268,7 +269,7 @@ class _Attendant:
         self._pattern.read(line)
         if self._wants_end and len(self._pattern.readings) >= self._wants_end:
             with suppress(OSError):
-                (self._folder / ENOUGH).touch()
+                (self._folder / ENOUGH).touch(private.FILE)
 
     def _progress(self) -> tuple[bool, int]:
         """Whether a process is done, and the steps of the one that got furthest."""

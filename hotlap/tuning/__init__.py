@@ -7,18 +7,20 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotlap import pipeline, store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
+from hotlap.model import private
 from hotlap.model.codec import SCHEMA
 from hotlap.model.observation import Machine, Observation
 from hotlap.model.plan import Circumstances, Plan, Risk
 from hotlap.model.tuning import Asked, Metric, Tuning
 from hotlap.patch.launch import resolve
-from hotlap.plan import saved
+from hotlap.plan import saved, signing
 from hotlap.plan.candidates import candidates
 from hotlap.trial.foreign import foreign
 from hotlap.trial.local import EARLY, Limits, LocalRunner
@@ -89,6 +91,8 @@ def _observed(options: TuneOptions, on_stage: OnStage, instead_of: store.Run | N
 
     def created(run: store.Run) -> None:
         runs.append(run)
+        with suppress(private.Unfit, OSError):  # said when there is something to sign
+            signing.mark(run.folder, store.key_root())
         run.save(ASKED, asked(options))
         if instead_of is not None:
             _forget(instead_of)  # only now: what was asked for is in one of the two at any moment
@@ -199,7 +203,7 @@ def _go_on(
     except KeyboardInterrupt as stop:
         kept = run.load(RECORD, Tuning)
         if kept.kept:
-            _save_plan(run, kept, place)
+            _save_plan(run, kept, place, watcher)
         names = ", ".join(one.name for one in kept.kept) or "nothing"
         raise _interrupted(f"kept so far: {names}; go on: hotlap tune --resume {run.id}") from stop
     except RunFolderUnwritable as error:
@@ -207,7 +211,7 @@ def _go_on(
         again = f"make room, then go on, nothing is lost: hotlap tune --resume {run.id}"
         raise RunFolderUnwritable(f"{what}; {again}") from error
     done = run.load(RECORD, Tuning)
-    _save_plan(run, done, place)
+    _save_plan(run, done, place, watcher)
     return Tuned(run=run, tuning=done, plan=place)
 
 
@@ -319,8 +323,20 @@ def _local(record: Tuning, seen: Observation, folder: Path, on_steps: Callable[[
     )
 
 
-def _save_plan(run: store.Run, record: Tuning, place: Path) -> None:
-    plan = Plan(schema=SCHEMA, title=f"tune {run.id}", choices=record.kept, proven=record.circumstances)
+def _save_plan(run: store.Run, record: Tuning, place: Path, watcher: Watcher) -> None:
+    """Signed where this run was begun by a tune of the user's: one that came with a repository may hold anything."""
+    plan = Plan(
+        schema=SCHEMA,
+        title=f"tune {run.id}",
+        choices=record.kept,
+        proven=record.circumstances,
+        origin=saved.origin(),
+    )
+    try:
+        signing.refuse_unmarked(run.folder, store.key_root())
+        plan = signing.signed(plan, store.key_root())
+    except (private.Unfit, OSError) as error:
+        watcher.caution(f"{error}; so hotlap run does not apply the plan by itself; name it: --plan {place}")
     run.save("plan", plan)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    store.prepare(place.parent.parent, place.parent.name)
     store.Run(place.parent).save(place.stem, plan)

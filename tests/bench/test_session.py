@@ -79,14 +79,14 @@ def test_the_options_of_the_arm_run_are_those_measured_best(stage, bench, monkey
 
 
 def test_every_best_set_of_options_is_one_hotlap_run_takes():
-    from hotlap.plan.choose import choose
+    from hotlap.plan.named import named
 
     for options in (*workloads.BEST.values(), workloads.FAST):
         words = list(zip(options[::2], options[1::2], strict=True))
         assert {word for word, _ in words} <= {"--plan", "--with", "--without"}
         plans = [value for word, value in words if word == "--plan"]
         with_ = [value for word, value in words if word == "--with"]
-        assert choose(*(plans or [None]), with_, [value for word, value in words if word == "--without"]).choices
+        assert named(*(plans or [None]), None, with_, [value for word, value in words if word == "--without"])
 
 
 def test_a_failing_command_under_the_arm_run_is_reported_with_its_own_last_words(stage, bench):

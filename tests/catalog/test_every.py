@@ -167,13 +167,13 @@ def test_every_compatible_pair_trains_alike(kind):
             assert_alike(trained, kind, pair)
 
 
-@pytest.mark.parametrize("plan", ["safe", "fast"])
-def test_the_plans_train_as_exact_as_they_say(plan):
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.ROUNDING, Risk.NUMERIC])
+def test_each_risk_trains_as_exact_as_it_says(risk):
     from hotlap.plan.choose import automatic
 
-    names = [choice.name for choice in automatic(plan).choices]
+    names = [choice.name for choice in automatic(risk).choices]
     for kind in KINDS:
-        with left_as_found(), hotlap.enable(plan):
+        with left_as_found(), hotlap.enable(risk=risk.value):
             trained = train(kind)
         assert_alike(trained, kind, names)
 

@@ -2,66 +2,65 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from hotlap import catalog
-from hotlap.catalog.entry import Entry, OneOf, WholeNumber
-from hotlap.errors import NoDevice, PlanUnusable, UnknownOptimization
-from hotlap.model.codec import to_json
-from hotlap.model.plan import Choice, Circumstances, Plan, Risk
-from hotlap.plan import choose as room
+from hotlap.errors import NoDevice, UnknownOptimization
+from hotlap.model.plan import Choice, Plan, Risk
 from hotlap.plan import needs
-from hotlap.plan.choose import automatic, choose, variables
+from hotlap.plan.choose import NOTHING, Changes, automatic, risk_of, variables
+from hotlap.plan.named import named
 
-PROVEN = Circumstances(command=("python",), source="0", torch="2.13", hardware="2 cores")
-
-
-def entry(code, risk, **more) -> Entry:
-    return Entry(code=code, title=code, risk=risk, apply=lambda site: None, detect=lambda seen: None, **more)
-
-
-@pytest.fixture(autouse=True)
-def catalogue(monkeypatch):
-    """A catalogue of seven, so that these tests do not change with the real one."""
-    found = {
-        "early": entry("X101", Risk.EXACT, order=10, values=WholeNumber(1, 8)),
-        "exact": entry("X102", Risk.EXACT, environment=lambda value, environ: {"THREADS": "2", "OTHER": "1"}),
-        "fused": entry("X103", Risk.ROUNDING, conflicts=frozenset({"graphs"}), values=OneOf(("a", "b"))),
-        "graphs": entry("X104", Risk.ROUNDING, device="cuda"),
-        "half": entry("X105", Risk.NUMERIC),
-        "bigger-batch": entry("X106", Risk.TRAINING),
-        "manual": entry("X107", Risk.EXACT, automatic=False, order=90),
-    }
-    for module in (catalog, room, needs):
-        monkeypatch.setattr(module, "entries", lambda: found)
-    return found
+pytestmark = pytest.mark.usefixtures("catalogue")
 
 
 def names(plan: Plan) -> list[str]:
     return [choice.name for choice in plan.choices]
 
 
-def test_safe_is_what_changes_no_number_and_fast_adds_rounding():
-    assert names(automatic("safe")) == ["early", "exact"]
-    assert names(automatic("fast")) == ["early", "exact", "fused"]
+def test_a_risk_is_all_that_changes_no_more_and_never_the_recipe():
+    assert names(automatic(Risk.EXACT)) == ["early", "exact"]
+    assert names(automatic(Risk.ROUNDING)) == ["early", "exact", "fused"]
+    assert names(automatic(Risk.NUMERIC)) == ["early", "exact", "fused", "half"]
+    assert "bigger-batch" not in names(automatic(Risk.TRAINING))
+
+
+def test_safe_and_fast_are_other_words_for_a_risk_and_must_not_contradict_one():
+    assert risk_of("safe", None) is risk_of("safe", Risk.EXACT) is Risk.EXACT
+    assert risk_of("fast", None) is Risk.ROUNDING
+    assert risk_of("plan.json", Risk.NUMERIC) is Risk.NUMERIC
+    assert risk_of(None, None) is None
+    with pytest.raises(UnknownOptimization, match="--plan safe means --risk exact, not numeric; leave one of them out"):
+        risk_of("safe", Risk.NUMERIC)
 
 
 def test_of_two_that_exclude_each_other_a_plan_takes_the_first_and_an_asked_one_goes_before():
-    assert names(choose("fast", ["graphs"], [])) == ["early", "exact", "graphs"]
+    assert names(Changes(["graphs"], []).of(automatic(Risk.ROUNDING))) == ["early", "exact", "graphs"]
 
 
 def test_asked_for_alone_means_nothing_else():
-    plan = choose(None, ["X103=b", "half"], [])
+    plan = Changes(["X103=b", "half"], []).of(NOTHING)
     assert plan.choices == (Choice(name="fused", value="b", asked=True), Choice(name="half", asked=True))
     assert plan.title == "asked for"
 
 
 def test_a_plan_can_be_added_to_and_taken_from():
-    plan = choose("safe", ["early=3", "bigger_batch", "MANUAL"], ["exact"])
+    plan = Changes(["early=3", "bigger_batch", "MANUAL"], ["exact"]).of(automatic(Risk.EXACT))
     assert names(plan) == ["early", "bigger-batch", "manual"]
     assert plan.choices[0].value == "3"
+
+
+def test_inside_a_program_the_words_mean_the_same():
+    def chosen(*plan: str | None, risk=None, **more: list[str]) -> list[str]:
+        words = {"with_": [], "without": [], **more}
+        return [one.name for one in named(plan[0] if plan else ..., risk, **words)]
+
+    assert chosen() == chosen("safe") == chosen(risk="exact") == ["early", "exact"]
+    assert chosen("fast") == chosen(risk="rounding") == ["early", "exact", "fused"]
+    assert chosen(risk="numeric", without=["early"]) == ["exact", "fused", "half"]
+    assert chosen(None, with_=["half"]) == ["half"]
+    for plan, risk, says in [("safe", "numeric", "leave one"), (None, "exact", "leave one"), (..., "wild", "'wild'")]:
+        with pytest.raises(UnknownOptimization, match=says):
+            named(plan, risk, [], [])
 
 
 @pytest.mark.parametrize(
@@ -87,56 +86,14 @@ def test_a_plan_can_be_added_to_and_taken_from():
 )
 def test_what_makes_no_sense_is_refused_in_one_line(with_, without, says):
     with pytest.raises(UnknownOptimization) as refused:
-        choose("safe", with_, without)
+        Changes(with_, without)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
     assert refused.value.exit_code == 2
 
 
-def written(path, *choices: Choice, **more) -> str:
-    path.write_text(to_json(Plan(schema=1, title="tune 1", choices=choices, **more)))
-    return str(path)
-
-
-def test_a_plan_is_read_from_a_file_and_is_no_longer_proven_once_changed(tmp_path):
-    file = written(tmp_path / "p.json", Choice(name="half"), Choice(name="early", value="2"), proven=PROVEN)
-    plan = choose(file, [], [])
-    assert names(plan) == ["early", "half"]
-    assert plan.proven == PROVEN
-    assert choose(file, ["exact"], []).proven is None
-    assert choose(file, [], ["half"]).proven is None
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, "cannot read the plan"),
-        ("", "char 0)); make it again with hotlap tune; or use --plan safe"),
-        ('{"schema": 1, "tit', "is not valid JSON"),
-        ("\udcff", "cannot read the plan"),
-        ("[]", "is not a record of hotlap"),
-        ('{"schema": 1}', "is not a record of hotlap"),
-        ('{"schema": 99, "title": "", "choices": []}', "schema 99, this hotlap reads up to 1; upgrade"),
-        (json.dumps({"schema": 1, "title": "", "choices": [{"name": "gone"}]}), "names gone, which this hotlap"),
-        (json.dumps({"schema": 1, "title": "", "choices": [{"name": "early", "value": "99"}]}), "not a whole number"),
-        (json.dumps({"schema": 1, "title": "", "choices": [{"name": "fused"}, {"name": "graphs"}]}), "exclude each"),
-        (json.dumps({"schema": 1, "title": "", "choices": [{"name": "half"}, {"name": "half"}]}), "asked for twice"),
-    ],
-)  # fmt: skip
-def test_a_plan_that_cannot_be_used_is_refused_in_one_line(text, says, tmp_path):
-    path = tmp_path / "plan.json"
-    if text is not None:
-        path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(PlanUnusable) as refused:
-        choose(str(path), [], [])
-    assert says in str(refused.value)
-    assert str(path) in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert refused.value.exit_code == 79
-
-
 def test_variables_the_user_has_set_stay():
-    chosen = choose("safe", [], []).choices
+    chosen = automatic(Risk.EXACT).choices
     assert variables(chosen, {"THREADS": "7"}) == {"OTHER": "1"}
     assert variables(chosen, {}) == {"THREADS": "2", "OTHER": "1"}
 
@@ -144,10 +101,9 @@ def test_variables_the_user_has_set_stay():
 def test_asked_for_what_needs_a_gpu_is_refused_where_there_is_none(monkeypatch):
     monkeypatch.setattr(needs, "DRIVERS", ("/dev/no-such-driver",))
     with pytest.raises(NoDevice, match="graphs needs a GPU") as refused:
-        needs.refuse_unmet(choose(None, ["graphs"], []).choices, {})
+        needs.refuse_unmet(Changes(["graphs"], []).asked, {})
     assert refused.value.exit_code == 67
-    needs.refuse_unmet([Choice(name="graphs")], {})  # brought along by a plan: it says itself that it has no effect
-    needs.refuse_unmet(choose("safe", [], []).choices, {})
+    needs.refuse_unmet(automatic(Risk.EXACT).choices, {})
 
 
 def test_a_gpu_hidden_by_the_user_is_none(monkeypatch):

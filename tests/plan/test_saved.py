@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
 
 import pytest
 
 from hotlap.model.plan import Circumstances, Plan
-from hotlap.plan.saved import difference, place, source_hash
+from hotlap.plan import saved
+from hotlap.plan.saved import difference, origin, place, source_hash
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ COMMAND = (sys.executable, "train.py", "--lr", "0.1")
 
 def plan_for(command) -> Plan:
     proven = Circumstances(command=tuple(command), source=source_hash(command), torch="2.13", hardware="2 cores")
-    return Plan(schema=1, title="tune", choices=(), proven=proven)
+    return Plan(schema=1, title="tune", choices=(), proven=proven, origin=origin())
 
 
 def test_the_same_command_and_source_make_no_difference(project):
@@ -72,6 +75,45 @@ def test_a_moved_file_is_other_source(project):
 def test_a_dangling_link_is_no_source(project):
     (project / "gone.py").symlink_to(project / "missing.py")
     assert difference(plan_for(COMMAND), COMMAND) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("uid", 4321, "another user ("),
+        ("machine", "0123", "another machine"),
+        ("directory", "/elsewhere", "another folder (/elsewhere)"),
+        ("hotlap", "0.0.1", "another hotlap (0.0.1)"),
+    ],
+)
+def test_what_another_proved_elsewhere_is_not_proven_here(project, field, value, says):
+    plan = plan_for(COMMAND)
+    differs = difference(replace(plan, origin=replace(plan.origin, **{field: value})), COMMAND)
+    assert differs.startswith(says)
+
+
+def test_the_same_machine_is_known_by_its_id_and_else_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(saved, "MACHINE_ID", tmp_path / "id")
+    by_name = saved.machine()
+    (tmp_path / "id").write_text("abc\n")
+    by_id = saved.machine()
+    assert saved.machine() == by_id != by_name
+    assert "abc" not in by_id
+
+
+def test_a_pipe_named_like_a_source_file_is_not_waited_for(project):
+    before = source_hash(COMMAND)
+    os.mkfifo(project / "pipe.py")
+    (project / "device.py").symlink_to("/dev/zero")
+    assert source_hash(COMMAND) == before
+
+
+def test_the_same_words_elsewhere_are_another_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = place(tmp_path, COMMAND)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert place(tmp_path, COMMAND) != here
 
 
 def test_each_command_has_a_place_of_its_own(tmp_path):

@@ -147,7 +147,7 @@ class TestOneClearLine:
         (tune.folder / "tuning.json").mkdir()
         code, _, err = typed("--html")
         assert code == 74
-        assert err.startswith("hotlap: cannot read ")
+        assert err == f"hotlap: {tune.folder}/tuning.json is a folder, not a file; run the command again\n"
 
     def test_a_place_that_cannot_be_written(self, typed, tune, tmp_path):
         (tmp_path / "taken").write_text("a file")

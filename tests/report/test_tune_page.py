@@ -393,8 +393,8 @@ class TestFigures:
     def test_no_interval_is_said(self):
         assert spelled(Interval(1.9, None, None)) == "1.90× (no interval)"
 
-    def test_what_cannot_be_seen_is_taken_out(self):
-        assert clean("a\x1b[31mb\x00\n c\u202e") == "ab c"
+    def test_what_cannot_be_seen_is_spelled_out(self):
+        assert clean("a\x1b[31mb\x00\n c\u202e") == "a\\x1b[31mb\\x00 c\\u202e"
 
     def test_speed_without_ends(self):
         assert page_of(tuning((tried(0, "tf32", None, 1.2, Decision.REJECT, "", speed=speed(1.2, low=None)),)))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hotlap import scanning
+from hotlap import scanning, store
 from hotlap.model.scanned import Scan
 from hotlap.scanning import cache
 from tests.scan.command import PROGRAM, TWO, scan
@@ -83,7 +83,7 @@ def test_a_file_around_the_scanned_one_counts(project, scans):
 @pytest.mark.parametrize("rubbish", [b"", b"{", b'{"findings": 3}', b"\xff\xfe", b"null"])
 def test_what_was_damaged_is_made_again(project, scans, rubbish):
     first = scan(*TWO)
-    (kept,) = (project / ".hotlap" / "scan").glob("*.json")
+    (kept,) = (store.home() / "scan").glob("*.json")
     kept.write_bytes(rubbish)
     assert scan(*TWO) == first
     assert len(scans) == 2
@@ -92,7 +92,8 @@ def test_what_was_damaged_is_made_again(project, scans, rubbish):
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(project):
-    (project / ".hotlap").write_text("a file where the folder should be")
+    store.root().mkdir(exist_ok=True)
+    store.home().write_text("a file where the folder should be")
     assert scan(*TWO)[0] == 1
 
 
@@ -119,7 +120,7 @@ def test_many_at_once_leave_whole_results(project):
         one.start()
     for one in threads:
         one.join()
-    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "0.json", "1.json", "2.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["0.json", "1.json", "2.json"]
     assert all(cache.load(folder, name) == Scan(()) for name in "012")
 
 

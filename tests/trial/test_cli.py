@@ -14,7 +14,7 @@ from tunes import COMMAND, begun, candidate, gains, go_on
 from hotlap import store, tuning
 from hotlap.catalog import entries
 from hotlap.cli import tuning_line
-from hotlap.cli.run import _chosen
+from hotlap.cli.run import _finder
 from hotlap.cli.tune import tune
 from hotlap.errors import HotlapError, ResumeRefused, RunNotFound
 from hotlap.judge.verdict import judge
@@ -195,12 +195,13 @@ def test_run_picks_up_what_was_proven_by_itself(tmp_path, monkeypatch):
     run = begun(tmp_path / "kept", candidate("resident-data"))
     of_this_source(run)
     go_on(run, ScriptedRunner(gains(resident_data=2.0)), tmp_path / "kept")
-    chosen = _chosen(COMMAND, (), (), None, tmp_path / "kept")
+    found = _finder(COMMAND, None, None, asked=False)
+    chosen = found(tmp_path / "kept")
 
     assert [one.name for one in chosen.choices] == ["resident-data"]
     assert chosen.proven is not None
     Path("train.py").write_text("changed")
-    assert _chosen(COMMAND, (), (), None, tmp_path / "kept").title == "safe"
+    assert found(tmp_path / "kept").title == "exact"
 
 
 def test_what_is_under_way_is_said_with_the_best_so_far_and_the_time_left():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from hotlap.model.visible import visible
+
 SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
 
@@ -21,4 +23,6 @@ class Progress:
             return
         self._next = time.monotonic() + SAY_AGAIN
         share = f"{self._done / self._total:.0%}"
-        sys.stderr.write(f"hotlap: resident-data has fetched {share} of the {self._total} items of {self._name}\n")
+        sys.stderr.write(
+            f"hotlap: resident-data has fetched {share} of the {self._total} items of {visible(self._name)}\n"
+        )

@@ -20,10 +20,17 @@ def cache_folder() -> Path:
     return base / "hotlap" / "kernels"
 
 
+def _make(folder: Path) -> None:
+    """For this user alone, with those above that are missing."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(0o700, exist_ok=True)
+
+
 def written(path: Path, content: bytes) -> None:
     """Whole or not at all; where it cannot be written the next process does the work again."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         try:
             with os.fdopen(handle, "wb") as file:

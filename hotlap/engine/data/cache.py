@@ -56,6 +56,7 @@ class Cache:
     """A folder of entries, the least recently used removed beyond `limit_bytes`."""
 
     def __init__(self, folder: Path | str | None = None, limit_bytes: int = 20 * GIB) -> None:
+        self._named = folder is not None  # may be shared with others; that in the home may not
         self.folder = Path(folder) if folder is not None else default_folder()
         self.limit_bytes = limit_bytes
 
@@ -113,7 +114,7 @@ class Cache:
     @contextlib.contextmanager
     def _locked(self, key: str, wait: bool = True) -> Iterator[None]:
         """An exclusive lock that ends with the process. Raises BlockingIOError when held and not to be waited for."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(0o777 if self._named else 0o700, parents=True, exist_ok=True)
         path = self.folder / f"{key}.lock"
         descriptor = lock_file(path, wait)
         try:

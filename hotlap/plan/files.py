@@ -1,0 +1,150 @@
+"""Plans in files: how they are read, and what of them may be applied.
+
+One that a tune of this user proved is signed, and is applied up to what was proven. Of any other only what the risk
+allows: a file cannot say of itself that it was proven, nor that the user asked for what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hotlap.catalog import entries
+from hotlap.errors import PlanUnusable, RecordUnreadable, UnknownOptimization
+from hotlap.model import private
+from hotlap.model.codec import from_json, to_json
+from hotlap.model.plan import Choice, Plan, Risk
+from hotlap.plan import saved, signing
+from hotlap.plan.choose import automatic, check, refuse_conflicts
+
+LARGEST = 1 << 20  # bytes: a plan has some thousand
+REMEDY = "make it again with hotlap tune"
+INSTEAD = "running with the plan 'safe' instead"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowed:
+    """A plan of which nothing is left that may not be applied, and a line about each thing that was."""
+
+    plan: Plan
+    lines: tuple[str, ...] = ()
+
+
+def given(path: Path, risk: Risk | None, command: Sequence[str] = (), keys: Path | None = None) -> Allowed:
+    """Of the file that the user names. `keys` is the folder of the key that proves it; without, nothing is proven."""
+    plan, is_signed = read(path, keys)
+    if not is_signed:
+        return _within(replace(plan, proven=None, origin=None), path, risk or Risk.EXACT)
+    differs = saved.difference(plan, command)
+    if differs is not None:
+        return Allowed(plan=automatic(Risk.EXACT), lines=(f"the plan {path} was proven for {differs}; {INSTEAD}",))
+    return _up_to(_as_proven(plan), path, risk)
+
+
+def found(path: Path, command: Sequence[str], keys: Path | None) -> Allowed | None:
+    """Of the file where the plan of a command is kept: all of it or, with a line, nothing. None: there is no file."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        pass  # said in a moment
+    try:
+        private.refuse_what_others_can_change(path)
+        plan, is_signed = read(path, keys)
+    except (private.Unfit, OSError, PlanUnusable) as error:
+        return Allowed(plan=automatic(Risk.EXACT), lines=(f"{_reason(error)}; {INSTEAD}",))
+    if not is_signed:
+        line = f"the plan {path} was not proven by a tune of yours; {INSTEAD}; to use it all the same: --plan {path}"
+        return Allowed(plan=automatic(Risk.EXACT), lines=(line,))
+    differs = saved.difference(plan, command)
+    if differs is not None:
+        return Allowed(plan=automatic(Risk.EXACT), lines=(f"the plan {path} was proven for {differs}; {INSTEAD}",))
+    return Allowed(plan=_as_proven(plan))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PlanUnusable):
+        return str(error).partition(";")[0]  # what to type instead is for who named the file
+    return f"the saved plan is not used: {error}"
+
+
+def read(path: Path, keys: Path | None) -> tuple[Plan, bool]:
+    """And whether it is signed."""
+    try:
+        text = _text(path)
+        plan = from_json(Plan, text, str(path), REMEDY)
+        fields = json.loads(text)
+        _refuse_unknown(fields, json.loads(to_json(plan)), path)
+    except private.Unfit as error:
+        raise PlanUnusable(f"cannot read the plan: {error}; name a plan file, safe or fast") from error
+    except RecordUnreadable as error:
+        raise PlanUnusable(f"cannot use the plan: {error}; or use --plan safe") from error
+    try:
+        for choice in plan.choices:
+            check(choice, "it")
+        refuse_conflicts(plan.choices)
+    except UnknownOptimization as error:
+        raise PlanUnusable(f"cannot use the plan {path}: {error}; or use --plan safe") from error
+    claims = plan.proven is not None and plan.origin is not None
+    return plan, claims and keys is not None and signing.is_signed(fields, keys)
+
+
+def _text(path: Path) -> str:
+    try:
+        return private.read(path, LARGEST).decode()
+    except UnicodeDecodeError as error:
+        raise private.Unfit(f"{path} is not text ({error.reason})") from error
+
+
+def _refuse_unknown(fields: Any, known: Any, path: Path) -> None:
+    """A field that this hotlap does not know may mean that less is to be applied."""
+    if isinstance(fields, dict):
+        for name, value in fields.items():
+            if name not in known:
+                raise RecordUnreadable(f"{path} has {name!r}, which this hotlap does not know; {REMEDY}")
+            _refuse_unknown(value, known[name], path)
+    elif isinstance(fields, list):
+        for value, other in zip(fields, known, strict=True):
+            _refuse_unknown(value, other, path)
+
+
+def _as_proven(plan: Plan) -> Plan:
+    """A tune tries everything as if it was asked for by name."""
+    return replace(plan, choices=tuple(replace(one, asked=True) for one in plan.choices))
+
+
+def _up_to(plan: Plan, path: Path, risk: Risk | None) -> Allowed:
+    """What was proven, and no more than the risk where the user named one."""
+    lines = {} if risk is None else {one.name: _above(one, path, risk) for one in plan.choices}
+    return _without(plan, {name: line for name, line in lines.items() if line is not None})
+
+
+def _within(plan: Plan, path: Path, risk: Risk) -> Allowed:
+    """Of a plan that was not proven: as if it were the plan of that risk."""
+    plain = replace(plan, choices=tuple(replace(one, asked=False) for one in plan.choices))
+    lines = {one.name: _never(one, path) or _above(one, path, risk) for one in plain.choices}
+    return _without(plain, {name: line for name, line in lines.items() if line is not None})
+
+
+def _without(plan: Plan, lines: dict[str, str]) -> Allowed:
+    left = tuple(one for one in plan.choices if one.name not in lines)
+    return Allowed(plan=replace(plan, choices=left), lines=tuple(lines.values()))
+
+
+def _never(choice: Choice, path: Path) -> str | None:
+    entry = entries()[choice.name]
+    if entry.automatic and entry.risk is not Risk.TRAINING:
+        return None
+    typed = choice.name if choice.value is None else f"{choice.name}={choice.value}"
+    return f"{choice.name} of the plan {path} is left out: no file can turn it on; ask for it: --with {typed}"
+
+
+def _above(choice: Choice, path: Path, risk: Risk) -> str | None:
+    own = entries()[choice.name].risk
+    if own.rank <= risk.rank:
+        return None
+    return f"{choice.name} of the plan {path} is left out: its risk is {own.value}; allow it: --risk {own.value}"

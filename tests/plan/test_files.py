@@ -1,0 +1,274 @@
+"""Plans in files: what one may say of itself, whom it is believed, and that a strange file costs one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hotlap.errors import PlanUnusable
+from hotlap.model import private
+from hotlap.model.codec import to_json
+from hotlap.model.plan import Choice, Circumstances, Plan, Risk
+from hotlap.plan import files, saved, signing
+from hotlap.plan.named import named
+
+pytestmark = pytest.mark.usefixtures("catalogue")
+COMMAND = ("python", "train.py")
+ALL = ("early", "fused", "half", "bigger-batch", "manual")
+
+
+@pytest.fixture
+def keys(tmp_path, monkeypatch) -> Path:
+    """The folder of the key; the project is beside it."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    folder = tmp_path / "state"
+    private.make_folder(folder)
+    return folder
+
+
+def proven(*names: str, **more) -> Plan:
+    found = Circumstances(command=COMMAND, source=saved.source_hash(COMMAND), torch="2.13", hardware="2 cores")
+    choices = tuple(Choice(name=name, asked=True) for name in names)
+    return replace(Plan(schema=1, title="tune", choices=choices, proven=found, origin=saved.origin()), **more)
+
+
+def written(path: Path, plan: Plan) -> Path:
+    private.make_folder(path.parent)
+    private.write_text(path, to_json(plan))
+    return path
+
+
+def names(allowed: files.Allowed) -> list[str]:
+    return [one.name for one in allowed.plan.choices]
+
+
+# What a file may say of itself
+
+
+@pytest.mark.parametrize(
+    ("risk", "applied"),
+    [
+        (None, ["early"]),
+        (Risk.EXACT, ["early"]),
+        (Risk.ROUNDING, ["early", "fused"]),
+        (Risk.NUMERIC, ["early", "fused", "half"]),
+    ],
+)
+@pytest.mark.parametrize("claims", ["nothing", "proven", "signed by another key", "changed since"])
+def test_of_a_file_that_no_tune_of_the_user_made_only_what_the_risk_allows_is_applied(claims, risk, applied, keys):
+    plan = proven(*ALL)
+    if claims == "nothing":
+        plan = replace(plan, proven=None, origin=None)
+    elif claims == "signed by another key":
+        private.make_folder(keys / "other")
+        plan = signing.signed(plan, keys / "other")
+    elif claims == "changed since":
+        plan = replace(signing.signed(proven("early"), keys), choices=plan.choices)
+    path = written(keys / "plan.json", plan)
+    allowed = files.given(path, risk, COMMAND, keys)
+
+    assert names(allowed) == applied
+    assert not any(one.asked for one in allowed.plan.choices)
+    assert allowed.plan.proven is None
+    lines = {line.split(" ")[0]: line for line in allowed.lines}
+    assert set(lines) == set(ALL) - set(applied)
+    assert lines["manual"].endswith("no file can turn it on; ask for it: --with manual")
+    assert lines["bigger-batch"].endswith("ask for it: --with bigger-batch")
+    if "half" in lines:
+        assert lines["half"].endswith("its risk is numeric; allow it: --risk numeric")
+
+
+def test_what_is_refused_is_named_with_its_value(keys):
+    path = written(keys / "plan.json", Plan(schema=1, title="", choices=(Choice(name="manual", asked=True),)))
+    text = json.loads(path.read_text())
+    text["choices"][0]["value"] = None
+    assert files.given(path, None).lines[0].endswith("--with manual")
+
+
+def test_what_a_tune_of_the_user_proved_is_applied_up_to_what_was_proven(keys):
+    path = written(keys / "plan.json", signing.signed(proven("early", "half", "manual"), keys))
+    allowed = files.given(path, None, COMMAND, keys)
+
+    assert (names(allowed), allowed.lines) == (["early", "half", "manual"], ())
+    assert all(one.asked for one in allowed.plan.choices)
+    assert allowed.plan.proven is not None
+    capped = files.given(path, Risk.EXACT, COMMAND, keys)
+    assert names(capped) == ["early", "manual"]
+    assert capped.lines[0].startswith("half of the plan")
+
+
+def test_inside_a_program_nothing_is_proven(keys, capsys):
+    path = written(keys / "plan.json", signing.signed(proven("early", "half"), keys))
+    assert [one.name for one in named(str(path), None, [], [])] == ["early"]
+    assert capsys.readouterr().err.startswith("hotlap: half of the plan")
+
+
+@pytest.mark.parametrize("way", ["given", "found"])
+def test_a_plan_proven_for_something_else_is_replaced_by_safe_and_said(way, keys):
+    path = written(keys / "plan.json", signing.signed(proven("half"), keys))
+    other = (*COMMAND, "--lr", "1")
+    allowed = files.given(path, None, other, keys) if way == "given" else files.found(path, other, keys)
+    assert names(allowed) == ["early", "exact"]
+    (line,) = allowed.lines
+    assert "was proven for another command (python train.py); running with the plan 'safe' instead" in line
+
+
+# The key
+
+
+def test_the_key_is_made_once_and_is_secret(keys):
+    plan = proven("early")
+    assert signing.existing(keys) is None
+    assert signing.signed(plan, keys) == signing.signed(plan, keys)
+    assert (keys / "key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in keys.iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("harm", ["readable", "link", "short", "missing", "folder of all"])
+def test_a_key_that_others_may_know_proves_nothing_and_is_replaced(harm, keys):
+    path = written(keys / "plan.json", signing.signed(proven("half"), keys))
+    key = keys / "key"
+    if harm == "readable":
+        key.chmod(0o644)
+    elif harm == "link":
+        key.rename(keys / "moved")
+        key.symlink_to(keys / "moved")
+    elif harm == "short":
+        private.write_text(key, "")
+    elif harm == "missing":
+        key.unlink()
+    else:
+        keys.chmod(0o777)
+    assert names(files.given(path, None, COMMAND, keys)) == []
+    keys.chmod(0o700)
+    again = written(keys / "again.json", signing.signed(proven("half"), keys))
+    if harm != "folder of all":
+        assert names(files.given(path, None, COMMAND, keys)) == [], "the old signature is worth nothing"
+    assert names(files.given(again, None, COMMAND, keys)) == ["half"]
+
+
+def test_a_run_folder_that_came_with_a_repository_is_none_of_a_tune(keys, tmp_path):
+    for name in ("mine", "theirs"):
+        private.make_folder(tmp_path / name)
+    signing.mark(tmp_path / "mine", keys)
+    signing.refuse_unmarked(tmp_path / "mine", keys)
+    with pytest.raises(private.Unfit, match="theirs was not begun by a tune of yours"):
+        signing.refuse_unmarked(tmp_path / "theirs", keys)
+    (tmp_path / "mine" / signing.MARK).rename(tmp_path / "theirs" / signing.MARK)
+    with pytest.raises(private.Unfit, match="begun by somebody else"):
+        signing.refuse_unmarked(tmp_path / "theirs", keys)
+
+
+# A plan that is found by itself
+
+
+@pytest.fixture
+def kept(keys) -> Path:
+    """A plan that is applied by itself, until something is done to it."""
+    path = written(keys / "project" / "plans" / "plan.json", signing.signed(proven("half"), keys))
+    assert names(files.found(path, COMMAND, keys)) == ["half"]
+    return path
+
+
+def refused(path: Path, keys: Path) -> str:
+    allowed = files.found(path, COMMAND, keys)
+    assert names(allowed) == ["early", "exact"]
+    (line,) = allowed.lines
+    assert "\n" not in line
+    assert "running with the plan 'safe' instead" in line
+    return line
+
+
+def test_where_there_is_none_nothing_is_said(keys):
+    assert files.found(keys / "project" / "plans" / "plan.json", COMMAND, keys) is None
+
+
+def test_one_that_is_not_signed_says_how_to_use_it(kept, keys):
+    written(kept, proven("early"))
+    assert f"was not proven by a tune of yours; running with the plan 'safe' instead; to use it all the same: --plan {kept}" in refused(kept, keys)  # fmt: skip # noqa: E501
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_one_that_others_could_have_put_there_is_refused(mode, level, kept, keys):
+    place = [kept, *kept.parents][level]
+    place.chmod(place.stat().st_mode | mode)
+    assert f"others can write {place}; type: chmod go-w {place}" in refused(kept, keys)
+    place.chmod(0o700)
+
+
+def test_one_of_another_user_is_refused(kept, keys, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    monkeypatch.setattr(private, "ROOT", 4322)
+    assert "belongs to another user" in refused(kept, keys)
+
+
+def strange(path: Path, kind: str) -> None:
+    text = path.read_text()
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        private.write_text(path.with_name("real.json"), text)
+        path.symlink_to("real.json")
+    elif kind == "dangling link":
+        path.symlink_to("nowhere")
+    elif kind == "link in a circle":
+        path.symlink_to(path.name)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        private.write(path, STRANGE[kind](text))
+
+
+STRANGE = {
+    "empty": lambda text: b"",
+    "truncated": lambda text: text[:40].encode(),
+    "no text": lambda text: b"\xff\xfe\x00",
+    "a list": lambda text: b"[]",
+    "deep": lambda text: b"[" * 100_000,
+    "a huge number": lambda text: b'{"schema": ' + b"9" * 10_000 + b"}",
+    "wrong types": lambda text: b'{"schema": 1, "title": 3, "choices": {}}',
+    "wrong values": lambda text: b'{"schema": 1, "title": "", "choices": [{"name": "early", "value": "99"}]}',
+    "unknown field": lambda text: text.replace('"title"', '"tilte": 1, "title"').encode(),
+    "unknown field of a choice": lambda text: text.replace('"name"', '"always": true, "name"').encode(),
+    "unknown entry": lambda text: text.replace('"half"', '"gone"').encode(),
+    "newer": lambda text: text.replace('"schema": 1', '"schema": 99').encode(),
+    "twice": lambda text: b'{"schema": 1, "title": "", "choices": [{"name": "half"}, {"name": "half"}]}',
+    "exclusive": lambda text: b'{"schema": 1, "title": "", "choices": [{"name": "fused"}, {"name": "graphs"}]}',
+}
+KINDS = ["pipe", "folder", "link", "dangling link", "link in a circle", "device", "huge", *STRANGE]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_strange_file_costs_one_line_and_the_training_starts_without_it(kind, kept, keys):
+    strange(kept, kind)
+    refused(kept, keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_strange_file_that_was_named_is_an_error_of_one_line(kind, kept, keys):
+    strange(kept, kind)
+    with pytest.raises(PlanUnusable) as error:
+        files.given(kept, None, COMMAND, keys)
+    assert "\n" not in str(error.value)
+    assert str(kept) in str(error.value)
+    assert error.value.exit_code == 79
+
+
+@pytest.mark.parametrize("kind", ["a file", "a pipe"])
+def test_a_file_in_place_of_the_folder_of_plans_costs_one_line(kind, kept, keys):
+    kept.unlink()
+    kept.parent.rmdir()
+    os.mkfifo(kept.parent) if kind == "a pipe" else kept.parent.touch()
+    assert "Not a directory" in refused(kept, keys)
