@@ -16,7 +16,8 @@ def bytes_of(array: Any) -> memoryview:
         return memoryview(flat.view(_byte()).numpy())
     import numpy
 
-    return memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+    plain: Any = numpy.ascontiguousarray(array).reshape(-1)
+    return memoryview(plain.view(numpy.uint8))
 
 
 def _byte() -> Any:

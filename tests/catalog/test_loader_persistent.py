@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from catalog.loading import Random, Rows, Stream, applied, outcome, shuffled, states, train
+from hotlap.catalog.weighing import Weight
 from observations import loader, observation
 from torch.utils.data import DataLoader, Sampler
 
 from hotlap.catalog import entries
 from hotlap.catalog.loader_persistent.apply import contents_of
 from hotlap.catalog.resident_data.sameness import Unfit
-from hotlap.catalog.weighing import Weight
 
 NAME = "loader-persistent"
 applying = sys.modules["hotlap.catalog.loader_persistent.apply"]

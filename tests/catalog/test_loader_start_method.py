@@ -9,15 +9,15 @@ import pytest
 import torch
 from catalog.loading import Rows, applied, outcome, shuffled, train
 from harness import HOTLAP, environment
+from hotlap.catalog.fetching import Recipe, look
+from hotlap.catalog.weighing import weigh
 from observations import on_cuda
 from torch.utils.data import RandomSampler
 
 from hotlap.catalog import entries
-from hotlap.catalog.fetching import Recipe, look
 from hotlap.catalog.loader_start_method.apply import CLEAN, found, import_torch_once
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect
-from hotlap.catalog.weighing import weigh
 
 NAME = "loader-start-method"
 GUARDED = """

@@ -15,13 +15,13 @@ import pytest
 import torch
 from catalog.loading import Random, Rows, SplitStream, Stream, applied, outcome, shuffled, states, train
 from harness import environment
+from hotlap.catalog.weighing import weigh
 from observations import input_bound, loader, observation
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from hotlap.catalog import entries, room
 from hotlap.catalog.loader_workers import reaper
 from hotlap.catalog.making import Making
-from hotlap.catalog.weighing import weigh
 
 MODULE = sys.modules["hotlap.catalog.loader_workers.apply"]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from hotlap.catalog.resident_data.contents import Contents, Surface
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
-from hotlap.loading.identity import AlsoOfLists
 from hotlap.catalog.resident_data import contents
-from hotlap.catalog.resident_data.contents import Contents, Surface
 from hotlap.catalog.resident_data.identity import MANY, same_function
 from hotlap.catalog.resident_data.sameness import Unfit, same
+from hotlap.loading.identity import AlsoOfLists
 from tests.catalog.resident import outcome, resident
 
 TOTAL = 400  # so many that the items compared at the start of an epoch will hardly show one

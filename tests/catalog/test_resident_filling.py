@@ -10,11 +10,11 @@ import time
 import psutil
 import pytest
 import torch
+from hotlap.catalog.resident_data.proof import _some
 from torch.utils.data import DataLoader, Dataset
 
 import hotlap
 from hotlap.catalog.resident_data import streams
-from hotlap.catalog.resident_data.proof import _some
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
 from tests.catalog.resident import Visits, check, outcome, resident, seeded

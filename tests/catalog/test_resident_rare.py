@@ -9,11 +9,11 @@ import threading
 
 import pytest
 import torch
+from hotlap.catalog.resident_data.proof import _some
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import hotlap
-from hotlap.catalog.resident_data.proof import _some
 from hotlap.catalog.resident_data.sameness import same
 from tests.catalog.loading import applied
 from tests.catalog.resident import outcome, resident, seeded

@@ -12,13 +12,13 @@ import types
 import numpy as np
 import pytest
 import torch
+from hotlap.catalog.resident_data.proof import prove, unchanged, visit
+from hotlap.catalog.resident_data.streams import Streams
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from hotlap.catalog.resident_data.proof import prove, unchanged, visit
 from hotlap.catalog.resident_data.sameness import Unfit
-from hotlap.catalog.resident_data.streams import Streams
-from hotlap.loading.signals import raised_by_signal
 from hotlap.catalog.silence import silenced
+from hotlap.loading.signals import raised_by_signal
 from tests.catalog.resident import outcome, resident
 
 

@@ -20,6 +20,7 @@ from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Unfit
 from hotlap.loading.purity.known import genuine
 from hotlap.loading.signals import raised_by_signal
+from hotlap.model.visible import visible
 
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning
@@ -168,7 +169,7 @@ class Keeper:
     def differs(self, kept: Kept, store: Store, row: int, batches: int) -> Unfit:
         """What was handed out since the last look may have been wrong: that is said at once."""
         why = f"item {row} is no longer what was kept; up to {batches} batches before this one may have been wrong"
-        sys.stderr.write(f"hotlap: resident-data is switched off: {store.name}: {why}\n")
+        sys.stderr.write(f"hotlap: resident-data is switched off: {visible(store.name)}: {why}\n")
         return Unfit(why)
 
     # Iterating

@@ -161,7 +161,7 @@ def stand_in_class(torch: Any) -> Any:
 
 
 def _stand_in_class(torch: Any) -> Any:
-    class StandIn(torch.Tensor):  # type: ignore[misc, name-defined]
+    class StandIn(torch.Tensor):  # type: ignore[misc]
         """A large tensor of one sample, or a stack of them."""
 
         leaf: int

@@ -18,6 +18,7 @@ from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Pure, Unfit, fetch, length_of, pure, visit
 from hotlap.loading.weight import leaves_of, size_of, weight_of
+from hotlap.model.visible import visible
 
 WORTH_KEEPING = 20.0  # microseconds to fetch a sample: a cheaper one is not fetched faster from a cache
 CHEAP_COPY = 0.4  # of the time to fetch it: a kept sample is copied once more while it is first fetched
@@ -165,7 +166,7 @@ class Cache:
             alike = False
         if not alike:
             why = f"sample {key} is no longer what was kept; batches of this epoch may have been wrong"
-            sys.stderr.write(f"hotlap: sample-cache is switched off: {type(dataset).__name__}: {why}\n")
+            sys.stderr.write(f"hotlap: sample-cache is switched off: {visible(type(dataset).__name__)}: {why}\n")
             self._spoil(why)
         self._spent += time.perf_counter() - now
 

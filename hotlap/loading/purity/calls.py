@@ -7,8 +7,10 @@ import builtins
 import dataclasses
 import functools
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any
 
@@ -292,7 +294,7 @@ class Calls:
     def _object_method(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
         if type(thing).__name__ == "_Environ":
             raise Impure("reads the environment")
-        if isinstance(thing, type) and is_atom(thing) and name in known.METHODS and not isinstance(thing, known.Enum):
+        if isinstance(thing, type) and is_atom(thing) and name in known.METHODS and not issubclass(thing, Enum):
             member = getattr(thing, name, None)
             if isinstance(member, BuiltinFunctionType | MethodDescriptorType):
                 return self.call_object(member, args, kwargs)
@@ -334,7 +336,7 @@ class Calls:
         return replace(alias(owner, *values), array=owner.array)
 
     def _of_mapping(self, owner: Value, name: str) -> Value:
-        if type(owner.known) in (dict, known.OrderedDict):
+        if type(owner.known) in (dict, OrderedDict):
             values = either(self.objects.value_of(one) for one in owner.known.values()) if owner.element else None
             each = values or self.objects.element_of(owner, Value(plain=True))
             keys = Value(plain=True)
@@ -445,7 +447,7 @@ class Calls:
 
     def need_comparable(self, value: Value) -> None:
         for thing in value.objects:
-            if type(thing).__eq__ is not object.__eq__ and not isinstance(thing, INERT):
+            if not equal_to_itself_alone(thing) and not isinstance(thing, INERT):
                 raise Impure(f"compares a {type(thing).__name__} in a way of its own")
         if value.made:
             raise Impure("compares an object that it makes")
@@ -661,6 +663,11 @@ _TRUE = Value(plain=True, known=True)
 
 def alias_of_unknown() -> Value:
     return Value(plain=True, own=False, deep=False, steady=False)
+
+
+def equal_to_itself_alone(thing: Any) -> bool:
+    compare: Any = type(thing).__eq__
+    return compare is object.__eq__
 
 
 def _is_callable(value: Value) -> bool:

@@ -11,6 +11,7 @@ import builtins
 import enum
 import sys
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -290,16 +291,29 @@ DRAWING = frozenset(
 )
 
 
+def _remembered(question: Callable[[type], bool]) -> Callable[[type], bool]:
+    """Of each class asked once."""
+    answers: dict[type, bool] = {}
+
+    def answer(kind: type) -> bool:
+        found = answers.get(kind)
+        if found is None:
+            found = answers[kind] = question(kind)
+        return found
+
+    return answer
+
+
 def type_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def is_array(kind: type) -> bool:
     return type_name(kind) in ARRAYS
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def is_atom(kind: type) -> bool:
     """Cannot be written into, and has the methods of its library alone."""
     if kind in ATOMS:
@@ -312,7 +326,7 @@ def is_atom(kind: type) -> bool:
     return type_name(kind) in OTHER_ATOMS
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def is_table(kind: type) -> bool:
     name = type_name(kind)
     return (
@@ -432,4 +446,4 @@ def _is_global(owner: Any) -> bool:
     import random
 
     numbers = sys.modules.get("numpy")
-    return owner is random._inst or (numbers is not None and owner is getattr(numbers.random.mtrand, "_rand", None))  # type: ignore[attr-defined]
+    return owner is random._inst or (numbers is not None and owner is getattr(numbers.random.mtrand, "_rand", None))

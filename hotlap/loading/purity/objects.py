@@ -18,7 +18,7 @@ from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
 
 MOST_ELEMENTS = 256  # of a container of objects, each of which is read
 LIBRARIES = frozenset("builtins hotlap torch torchvision numpy PIL pandas h5py scipy cv2 pyarrow wrapt".split())
-USUAL_LOOKUPS = (object.__getattribute__, type.__getattribute__, ModuleType.__getattribute__)
+USUAL_LOOKUPS: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__, ModuleType.__getattribute__)
 ABSENT: Any = object()
 
 
@@ -109,7 +109,7 @@ class Objects:
         if isinstance(thing, type):
             return self._of_class(thing, name)
         kind = type(thing)
-        if not any(kind.__getattribute__ is usual for usual in USUAL_LOOKUPS) and not _usual_lookup(kind):
+        if inspect.getattr_static(kind, "__getattribute__") not in USUAL_LOOKUPS and not _usual_lookup(kind):
             raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         raw = self._member(kind, name)
         self.study.attributes[id(thing), name] = thing, name  # also where its class has it: it may get one of its own
@@ -190,9 +190,9 @@ class Objects:
 
     def _of_class(self, kind: type, name: str) -> Value:
         meta = type(kind)
-        if meta.__getattribute__ is not type.__getattribute__ or self._member(meta, "__getattr__") is not ABSENT:
-            if meta.__module__ not in ("enum", "abc", "typing"):
-                raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+        own_way = meta.__getattribute__ is not type.__getattribute__ or self._member(meta, "__getattr__") is not ABSENT
+        if own_way and meta.__module__ not in ("enum", "abc", "typing"):
+            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         if issubclass(kind, Enum) and name in kind.__members__:
             return self.value_of(kind.__members__[name])
         if meta.__getattribute__ is not type.__getattribute__:

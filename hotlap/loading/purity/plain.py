@@ -58,7 +58,7 @@ def _all_plain(things: Iterable[Any], depth: int) -> bool:
     if all(map(is_atom, kinds)):
         return True
     several = list(things)
-    if len(kinds) == 1 and (kind := kinds.pop()) in (tuple, list):
+    if kinds in ({tuple}, {list}):
         lengths = set(map(len, several))
         if len(lengths) == 1 and (length := lengths.pop()):
             return all(_all_plain(list(map(itemgetter(at), several)), depth + 1) for at in range(length))

@@ -1,7 +1,7 @@
 """Reads the code of functions without running it, statement by statement, with what is known of every value.
 
-All ways through the code are followed but those that the state it reads rules out (`if self.augment:` with augment
-False): a change of that state ends what relies on this. Whatever is not known to be pure ends the reading with its line.
+All ways through the code are followed but those that the state it reads rules out (`if self.augment:` where that is
+False): a change of that state ends what relies on this. What is not known to be pure ends the reading, with its line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from hotlap.loading.purity.calls import Calls, Closure, Instance, Keywords
+from hotlap.loading.purity.calls import Calls, Closure, Instance, Keywords, equal_to_itself_alone
 from hotlap.loading.purity.known import is_atom
 from hotlap.loading.purity.objects import Delegated, MissingAttribute, Objects, Property
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
@@ -511,7 +511,7 @@ class Reader(Calls):
         return fresh(value, array=value.array)
 
     def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
-        found = []
+        found: list[Value] = []
         for one in node.values:
             value = self.evaluate(one)
             truth = self.truth(value)
@@ -597,7 +597,7 @@ class Reader(Calls):
 
     def iterated(self, value: Value) -> Value:
         """Any of its elements."""
-        found = []
+        found: list[Value] = []
         if value.plain:
             found.append(self.objects.element_of(value))
         for thing in value.objects:
@@ -640,7 +640,7 @@ def _identical(one: Value, other: Value) -> bool | None:
     """Of two single objects that are equal only to themselves."""
     if any(len(this.objects) != 1 or this.plain or this.made for this in (one, other)):
         return None
-    if any(type(this.objects[0]).__eq__ is not object.__eq__ for this in (one, other)):
+    if not all(equal_to_itself_alone(this.objects[0]) for this in (one, other)):
         return None
     return one.objects[0] is other.objects[0]
 

@@ -11,6 +11,7 @@ import linecache
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType
+from typing import Any
 
 Definition = ast.FunctionDef | ast.Lambda
 
@@ -61,9 +62,9 @@ def _statement_at(filename: str, text: str, line: int) -> ast.stmt:
     raise Unreadable("its source is not what was loaded")
 
 
-def _first_line(node: ast.AST) -> int:
+def _first_line(node: Any) -> int:
     decorators = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(one.lineno for one in decorators)])  # type: ignore[attr-defined]
+    return min(int(one.lineno) for one in (node, *decorators))
 
 
 def _may_be(node: ast.AST, code: CodeType) -> bool:
