@@ -195,17 +195,26 @@ class Calls:
             if name == "__call__" and isinstance(forward, FunctionType) and not _holds(thing) and not _hooked():
                 return self.call_object(MethodType(forward, thing), args, kwargs or {})
             raise Impure(f"runs a model ({kind.__name__}), which may be trained or may draw")
+        if name in ("__getitem__", "__getitems__") and type_name(kind) in known.TABLES_OF_ITEMS:
+            return self._item_of_table(thing, known.TABLES_OF_ITEMS[type_name(kind)], args)
         raw = self.objects._member(kind, name)
         if isinstance(raw, FunctionType):
             return self.call_object(MethodType(raw, thing), args, kwargs or {})
-        if kind.__module__.startswith("datasets.arrow_dataset") and name == "__getitem__":
-            raise Impure("is a dataset of a library that is not known")
         if isinstance(thing, functools._lru_cache_wrapper):
             raise Impure(f"keeps what {getattr(thing, '__name__', 'a function')} has given (lru_cache)")
         if type(thing).__name__ == "_Environ":
             raise Impure("reads the environment")
         why = why_not(thing)
         raise Impure(why if not why.startswith("calls") else f"uses a {kind.__name__}, which is not known to be pure")
+
+    def _item_of_table(self, thing: Any, attributes: Sequence[str], args: Sequence[Value]) -> Value:
+        """A row as a dictionary, or what the dataset's own transform makes of it."""
+        for name in attributes[:-1]:
+            self.study.attributes[id(thing), name] = thing, name
+        options = self.load_attribute(Value(objects=(thing,)), attributes[-1])
+        row = replace(fresh(*args), element=fresh(*args))
+        transform = options.known.get("transform") if type(options.known) is dict else None
+        return row if transform is None else self.call_value(self.objects.value_of(transform), [row], {})
 
     def _called(self, thing: Any, args: Sequence[Value]) -> Value:
         """An object of a library whose call depends on its attributes alone."""

@@ -213,7 +213,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         *("torch.nn.utils.rnn.pad_sequence torch.no_grad torch.enable_grad torch.inference_mode".split()),
         *("torch.set_grad_enabled torch.autograd.no_grad torch.utils.data.default_collate".split()),
         *("torch.utils.data.dataloader.default_collate torch.utils.data._utils.collate.default_collate".split()),
-        *("torch.utils.data.default_convert torch.is_storage".split()),
+        *("torch.utils.data.default_convert torch.is_storage torchvision.utils._Image_fromarray".split()),
         *(f"numpy.{name}" for name in _NUMPY_NEW),
         *(f"json.{name}" for name in "loads dumps".split()),
         *("copy.deepcopy io.BytesIO io.StringIO os.fspath os.fsdecode os.fsencode itertools.accumulate".split()),
@@ -266,6 +266,14 @@ CALLED = frozenset(
 CALL_EACH = frozenset(
     "torchvision.transforms.transforms.Compose torchvision.transforms.v2._container.Compose".split()
 )  # fmt: skip
+
+# Datasets of a library whose items are made from these attributes alone, and from a function in the last.
+TABLES_OF_ITEMS = {
+    "datasets.arrow_dataset.Dataset": (
+        *("_data", "_indices", "_format_type", "_format_columns", "_output_all_columns", "_fingerprint"),
+        "_format_kwargs",
+    ),
+}
 
 # Why something is not on the list, where that can be said better than "it is not known".
 WHY = {
@@ -320,6 +328,8 @@ def is_atom(kind: type) -> bool:
         return True
     if issubclass(kind, PurePath):
         return kind.__module__.partition(".")[0] == "pathlib"
+    if issubclass(kind, Enum):
+        return kind.__module__.partition(".")[0] in ("torch", "torchvision", "PIL")
     numbers = sys.modules.get("numpy")
     if numbers is not None and issubclass(kind, numbers.generic | numbers.dtype):
         return kind.__module__.partition(".")[0] == "numpy"

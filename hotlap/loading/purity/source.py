@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 Definition = ast.FunctionDef | ast.Lambda
+LONGEST = 150_000  # characters of a file: reading and compiling it takes a tenth of a second
 
 
 class Unreadable(Exception):
@@ -25,7 +26,10 @@ def definition_of(function: FunctionType) -> Definition:
     lines = linecache.getlines(code.co_filename, function.__globals__)
     if not lines:
         raise Unreadable("its source cannot be read")
-    return _definition(code, "".join(lines))
+    text = "".join(lines)
+    if len(text) > LONGEST:
+        raise Unreadable("its file is too long to be read in time")
+    return _definition(code, text)
 
 
 @lru_cache(maxsize=1024)
