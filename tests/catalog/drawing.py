@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-EPOCHS, BATCHES, BATCH = 3, 8, 4
-LATE = 15  # the step from which on something is drawn that was not before
+EPOCHS, BATCHES, BATCH = 2, 10, 4
+LATE = 13  # the step from which on something is drawn that was not before
 SEED = 5
 
 
