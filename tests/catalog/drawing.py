@@ -337,11 +337,11 @@ TRAININGS = {
     "blocks dropped by numpy": Training(NumpyDepth),
     "blocks with dropout": Training(NeverDropped),
     "an LSTM with dropout between its layers": Training(RecurrentDropout),
-    "an LSTM that draws nothing": Training(Recurrent),
+    "an LSTM that draws nothing": Training(Recurrent, cuda=True),
     "attention with dropout": Training(Attention),
     "augmentation in the loop": Training(Images, augments=True),
     "augmentation in the dataset": Training(Plain, dataset=Augmented),
     "augmentation in workers": Training(Plain, dataset=Augmented, workers=2),
-    "pure samples in workers": Training(Plain, dataset=Costly, workers=2),
+    "pure samples in a worker": Training(Plain, dataset=Costly, workers=1),
     "pure samples that cost": Training(Plain, dataset=Costly, marks=True),
 }

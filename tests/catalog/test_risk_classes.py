@@ -21,6 +21,12 @@ HERE = [name for name, entry in ENTRIES.items() if entry.device is None]
 VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
 REPORTING = ("anomaly-mode", "set-to-none")  # they change nothing, ever
 BESIDE_GRAPHS = ("loader-start-method",)
+HERE_ALL = [title for title, training in TRAININGS.items() if not training.cuda]
+DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in workers"
+FEWER = {
+    "threads": (DROPPED, IN_WORKERS),  # two threads on a core that is busy wait for each other
+    "gc-pauses": (DROPPED, IN_WORKERS),  # nothing may be frozen then, and all objects of the tests are looked at
+}
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +78,10 @@ def can_apply(name):
 @pytest.mark.parametrize("name", HERE)
 def test_an_entry_changes_what_its_class_allows(name, capfd):
     became = {}
-    for title, training in TRAININGS.items():
+    for title in FEWER.get(name, HERE_ALL):
         plain(title), band(title)
         with hotlap.enable(None, with_=[asked(name)], quiet=True) as enabled:
-            ours = training()
+            ours = TRAININGS[title]()
             (became[title],) = (outcome.status for outcome in enabled.outcomes)
         capfd.readouterr()
         assert_in_class(ENTRIES[name].risk, ours, plain(title), band(title), f"{name} on {title}")
