@@ -16,11 +16,12 @@ Draw = tuple[Any, ...]  # the operation, the tensors it met, and whether its gen
 @contextmanager
 def recorded_draws(torch: Any) -> Iterator[list[Draw]]:
     """Every drawing operation of this thread, in order. Slow: for rehearsals only."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils import _python_dispatch
 
     found: list[Draw] = []
+    mode: Any = _python_dispatch.TorchDispatchMode  # its own functions have no types
 
-    class Recording(TorchDispatchMode):  # type: ignore[misc]
+    class Recording(mode):  # type: ignore[misc]
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             outcome = operation(*args, **(kwargs or {}))
             if torch.Tag.nondeterministic_seeded in operation.tags:

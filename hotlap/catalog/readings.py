@@ -191,7 +191,7 @@ class Readings:
                     self._place(vars(module), name, 0)
 
     def _speaks(self, function: FunctionType) -> None:
-        """Installed packages warn of their use, which a step does not change; the program's own may tell of anything."""
+        """Installed packages warn of their use, which no step changes; the program's own may tell of anything."""
         if not any(part in function.__code__.co_filename for part in INSTALLED):
             self.outside = self.outside or f"{function.__qualname__} writes a log or warns"
 
@@ -231,7 +231,7 @@ def names_of(code: CodeType) -> Iterator[str]:
 def is_generator(torch: Any, value: Any) -> bool:
     """Whether it is a random stream besides those of the process."""
     numpy = sys.modules.get("numpy")
-    if value is random._inst or (numpy is not None and value is numpy.random.mtrand._rand):  # type: ignore[attr-defined]
+    if value is random._inst or (numpy is not None and value is numpy.random.mtrand._rand):
         return False
     kinds = (numpy.random.RandomState, numpy.random.Generator, numpy.random.BitGenerator) if numpy else ()
     return isinstance(value, (torch.Generator, random.Random, *kinds))

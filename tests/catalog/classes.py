@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import fmean
 
 import torch
 from catalog.drawing import Left
@@ -12,7 +13,7 @@ from hotlap.model.plan import Risk
 
 WIDER = 30  # than what a last bit in each weight makes: an entry rounds at every operation of every step
 LEAST = 1e-6  # of the value, where a last bit made nothing
-NUMERIC = 0.1
+NUMERIC = 0.25  # of the mean loss, which is about one: a training of the same recipe, not the same training
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Band:
 def band_of(plain: Left, nudged: list[Left]) -> Band:
     """From the program itself with its first weights moved by a last bit."""
     assert all(one.streams == plain.streams for one in nudged)
-    apart = [max(map(abs, differences)) for differences in zip(*(_differences(plain, one) for one in nudged))]
+    all_of_them = [_differences(plain, one) for one in nudged]
+    apart = [max(map(abs, differences)) for differences in zip(*all_of_them, strict=True)]
     losses = [
         WIDER * most + LEAST * (1 + abs(loss)) for most, loss in zip(accumulate(apart, max), plain.losses, strict=True)
     ]
@@ -50,7 +52,7 @@ def assert_in_class(risk: Risk, ours: Left, plain: Left, band: Band, what: str) 
         for name, most in band.weights.items():
             assert _apart(ours.weights[name], plain.weights[name]) <= most, f"{what}: {name}"
     else:
-        assert all(abs(one) <= NUMERIC for one in _differences(ours, plain)), what
+        assert abs(fmean(ours.losses) - fmean(plain.losses)) <= NUMERIC, what
 
 
 def _differences(one: Left, other: Left) -> list[float]:

@@ -248,7 +248,7 @@ class Training:
     workers: int = 0
     augments: bool = False  # in the loop
     marks: bool = False  # cleans up, draws a progress bar and marks its steps
-    cuda: bool = False  # worth running on a GPU only
+    only: str | None = None  # the device where it is worth running, or the same each time
 
     def __call__(self, device: str = "cpu", nudge: int = 0) -> Left:
         """`nudge`: by which pattern the first weights are moved by a last bit, zero for none."""
@@ -336,8 +336,8 @@ TRAININGS = {
     "blocks dropped by random": Training(StochasticDepth),
     "blocks dropped by numpy": Training(NumpyDepth),
     "blocks with dropout": Training(NeverDropped),
-    "an LSTM with dropout between its layers": Training(RecurrentDropout),
-    "an LSTM that draws nothing": Training(Recurrent, cuda=True),
+    "an LSTM with dropout between its layers": Training(RecurrentDropout, only="cpu"),  # cuDNN has a stream of its own
+    "an LSTM that draws nothing": Training(Recurrent, only="cuda"),
     "attention with dropout": Training(Attention),
     "augmentation in the loop": Training(Images, augments=True),
     "augmentation in the dataset": Training(Plain, dataset=Augmented),

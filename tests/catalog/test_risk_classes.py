@@ -21,7 +21,7 @@ HERE = [name for name, entry in ENTRIES.items() if entry.device is None]
 VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
 REPORTING = ("anomaly-mode", "set-to-none")  # they change nothing, ever
 BESIDE_GRAPHS = ("loader-start-method",)
-HERE_ALL = [title for title, training in TRAININGS.items() if not training.cuda]
+HERE_ALL = [title for title, training in TRAININGS.items() if training.only != "cuda"]
 DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in workers"
 FEWER = {
     "threads": (DROPPED, IN_WORKERS),  # two threads on a core that is busy wait for each other

@@ -28,14 +28,16 @@ NOT_HERE = (
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
-    """An error of an entry is raised, and where an exact one is compared kernels add in one order each time."""
+    """An error of an entry is raised, and a product is rounded as float32 is."""
     monkeypatch.setenv("HOTLAP_STRICT", "1")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     yield
     hotlap.disable()
 
 
 @pytest.fixture
 def deterministic(monkeypatch):
+    """Kernels add in one order each time."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -61,6 +63,8 @@ def asked(name: str) -> str:
 def compared(name: str, deterministic: bool) -> dict[str, str]:
     became = {}
     for title, training in TRAININGS.items():
+        if training.only == "cpu":
+            continue
         expected, most = plain(title, deterministic), band(title, deterministic)
         if deterministic:
             assert training("cuda").losses == expected.losses, f"{title} is another one each time"

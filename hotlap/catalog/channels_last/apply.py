@@ -71,9 +71,7 @@ class ChannelsLast:
             return self._first(key, original, module, args, kwargs)
         return self._moved(self._usual[key], original, args, kwargs)
 
-    def _first(
-        self, key: Any, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _first(self, key: Any, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The first call with such inputs is made as ever, and shows how far the streams move."""
         if len(self._usual) >= MOST_SIGNATURES:
             return original(*args, **kwargs)

@@ -22,7 +22,7 @@ def shaped(torch: Any, structure: Any, last: bool) -> Any:
 
 
 def _single_channel_last(tensor: Any) -> Any:
-    """With one channel both layouts are the same memory; the strides alone tell the layers behind which one is meant."""
+    """With one channel both layouts are the same memory; its strides tell the layers behind which one is meant."""
     strides = list(tensor.stride())
     strides[1] = 1
     return tensor.as_strided(tensor.shape, strides)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 WIDEST = 16  # bytes that a thread reads at once
 
 

@@ -58,8 +58,8 @@ class Ahead:
         self._site, self._copies, self._learning = site, copies, learning
         self._name = type(loader.dataset).__name__
         self._iterator = weakref.ref(iterator)
-        # Without workers a batch fetched earlier would draw its random numbers earlier, as a sampler might. Workers that
-        # outlive an epoch would have drawn for one batch more where the loop leaves it early.
+        # Without workers a batch fetched earlier would draw its random numbers earlier, as a sampler might. Workers
+        # that outlive an epoch would have drawn for one batch more where the loop leaves it early.
         fleeting = bool(loader.num_workers) and not loader.persistent_workers
         self._looks_ahead = fleeting and loader._auto_collation and draws_at_once(loader)
         self._next: Fetched | None = None

@@ -1,8 +1,8 @@
 """Lets activations overwrite their input where nobody else can see it: behind a layer in a plain nn.Sequential.
 
-What a linear layer, a convolution or a normalisation returns is new memory, and a Sequential hands it to the next layer
-alone. `inplace` is switched on for the time of the Sequential's own call only: it is an attribute that gets pickled with
-the model, and who calls the layers one by one may keep what each of them makes.
+What a linear layer, a convolution or a normalisation returns is new memory, and a Sequential hands it to the next
+layer alone. `inplace` is switched on for the time of the Sequential's own call only: it is an attribute that gets
+pickled with the model, and who calls the layers one by one may keep what each of them makes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class InPlace:
     def known(self, root: Any) -> None:
         site, sequentials = self._site, self._sequentials(root)
         if not sequentials:
-            site.no_effect("no activation directly follows a layer in an nn.Sequential, where nobody else sees its input")
+            site.no_effect(
+                "no activation directly follows a layer in an nn.Sequential, where nobody else sees its input"
+            )
         elif GRAPHS in site.alongside and any(one.is_cuda for one in root.parameters()):
             site.no_effect(
                 f"{GRAPHS} replays the model, where it saves no time and would cost the host some in every step"
