@@ -50,7 +50,7 @@ def test_losses_statistics_and_random_states_are_the_same(make, shape):
 def test_activations_work_in_place_only_while_the_model_trains(in_place):
     with enabled() as under:
         _, model, _, _ = train(mlp, ROWS)
-        assert under.outcomes[0].why == "2 activations behind layers"
+        assert under.outcomes[0].why == "2 activations directly behind layers"
         assert not any(one.inplace for one in model.modules() if isinstance(one, nn.ReLU))
         saved = io.BytesIO()
         torch.save(model, saved)

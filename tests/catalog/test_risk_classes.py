@@ -26,6 +26,7 @@ DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in 
 FEWER = {
     "threads": (DROPPED, IN_WORKERS),  # two threads on a core that is busy wait for each other
     "gc-pauses": (DROPPED, IN_WORKERS),  # nothing may be frozen then, and all objects of the tests are looked at
+    **dict.fromkeys(REPORTING, (DROPPED, IN_WORKERS)),
 }
 
 

@@ -58,7 +58,8 @@ class InPlace:
             for one, found in sequentials:
                 self._found.put(one, found)
             self._begin()
-            site.applied(f"{sum(len(found.activations) for _, found in sequentials)} activations behind layers")
+            count = sum(len(found.activations) for _, found in sequentials)
+            site.applied(f"{count} activation{'' if count == 1 else 's'} directly behind layers")
 
     def _begin(self) -> None:
         if not self._replaced:
