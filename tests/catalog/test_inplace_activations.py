@@ -33,7 +33,14 @@ def in_place(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (lambda: ConvNet(dropout=0.5), IMAGES)])
+def dropped(p):
+    return lambda: nn.Sequential(nn.Linear(16, 8), nn.Dropout(p), nn.ReLU(), nn.Linear(8, 4))
+
+
+DROPPED = [(dropped(0.5), ROWS), (dropped(0.0), ROWS)]
+
+
+@pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (lambda: ConvNet(dropout=0.5), IMAGES), *DROPPED])
 def test_losses_statistics_and_random_states_are_the_same(make, shape):
     losses, model, _, rng = train(make, shape)
     with enabled() as under:

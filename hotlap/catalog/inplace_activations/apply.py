@@ -75,8 +75,10 @@ class InPlace:
         found = []
         for one in modules:
             if "forward" not in vars(one) and unwrap(type(one).forward) is plain:
-                pairs = [pair for pair in pairwise(one._modules.values()) if self._may(*pair)]
-                chosen = [behind for _, behind in pairs if users[id(behind)] == 1]
+                # A dropout returns new memory, or what it was given: either way nobody else has it.
+                layers = [layer for layer in one._modules.values() if type(layer) is not nn.Dropout]
+                chosen = [behind for layer, behind in pairwise(layers) if self._may(layer, behind)]
+                chosen = [behind for behind in chosen if users[id(behind)] == 1]
                 if chosen:
                     found.append((one, Found(one, chosen)))
         return found
