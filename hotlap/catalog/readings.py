@@ -175,7 +175,7 @@ class Readings:
                 self._method(value, each)
         elif isinstance(value, logging.Logger) or value is warnings.warn:
             self._speaks(function)
-        elif value in (time.time, time.perf_counter, time.monotonic) if callable(value) else False:
+        elif any(value is one for one in (time.time, time.perf_counter, time.monotonic)):
             self.outside = self.outside or f"{function.__qualname__} reads the clock"
         elif not self._is_torch(getattr(value, "__module__", None)) or not callable(value):
             self._place(function.__globals__, name, 0)
