@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from catalog.compute_models import ROWS, Blocks, mlp, train
+from catalog.compute_models import ROWS, Block, Blocks, mlp, train
 from torch import nn
 
 import hotlap
@@ -94,3 +94,33 @@ def test_what_counts_as_repeated_blocks():
 def test_short_of_memory():
     assert is_short(10, 100)
     assert not is_short(50, 100)
+
+
+class OwnStream(Block):
+    def __init__(self):
+        super().__init__()
+        self.stream = torch.Generator().manual_seed(1)
+
+    def forward(self, x):
+        return super().forward(x + torch.randn(x.shape, generator=self.stream))
+
+
+class Saying(Block):
+    def forward(self, x):
+        if len(x) > 100:
+            print("many")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("block", "why"), [(OwnStream, "random streams of its own"), (Saying, "uses print")])
+def test_blocks_that_would_show_a_second_computation_are_refused(block, why):
+    def make():
+        model = Blocks()
+        model.blocks = nn.ModuleList(block() for _ in range(3))
+        return model
+
+    losses = train(make, ROWS)[0]
+    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as under:
+        assert train(make, ROWS)[0] == losses
+        assert under.outcomes[0].status == "refused"
+        assert why in under.outcomes[0].why

@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 from harness import HOTLAP, bare, printed_losses
@@ -222,6 +223,54 @@ def test_a_model_that_must_be_compiled_at_each_step_is_taken_back(enable):
     assert train(Counting, sizes=(6,) * 14)[1] == plain
     assert enabled.outcomes[0].status == "withdrawn"
     assert "again at each step" in enabled.outcomes[0].why
+
+
+class DrawingFromNumpy(Net):
+    """Dynamo makes a number of torch's of it."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) * torch.from_numpy(np.random.rand(1)).float()
+
+
+class DrawingOtherwise(Net):
+    """As where a compiler chooses another layout: as many numbers, in another order."""
+
+    def forward(self, inputs):
+        rows = torch.rand(inputs.shape)
+        return super().forward(inputs * (rows if torch.compiler.is_compiling() else rows.flip(0)))
+
+
+@pytest.mark.parametrize("model", [DrawingFromNumpy, DrawingOtherwise])
+def test_code_that_draws_other_numbers_is_taken_back_before_they_are_used(model, enable):
+    np.random.seed(0)
+    plain = train(model)[1], np.random.rand()
+    _, enabled = enable()
+    np.random.seed(0)
+    assert (train(model)[1], np.random.rand()) == plain
+    assert enabled.outcomes[0].status == "withdrawn"
+    assert enabled.outcomes[0].why == f"{model.__name__} draws other random numbers when it is compiled"
+
+
+class DrawingLater(Net):
+    scale = None
+
+    def forward(self, inputs):
+        made = super().forward(inputs)
+        return made if self.scale is None else made * torch.from_numpy(np.random.rand(1)).float() * self.scale
+
+
+def test_what_the_first_calls_have_not_met_runs_as_it_is(enable):
+    def trained():
+        np.random.seed(0)
+        net, losses = train(DrawingLater, sizes=(6,) * 8)
+        net.scale = 2.0
+        made = [net(torch.ones(6, 4)).sum().item() for _ in range(3)]
+        return losses, made, np.random.rand(), torch.rand(1).item()
+
+    plain = trained()
+    _, enabled = enable()
+    assert trained() == plain
+    assert enabled.outcomes[0].status == "applied"
 
 
 def test_an_error_of_the_users_own_forward_is_theirs(enable):

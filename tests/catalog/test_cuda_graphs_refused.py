@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -64,7 +66,30 @@ class RecurrentDropout(Net):
         self.lstm = nn.LSTM(8, 8, num_layers=2, dropout=0.5)
 
 
+class Printing(Net):
+    def forward(self, inputs):
+        if len(inputs) > 100:
+            print("many")
+        return super().forward(inputs)
+
+
+class Timing(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) * (2.0 if time.time() < 0 else 1.0)
+
+
+class Appending(Net):
+    def forward(self, inputs):
+        SEEN.append(len(inputs))
+        return super().forward(inputs)
+
+
+SEEN: list[int] = []
+
 REFUSED = {
+    Printing: "Printing.forward uses print",
+    Timing: "Timing.forward reads the clock",
+    Appending: "forward changes a list or dictionary",
     RecurrentDropout: "dropout between recurrent layers",
     Changing: "changes the attribute calls",
     Keeping: "changes the attribute features",
@@ -87,6 +112,70 @@ def test_a_model_that_cannot_be_replayed_is_refused_and_trains_on(model, graphs)
     assert replayed[1] == plain[1]
     assert graphs.site.outcome.status == "refused"
     assert REFUSED[model] in graphs.site.outcome.why
+    assert graphs.recorder.replays["forward"] == 0
+
+
+class Settings:
+    scale = 1.0
+
+
+SETTINGS, FACTOR = Settings(), 1.0
+
+
+class Told(Net):
+    """Reads settings in all places where a program may keep them."""
+
+    gain = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.options = {"offset": 0.0}
+
+    def forward(self, inputs):
+        return super().forward(inputs) * (SETTINGS.scale * FACTOR * self.gain) + self.options["offset"]
+
+
+def told(number, net, _):
+    """Something else every seven steps; what is set to an equal number is no change."""
+    global FACTOR
+    SETTINGS.scale = 1.0 if number < 7 else float("0.5")
+    FACTOR = 1.0 if number < 14 else 0.9
+    net.options["offset"] = 0.0 if number < 21 else 0.5
+    net.dropout.p = 0.0 if number < 28 else 0.25
+    Told.gain = 1.0 if number < 35 else 0.5
+
+
+def test_a_setting_that_changes_ends_what_was_recorded_with_it(graphs):
+    steps = 42
+    plain = train(model=Told, steps=steps, around=told)
+    graphs.begin()
+    seen = []
+
+    def around(number, net, optim):
+        told(number, net, optim)
+        seen.append(graphs.recorder.replays["forward"])
+
+    assert same(train(model=Told, steps=steps, around=around), plain)
+    replayed = [after > before for before, after in itertools.pairwise(seen)]
+    assert not any(replayed[number] for number in (7, 14, 21, 28, 35))
+    assert replayed[6]
+    assert replayed[12]
+
+
+def test_inputs_that_begin_in_between_are_not_recorded(graphs):
+    graphs.begin()
+    rows = torch.randn(40, 6)
+
+    def trained():
+        torch.manual_seed(0)
+        net = Net()
+        optim = sgd(net.parameters())
+        for number in range(8):
+            optim.zero_grad()
+            net(rows[2 * number + 1 : 2 * number + 6]).square().mean().backward()
+            optim.step()
+
+    trained()
     assert graphs.recorder.replays["forward"] == 0
 
 

@@ -109,6 +109,35 @@ def test_batches_that_are_on_the_device_already_are_left_alone(site, copies, wor
     assert all(torch.equal(one, other) for one, other in zip(ours, plain, strict=True))
 
 
+class Drawing(TensorDataset):
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0], torch.rand(1)
+
+
+def left_early(loader, batches=12, epochs=3):
+    """What the worker drew, in epochs that the loop leaves before their end."""
+    found = []
+    for _ in range(epochs):
+        for number, (inputs, drawn) in enumerate(loader):
+            inputs.to(DEVICE)
+            found.append(drawn.tolist())
+            if number == batches:
+                break
+    return found
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_draws_for_no_batch_more_where_an_epoch_is_left_early(site, copies, persistent):
+    how = {"num_workers": 1, "persistent_workers": persistent}
+    copies.receive = lambda leaves, event: None  # one that was sent ahead goes with its epoch
+    torch.manual_seed(0)
+    ours = left_early(DataLoader(Drawing(*data(96).tensors), 6, **how))
+    assert site.outcome.status == "applied"
+    site.close()
+    torch.manual_seed(0)
+    assert left_early(DataLoader(Drawing(*data(96).tensors), 6, **how)) == ours
+
+
 def move(tensor):
     tensor.to(DEVICE)
     return tensor.detach().clone().as_subclass(torch.Tensor)

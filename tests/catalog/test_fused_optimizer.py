@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hotlap
+from hotlap.catalog.fused_optimizer.chosen import stepping
 
 LAST = torch.channels_last
 
@@ -32,6 +33,12 @@ def sparse(like):
 
 
 def choice(optimizer):
+    """As its steps find it."""
+    with stepping(optimizer):
+        return shown(optimizer)
+
+
+def shown(optimizer):
     return [(group["fused"], group["foreach"]) for group in optimizer.param_groups]
 
 
@@ -157,10 +164,31 @@ def test_copies_and_what_is_printed_are_as_the_user_chose(copied, enabled):
     other = copied(optimizer)
     assert choice(optimizer) == [(True, False)]
     assert choice(other) == [(None, None)]
+    assert shown(optimizer) == [(None, None)]
     assert "fused: None" in repr(optimizer)
-    assert choice(optimizer) == [(True, False)]
     optimizer.step()
     other.step()
+
+
+def test_the_groups_say_what_the_user_chose_once_a_step_has_ended_also_behind_one_that_failed(enabled):
+    one = parameter()
+    optimizer = torch.optim.Adam([one], lr=0.1)
+    seen = []
+    optimizer.register_step_post_hook(lambda optimizer, *_: seen.append(shown(optimizer)))
+    optimizer.step()
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(lambda: 1 / 0)
+    optimizer.step()
+    assert shown(optimizer) == [(None, None)]
+    assert seen == [[(True, False)]] * 2
+
+
+def test_a_choice_made_between_two_steps_is_the_user_s(enabled):
+    optimizer = torch.optim.Adam([parameter()], lr=0.1)
+    optimizer.step()
+    optimizer.param_groups[0]["foreach"] = True
+    optimizer.step()
+    assert choice(optimizer) == [(None, True)]
 
 
 def test_a_capturable_optimizer_on_the_host_fails_as_ever(enabled):

@@ -1,6 +1,5 @@
 """inplace-activations: the same bits, and nothing left in the model."""
 
-import importlib
 import io
 from types import SimpleNamespace
 
@@ -8,8 +7,10 @@ import pytest
 import torch
 from catalog.compute_models import IMAGES, ROWS, ConvNet, mlp, train
 from torch import nn
+from torch.nn import functional
 
 import hotlap
+from hotlap.catalog.inplace_activations.apply import InPlace
 
 
 @pytest.fixture(autouse=True)
@@ -23,26 +24,23 @@ def enabled():
     return hotlap.enable(None, with_=["inplace-activations"])
 
 
-def in_place_during(make, shape):
-    """Which activations were in place while the model ran, by step."""
+@pytest.fixture
+def in_place(monkeypatch):
+    """Of each call of an activation, whether it overwrote its input."""
     seen = []
-
-    def watching():
-        model = make()
-        first = model.forward
-
-        def forward(x):
-            seen.append([one.inplace for one in model.modules() if isinstance(one, nn.ReLU)])
-            return first(x)
-
-        model.forward = forward
-        return model
-
-    train(watching, shape, steps=4)
+    relu = functional.relu
+    monkeypatch.setattr(functional, "relu", lambda x, inplace=False: seen.append(inplace) or relu(x, inplace=inplace))
     return seen
 
 
-@pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (lambda: ConvNet(dropout=0.5), IMAGES)])
+def dropped(p):
+    return lambda: nn.Sequential(nn.Linear(16, 8), nn.Dropout(p), nn.ReLU(), nn.Linear(8, 4))
+
+
+DROPPED = [(dropped(0.5), ROWS), (dropped(0.0), ROWS)]
+
+
+@pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (lambda: ConvNet(dropout=0.5), IMAGES), *DROPPED])
 def test_losses_statistics_and_random_states_are_the_same(make, shape):
     losses, model, _, rng = train(make, shape)
     with enabled() as under:
@@ -56,96 +54,105 @@ def test_losses_statistics_and_random_states_are_the_same(make, shape):
         assert torch.equal(value, twin.state_dict()[name]), name
 
 
-def test_activations_work_in_place_only_while_the_model_trains():
+def test_activations_work_in_place_only_while_the_model_trains(in_place):
     with enabled() as under:
-        torch.manual_seed(0)
         _, model, _, _ = train(mlp, ROWS)
-        assert under.outcomes[0].why == "2 of 2 activations, proven bit-equal on a batch"
+        assert under.outcomes[0].why == "2 activations directly behind layers"
         assert not any(one.inplace for one in model.modules() if isinstance(one, nn.ReLU))
         saved = io.BytesIO()
         torch.save(model, saved)
-        seen = in_place_during(mlp, ROWS)  # another model, after that one
-    assert seen[:2] == [[False, False]] * 2
-    assert seen[-1] == [True, True]
+        assert in_place[:2] == [False, False]
+        assert in_place[-2:] == [True, True]
+        model.eval()(torch.ones(ROWS))
+        assert in_place[-2:] == [False, False]
     assert b"hotlap" not in saved.getvalue()
 
 
-class Residual(nn.Module):
-    """The first activation's input is needed again; the second's is not."""
+class OneByOne(nn.Module):
+    """Takes the layers of its Sequential by itself, and keeps what each of them makes, from some step on."""
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.c = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4)
-        self.needed, self.free = nn.ReLU(), nn.ReLU()
+        self.layers = mlp()
+        self.keeps = False
 
     def forward(self, x):
-        x = self.a(x)
-        return self.c(self.free(self.b(x + self.needed(x))))
+        if not self.keeps:
+            return self.layers(x)
+        made = [x := layer(x) for layer in self.layers]
+        return made[-1] + sum(one.mean() for one in made)
 
 
-def test_only_what_is_proven_is_kept():
-    plain = train(Residual, ROWS)[0]
-    with enabled() as under:
-        assert train(Residual, ROWS)[0] == plain
-        assert under.outcomes[0].why.startswith("1 of 2")
+def test_layers_called_one_by_one_keep_what_each_makes(in_place):
+    def later(step, model, opt):
+        model.keeps = step >= 4
+
+    plain = train(OneByOne, ROWS, between=later)[0]
+    in_place.clear()
+    with enabled():
+        assert train(OneByOne, ROWS, between=later)[0] == plain
+    assert in_place[8] is True
+    assert in_place[10:] == [False] * 6
 
 
-class OnInput(nn.Sequential):
-    """In place, the first activation would change the user's own batch."""
+class Shared(nn.Sequential):
+    """Its activation stands behind a layer, and elsewhere as well."""
 
     def __init__(self):
-        super().__init__(nn.ReLU(), nn.Linear(16, 4))
+        super().__init__(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+        self.other = nn.Sequential(nn.Identity(), self[1])
 
 
-def test_the_batch_is_not_overwritten():
-    with enabled() as under:
-        train(OnInput, ROWS)
-        assert under.outcomes[0].status == "refused"
-
-
-class Keeping(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.act = nn.Linear(16, 4), nn.ReLU()
-
+class Overriding(nn.Sequential):
     def forward(self, x):
-        self.features = self.layer(x)
-        print("forward")
-        return self.act(self.features)
+        first, act, last = self
+        x = first(x)
+        return last(x + act(x))
 
 
-def test_a_model_that_keeps_tensors_is_refused_and_prints_once_a_step(capsys):
+UNSEEN_BY_NOBODY = {
+    "the batch itself": lambda: nn.Sequential(nn.ReLU(), nn.Linear(16, 4)),
+    "what an identity passes on": lambda: nn.Sequential(nn.Linear(16, 4), nn.Identity(), nn.ReLU()),
+    "an activation used twice": Shared,
+    "a forward of its own": lambda: Overriding(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)),
+    "an activation whose gradient needs its input": lambda: nn.Sequential(nn.Linear(16, 4), nn.ELU()),
+    "a slope that turns the sign": lambda: nn.Sequential(nn.Linear(16, 4), nn.LeakyReLU(-0.1)),
+}
+
+
+@pytest.mark.parametrize("what", UNSEEN_BY_NOBODY)
+def test_what_somebody_else_may_see_is_not_overwritten(what):
+    plain = train(UNSEEN_BY_NOBODY[what], ROWS)[0]
     with enabled() as under:
-        train(Keeping, ROWS, steps=5)
-        assert under.outcomes[0].why == "its forward keeps attributes that might be overwritten"
-    assert capsys.readouterr().out == "forward\n" * 5
+        assert train(UNSEEN_BY_NOBODY[what], ROWS)[0] == plain
+        assert under.outcomes[0].status == "no effect", under.outcomes[0].why
 
 
-def test_hooks_and_models_without_activations():
-    def hooked():
-        model = mlp()
-        model[0].register_forward_hook(lambda *_: None)
-        return model
+def test_a_hook_or_another_layer_ends_it(in_place):
+    held = []
 
-    for make, status in [(hooked, "refused"), (lambda: nn.Linear(16, 4), "no effect")]:
-        with enabled() as under:
-            train(make, ROWS, steps=4)
-            assert under.outcomes[0].status == status
+    def hooked(step, model, opt):
+        if step == 4:
+            model[0].register_forward_hook(lambda module, given, made: held.append(made))
+
+    with enabled():
+        train(mlp, ROWS, between=hooked)
+    assert in_place[8] is True
+    assert in_place[10:] == [False] * 6
+    assert any((one < 0).any() for one in held)
 
 
 STAYS_AWAY = {(True, True): True, (True, False): False, (False, True): False}
 
 
 @pytest.mark.parametrize(("alongside", "on_gpu"), STAYS_AWAY)
-def test_beside_graphs_on_a_gpu_it_stays_away(alongside, on_gpu, monkeypatch):
-    considering = importlib.import_module("hotlap.catalog.inplace_activations.apply")
-    monkeypatch.setattr(considering, "_why_not", lambda *_: None)
+def test_beside_graphs_on_a_gpu_it_stays_away(alongside, on_gpu):
     said, taken, root = [], [], mlp()
     root.parameters = lambda: [SimpleNamespace(is_cuda=on_gpu)]
     site = SimpleNamespace(
-        torch=torch, alongside={"cuda-graphs"} if alongside else set(), no_effect=said.append,
-        stand_in_for=lambda *given: taken.append(given),
+        torch=torch, alongside={"cuda-graphs"} if alongside else set(), no_effect=said.append, applied=taken.append,
+        ledger=SimpleNamespace(later=lambda what: None), replace=lambda *what: None,
     )  # fmt: skip
-    considering._consider(site, root)
+    InPlace(site).known(root)
     assert bool(said) == STAYS_AWAY[alongside, on_gpu]
     assert bool(taken) != bool(said)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import random
+import sys
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from hotlap.catalog.activation_checkpointing.blocks import repeated
+from hotlap.catalog.attributes import Attributes
+from hotlap.catalog.readings import Readings
 from hotlap.catalog.rehearsal import Rehearsed, compiled, hooked, own_buffers, parallel, rehearse
 from hotlap.catalog.site import Original, Site
 
@@ -55,7 +59,10 @@ def _why_not(site: Site, root: Any) -> str | None:
         return "hooks in the model would be called twice"
     if (name := parallel(root)) not in (None, "DistributedDataParallel"):
         return f"nothing can be tried inside {name}"
-    return None
+    readings = Readings(site.torch, root)
+    if readings.generators:
+        return "the model has random streams of its own, which would move on when a block is computed again"
+    return None if readings.outside is None else f"{readings.outside}, which a second computation would do again"
 
 
 class FirstCall:
@@ -124,11 +131,46 @@ class Blocks:
 def _checkpointed(call: Callable[..., Any], block: Any, args: tuple[Any, ...]) -> Any:
     from torch.utils.checkpoint import checkpoint
 
+    streams = HostStreams()
     return checkpoint(
         call,
         *args,
         use_reentrant=False,
         preserve_rng_state=True,
         # Copies stand in for its buffers the second time: running statistics move once a step, not twice.
-        context_fn=lambda: (nullcontext(), own_buffers(block)),
+        context_fn=lambda: (nullcontext(), _second_time(block, streams)),
     )
+
+
+@contextmanager
+def _second_time(block: Any, streams: HostStreams) -> Iterator[None]:
+    held = [Attributes(one) for one in block.modules()]
+    try:
+        with own_buffers(block), streams.as_they_were():
+            yield
+    finally:
+        for one in held:
+            one.restore()
+
+
+class HostStreams:
+    """Random streams of Python and NumPy, as they are now. Torch puts its own back by itself, and no others."""
+
+    def __init__(self) -> None:
+        self._numpy = sys.modules.get("numpy")
+        self._python_state = random.getstate()
+        self._numpy_state = None if self._numpy is None else self._numpy.random.get_state()
+
+    @contextmanager
+    def as_they_were(self) -> Iterator[None]:
+        now = HostStreams()
+        self._put_back()
+        try:
+            yield
+        finally:
+            now._put_back()
+
+    def _put_back(self) -> None:
+        random.setstate(self._python_state)
+        if self._numpy is not None:
+            self._numpy.random.set_state(self._numpy_state)

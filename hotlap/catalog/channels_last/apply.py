@@ -1,112 +1,128 @@
-"""Tries each root with channels last on its own input; where that runs, weights and inputs are moved for good."""
+"""Tries each root with channels last on its own input; where that runs and draws the same, its inputs are moved.
+
+Inputs alone: each layer hands the layout on to the next. Weights, gradients and the optimizer's state stay as they are,
+so nothing outside of a training call can see that layout.
+"""
 
 from __future__ import annotations
 
-import weakref
+from functools import partial
 from typing import Any
 
-from hotlap.catalog.channels_last.layout import Layout, shaped
-from hotlap.catalog.rehearsal import compiled, hooked, parallel, rehearse
+from hotlap.catalog.channels_last.layout import shaped
+from hotlap.catalog.draws import Buffers, Position, cuda_devices, has_own_generator, recorded_draws
+from hotlap.catalog.rehearsal import Rehearsed, compiled, hooked, parallel, rehearse, signature
+from hotlap.catalog.silence import silenced
 from hotlap.catalog.site import Original, Site
-from hotlap.loading.identity import ByIdentity
 
 VIEW = "view size is not compatible"  # torch's words when a view cannot be had in this layout
+NEEDS_FIRST = "the model takes a view that needs the channels first"
+OTHER_NUMBERS = "the model draws random numbers in the order of memory: with the channels last they would be others"
+BEGAN = "the model draws random numbers that it did not draw when it was tried"
+MOST_SIGNATURES = 3  # of inputs, each tried by itself
 
 
 def apply(site: Site) -> None:
-    moved = Moved(site)
-    site.before(site.seams.stepping, moved.optimizers.add)
-    site.when_root(moved.known)
+    site.when_root(partial(_consider, site))
 
 
-class Moved:
-    """The roots with channels last, and the optimizers whose state moves along."""
+def _consider(site: Site, root: Any) -> None:
+    weights = _convolution_weights(site.torch, root)
+    if not weights:
+        site.no_effect("the model has no convolutions over images or volumes")
+    elif not site.asked and any(one.device.type == "cpu" for one in weights):
+        site.no_effect("on some CPUs it is many times slower; ask for it by name, or let hotlap tune measure it")
+    elif not any(one.is_contiguous() for one in weights):
+        site.no_effect("its weights have the channels last already")
+    elif (name := parallel(root)) is not None:
+        site.refused(f"nothing can be tried inside {name}")
+    elif compiled(root):
+        site.refused("the model is compiled, which chooses layouts by itself")
+    elif hooked(site.torch, root):
+        site.refused("hooks in the model may rely on the layout of what they see")
+    else:
+        site.stand_in_for(root, ChannelsLast(site, len(weights), cuda_devices(root)).call)
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._layouts: ByIdentity[Layout] | None = None
 
-    def known(self, root: Any) -> None:
-        site, layout = self.site, Layout(self.site.torch, root)
-        if not layout.weights:
-            site.no_effect("the model has no convolutions over images or volumes")
-        elif not site.asked and any(one.device.type == "cpu" for one in layout.weights):
-            site.no_effect("on some CPUs it is many times slower; ask for it by name, or let hotlap tune measure it")
-        elif all(one.is_contiguous(memory_format=layout.formats[id(one)]) for one in layout.weights):
-            site.no_effect("its weights have the channels last already")
-        elif (name := parallel(root)) is not None:
-            site.refused(f"{name} has laid out its gradients already")
-        elif compiled(root):
-            site.refused("the model is compiled, which chooses layouts by itself")
-        elif hooked(site.torch, root):
-            site.refused("hooks in the model may rely on the layout of what they see")
-        else:
-            site.stand_in_for(root, ChannelsLast(self, layout).call)
+def _convolution_weights(torch: Any, root: Any) -> list[Any]:
+    kinds = tuple(getattr(torch.nn, f"Conv{name}{size}d") for name in ("", "Transpose") for size in (2, 3))
+    return [one.weight for one in root.modules() if isinstance(one, kinds) and one.weight is not None]
 
-    def add(self, root: Any, layout: Layout) -> None:
-        if self._layouts is None:
-            self._layouts = ByIdentity()
-            self._keep_together(self._layouts)
-        self._layouts.put(root, layout)
 
-    def _keep_together(self, layouts: ByIdentity[Layout]) -> None:
-        """Whatever enters or leaves an optimizer's state has the layout its reader expects."""
-        site, optimizers = self.site, self.optimizers
-
-        def put_back() -> None:
-            for layout in layouts.values():
-                layout.put(optimizers, last=False)
-
-        def saved(original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            outcome = original(*args, **kwargs)
-            for layout in layouts.values():
-                outcome = layout.as_saved(optimizer, outcome)
-            return outcome
-
-        def loaded(original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            outcome = original(*args, **kwargs)
-            for layout in layouts.values():
-                layout.put_state(optimizer, last=True)
-            return outcome
-
-        site.ledger.later(put_back)
-        site.replace(site.torch.optim.Optimizer, "state_dict", saved)
-        site.replace(site.torch.optim.Optimizer, "load_state_dict", loaded)
+class Unfit(Exception):
+    """Why this root keeps its layout."""
 
 
 class ChannelsLast:
-    """One root."""
+    """One root. Its calls in evaluation are the program's own."""
 
-    def __init__(self, all_moved: Moved, layout: Layout) -> None:
-        self._site, self._all, self._layout = all_moved.site, all_moved, layout
-        self._moved: bool | None = None  # None: not tried yet
+    def __init__(self, site: Site, convolutions: int, devices: tuple[int, ...]) -> None:
+        self._site, self._torch = site, site.torch
+        self._convolutions, self._devices = convolutions, devices
+        self._usual: dict[Any, Any] = {}  # by signature of the inputs: how far the streams move in a call
+        self._buffers: Any = None
+        self._unfit = False
 
     def call(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._moved is None and module.training:
-            self._moved = self._try(module, args, kwargs)
-        if not self._moved:
+        if self._unfit or not module.training or not self._torch.is_grad_enabled():
             return original(*args, **kwargs)
-        args_last, kwargs_last = shaped(self._site.torch, (args, kwargs), last=True)
+        key = signature(self._torch, args, kwargs)
+        if key not in self._usual:
+            return self._first(key, original, module, args, kwargs)
+        return self._moved(self._usual[key], original, args, kwargs)
+
+    def _first(self, key: Any, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The first call with such inputs is made as ever, and shows how far the streams move."""
+        if len(self._usual) >= MOST_SIGNATURES:
+            return original(*args, **kwargs)
+        try:
+            self._try(module, args, kwargs)
+        except Unfit as why:
+            self._unfit = True
+            self._site.refused(str(why))
+            return original(*args, **kwargs)
+        position = Position(self._torch, self._devices)
+        outcome = original(*args, **kwargs)
+        self._usual[key] = position.distance()
+        self._buffers = Buffers(self._torch, module)
+        self._site.applied(f"{self._convolutions} convolutions")
+        return outcome
+
+    def _try(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Both layouts must draw the same operations on tensors of the same shape and order."""
+        plain, drawn = self._rehearsed(module, args, kwargs)
+        _, drawn_last = self._rehearsed(module, *shaped(self._torch, (args, kwargs), last=True))
+        if plain.kept:
+            raise Unfit("its forward keeps attributes, which may show the layout or count the calls")
+        if drawn != drawn_last:
+            raise Unfit(OTHER_NUMBERS)
+        if has_own_generator(drawn) or (drawn and not self._devices):
+            raise Unfit("the model draws random numbers, from a stream on which it cannot be seen how many")
+
+    def _rehearsed(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Rehearsed, list[Any]]:
+        try:
+            with recorded_draws(self._torch) as drawn:
+                return rehearse(self._torch, module, args, kwargs), drawn
+        except RuntimeError as error:
+            raise Unfit(NEEDS_FIRST if VIEW in str(error) else str(error).splitlines()[0]) from error
+
+    def _moved(self, usual: Any, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that draws unlike it did when it was tried is made again as the program would have made it."""
+        position = Position(self._torch, self._devices)
+        self._buffers.hold()
+        args_last, kwargs_last = shaped(self._torch, (args, kwargs), last=True)
         try:
             outcome = original(*args_last, **kwargs_last)
         except RuntimeError as error:
             if VIEW not in str(error):
                 raise
-            self._site.withdraw("the model takes a view that needs the channels first")
+            why = NEEDS_FIRST
+        else:
+            if position.distance() == usual:
+                return shaped(self._torch, outcome, last=False)
+            why = BEGAN
+        position.put_back()
+        self._buffers.put_back()
+        self._site.withdraw(why)
+        with silenced():
             return original(*args, **kwargs)
-        return shaped(self._site.torch, outcome, last=False)
-
-    def _try(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        site, layout, optimizers = self._site, self._layout, self._all.optimizers
-        layout.put(optimizers, last=True)
-        try:
-            rehearse(site.torch, module, *shaped(site.torch, (args, kwargs), last=True))
-        except RuntimeError as error:
-            layout.put(optimizers, last=False)
-            why = "the model takes a view that needs the channels first" if VIEW in str(error) else str(error)
-            site.refused(why.splitlines()[0])
-            return False
-        self._all.add(module, layout)
-        site.applied(f"{len(layout.weights)} convolutions")
-        return True

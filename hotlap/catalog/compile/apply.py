@@ -11,15 +11,16 @@ import types
 from functools import partial
 from typing import Any
 
-from hotlap.catalog.compile.attempt import Compiled, FirstCall, Graphs, NotWorthIt
+from hotlap.catalog.compile.attempt import Before, Compiled, FirstCall, Graphs, NotWorthIt, backward_at_once, near
 from hotlap.catalog.forwards import call_with, is_wrapper
-from hotlap.catalog.site import Site
 from hotlap.loading.identity import ByIdentity
+from hotlap.catalog.silence import silenced
+from hotlap.catalog.site import Site
 from hotlap.patch.roots import is_compiled
 
 SEEN_OFTEN = 2  # calls with the same inputs, then they are compiled for
 DIFFERENT = 24  # kinds of input, none of them seen often, then it is given up
-AGAIN = 4  # compilations for one kind of input, then it is taken back
+LOOKED_AT = 3  # calls in which it may be compiled; afterwards what it has not met yet runs eagerly
 
 
 def apply(site: Site) -> None:
@@ -130,22 +131,16 @@ class Root:
         self._compiled: Any = None
         self._function: Any = None
         self._graphs = Graphs()
-        self._again = 0
+        self._calls = 0
 
     def forward(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kind = kind_of(self.torch, args, kwargs)
         if self.site.closed or not self._is_for(kind) or self._function not in (None, function):
             return function(module, *args, **kwargs)
-        if self._compiled is None:
-            return self._compile(module, function, args, kwargs)
-        self._graphs.start()
-        try:
-            outcome = types.MethodType(self._compiled, module)(*args, **kwargs)
-        except self.torch._dynamo.exc.TorchDynamoException as error:  # something changed, and this does not compile
-            self._withdraw(f"{self.name} could not be compiled again ({type(error).__name__}: {first_line(error)})")
-            return function(module, *args, **kwargs)
-        self._check_again()
-        return outcome
+        if self._calls < LOOKED_AT:
+            return self._looked_at(module, function, args, kwargs)
+        with self.torch.compiler.set_stance("eager_on_recompile"):
+            return types.MethodType(self._compiled, module)(*args, **kwargs)
 
     def _is_for(self, kind: Any) -> bool:
         if self._for is not None or kind is None:
@@ -160,44 +155,71 @@ class Root:
             self._for = MISSING_KIND
         return False
 
-    def _compile(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The first call with compiled code. What fails is taken back, and the call is made as it was.
-
-        A model of a class that was compiled before, such as that of the next fold, has the code of that one.
-        """
+    def _looked_at(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One of the first calls, in which code is compiled. What fails or draws otherwise is made again as it was."""
         self._function = function
         earlier = self._earlier.get(function) or Compiled(None)
         if earlier.times >= most_recompiles(self.torch):
             self.site.no_effect(f"{self.name} was compiled for {earlier.times} models, and Dynamo takes no more")
             self._for = MISSING_KIND
             return function(module, *args, **kwargs)
-        self.first = FirstCall(self.torch, module)
+        before = Before(self.torch, module)
+        is_first, self._calls = self._compiled is None, self._calls + 1
         try:
+            outcome = self._compiled_call(module, function, args, kwargs, earlier)
+        except NotWorthIt as error:
+            why = f"{self.name}: {error}"
+        except Exception as error:  # noqa: BLE001 the compiler's, or the user's: then it comes again below
+            again = "" if is_first else " again"
+            why = f"{self.name} could not be compiled{again} ({type(error).__name__}: {first_line(error)})"
+        else:
+            if is_first or self._graphs.grown():
+                return self._compared(before, outcome, module, function, args, kwargs)
+            return outcome
+        before.undo()
+        self._withdraw(why)
+        return function(module, *args, **kwargs)
+
+    def _compiled_call(
+        self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], earlier: Compiled
+    ) -> Any:
+        """A model of a class that was compiled before, such as that of the next fold, has the code of that one."""
+        with backward_at_once():
+            if self._compiled is not None:
+                self._graphs.start()
+                return types.MethodType(self._compiled, module)(*args, **kwargs)
+            self.first = FirstCall()
             self._compiled = earlier.code or compiled(self.torch, function, self.site.value or "default")
             self._graphs.start()
             with self.first.timed():
                 outcome = types.MethodType(self._compiled, module)(*args, **kwargs)
-            self._earlier[function] = self._graphs.judge(self._compiled, earlier)
-        except NotWorthIt as error:
-            self._withdraw(f"{self.name}: {error}")
-            return outcome
-        except Exception as error:  # noqa: BLE001 the compiler's, or the user's: then it comes again below
-            self.first.undo()
-            self._withdraw(f"{self.name} could not be compiled ({type(error).__name__}: {first_line(error)})")
-            return function(module, *args, **kwargs)
-        self.tell()
+        self._earlier[function] = self._graphs.judge(self._compiled, earlier)
         return outcome
+
+    def _compared(
+        self, before: Before, outcome: Any, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Code that draws must draw what the program would: it is what the layout of memory or NumPy may change."""
+        if self._calls == LOOKED_AT and self._graphs.grown():
+            before.undo()
+            self._withdraw(f"{self.name} had to be compiled again at each step")
+            return function(module, *args, **kwargs)
+        ended = before.moved()
+        if ended is None:
+            self.tell()
+            return outcome
+        before.undo()
+        with silenced():
+            plain = function(module, *args, **kwargs)
+        if before.moved() == ended and near(self.torch, outcome, plain):
+            self.tell()
+        else:
+            self._withdraw(f"{self.name} draws other random numbers when it is compiled")
+        return plain
 
     def _withdraw(self, why: str) -> None:
         self.first = None
         self.site.withdraw(why)
-
-    def _check_again(self) -> None:
-        """Code that must be compiled for each step anew costs seconds a step."""
-        if self._graphs.grown():
-            self._again += 1
-            if self._again > AGAIN:
-                self._withdraw(f"{self.name} had to be compiled again at each step")
 
     def tell(self) -> None:
         if self.first is not None and not self.site.closed:

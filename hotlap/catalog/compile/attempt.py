@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from time import perf_counter
 from typing import Any
 
+from hotlap.catalog.attributes import Attributes
+
+NEAR, NEAR_IN_HALF = 1e-2, 1e-1  # of the largest element: rounding is far less, another mask far more
 FEWEST = 2.0  # operations a graph, on average; below that the breaks between graphs cost more than they save
 
 
@@ -15,42 +21,61 @@ class NotWorthIt(Exception):
     """It compiled, but into nothing or into crumbs."""
 
 
-class FirstCall:
+class Before:
+    """Random streams, buffers and attributes as they were before a call, to make it again in another way."""
+
     def __init__(self, torch: Any, module: Any) -> None:
         self._torch = torch
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-        self._host = torch.get_rng_state()
+        self._attributes = [Attributes(one) for one in module.modules()]
+        self._streams = self._now()
+
+    def _now(self) -> list[Any]:
+        torch, numpy = self._torch, sys.modules.get("numpy")
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._device = torch.cuda.get_rng_state() if cuda else None
+        return [
+            torch.get_rng_state(),
+            torch.cuda.get_rng_state() if cuda else None,
+            random.getstate(),
+            None if numpy is None else numpy.random.get_state(),
+        ]
+
+    def moved(self) -> Any:
+        """Where the streams are, if any of them is elsewhere; else None."""
+        now = [repr(one.tolist()) if isinstance(one, self._torch.Tensor) else repr(one) for one in self._now()]
+        then = [repr(one.tolist()) if isinstance(one, self._torch.Tensor) else repr(one) for one in self._streams]
+        return now if now != then else None
+
+    def undo(self) -> None:
+        torch, (host, device, python, numpy) = self._torch, self._streams
+        torch.set_rng_state(host)
+        if device is not None:
+            torch.cuda.set_rng_state(device)
+        random.setstate(python)
+        if numpy is not None:
+            sys.modules["numpy"].random.set_state(numpy)
+        with torch.no_grad():
+            for buffer, before in self._buffers:
+                buffer.copy_(before)
+        for one in self._attributes:
+            one.restore()
+
+
+class FirstCall:
+    def __init__(self) -> None:
         self._seconds = {"forward": 0.0}
         self._since: float | None = None
 
-    def undo(self) -> None:
-        """Random streams and buffers as before the call."""
-        self._torch.set_rng_state(self._host)
-        if self._device is not None:
-            self._torch.cuda.set_rng_state(self._device)
-        with self._torch.no_grad():
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
-        self.forget()
-
-    def forget(self) -> None:
-        self._buffers = []
-
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Backward is compiled along with forward, not in the first backward, where a failure could not be undone."""
         since = perf_counter()
-        with _backward_at_once(self._torch):
-            yield
+        yield
         self._seconds["forward"] = perf_counter() - since
 
     def backward_begins(self) -> None:
         self._since = perf_counter()
 
     def backward_ends(self) -> None:
-        self.forget()
         if self._since is not None:
             self._seconds["first backward"] = perf_counter() - self._since
 
@@ -59,7 +84,8 @@ class FirstCall:
 
 
 @contextmanager
-def _backward_at_once(torch: Any) -> Iterator[None]:
+def backward_at_once() -> Iterator[None]:
+    """Backward is compiled along with forward, not in the first backward, where a failure could not be undone."""
     from torch._functorch import config
 
     if not hasattr(config, "force_non_lazy_backward_lowering"):
@@ -116,3 +142,19 @@ def counts() -> tuple[int, int]:
 
     stats = counters["stats"]
     return stats["unique_graphs"], stats["calls_captured"]
+
+
+def near(torch: Any, some: Any, others: Any) -> bool:
+    """Whether two outcomes are the same but for rounding. Host sync; only while the first calls are looked at."""
+    one, other = (torch.utils._pytree.tree_leaves(each) for each in (some, others))
+    return len(one) == len(other) and all(map(_near, repeat(torch), one, other))
+
+
+def _near(torch: Any, one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not one.is_floating_point() or not one.numel():
+        return True
+    halves = (torch.float16, torch.bfloat16)
+    in_half = one.dtype in halves or torch.is_autocast_enabled(one.device.type)
+    one, other = one.detach().double().nan_to_num(), other.detach().double().nan_to_num()
+    most = (NEAR_IN_HALF if in_half else NEAR) * float(other.abs().max())
+    return one.shape == other.shape and bool((one - other).abs().max() <= most)

@@ -75,6 +75,7 @@ class GraphedRoot:
 
         kept = Kept(self._torch, self._recorder, module)
         self._rehearse(module, run)
+        self._standing.check_rehearsed()
         twins = Twins(module, self._parameters)
 
         def twin_run() -> list[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+WIDEST = 16  # bytes that a thread reads at once
+
 
 def kinds_of(torch: Any, leaves: list[Any], device_type: str, differentiated: bool = False) -> list[Any] | None:
     """None: these cannot be the inputs of a recording. `differentiated`: they may be what a backward leads to."""
@@ -11,6 +13,8 @@ def kinds_of(torch: Any, leaves: list[Any], device_type: str, differentiated: bo
     for leaf in leaves:
         if type(leaf) is torch.Tensor:
             if leaf.device.type != device_type or (leaf.requires_grad and not differentiated):
+                return None
+            if leaf.data_ptr() % WIDEST:
                 return None
             kinds.append((*_kind(leaf), leaf.requires_grad))
         elif leaf is None or isinstance(leaf, bool | int | float | str):
@@ -21,7 +25,10 @@ def kinds_of(torch: Any, leaves: list[Any], device_type: str, differentiated: bo
 
 
 def _kind(tensor: Any) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    """With where it begins: a kernel reads sixteen bytes at once where it can, and dropout then draws in another order.
+    What is recorded reads memory that begins at a multiple of them.
+    """
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % WIDEST
 
 
 def _casts(torch: Any, device_type: str) -> list[Any]:
@@ -64,7 +71,7 @@ class Inputs:
         for one, kind in zip(args, self._row, strict=True):
             if type(one) is not tensor or one.requires_grad:
                 return False
-            if (one.shape, one.stride(), one.dtype, one.device) != kind:
+            if _kind(one) != kind:
                 return False
         return self._kinds is not None and _casts(self._torch, self._device_type) == self._kinds[:2]
 

@@ -7,6 +7,9 @@ import sys
 from operator import attrgetter, is_
 from typing import Any
 
+from hotlap.catalog.cuda_graphs.rules import Refused
+from hotlap.catalog.readings import Readings
+
 PLAIN = (int, float, bool, str, type(None))
 SIZED = (list, dict, set)
 FOR_GOOD = 3  # calls in a row
@@ -16,7 +19,7 @@ _training: Any = attrgetter("training")
 
 
 class Standing:
-    """The same tensors at the same addresses in the same modules, in the same mode.
+    """The same tensors at the same addresses in the same modules, in the same mode, and the same of all else it reads.
 
     Asked at each step, so without Python's own loops: they take twice as long.
     """
@@ -31,6 +34,9 @@ class Standing:
         self._tensors = [one for one in self._held if isinstance(one, torch.Tensor)]
         self._address = torch.Tensor.data_ptr
         self._function = getattr(forward, "__func__", forward)
+        self._readings = Readings(torch, module)
+        if self._readings.why_not is not None:
+            raise Refused(self._readings.why_not)
         self._mode = self._now(module)
         self._other, self._times = self._mode, 0  # another mode it was found in, and how many times in a row
 
@@ -38,11 +44,16 @@ class Standing:
         tensors = self._tensors
         return [*map(self._address, tensors), *map(_trained, tensors), *map(_training, self._children), module.training]
 
+    def check_rehearsed(self) -> None:
+        """After forward has run once."""
+        if not self._readings.hold():
+            raise Refused(f"forward changes {self._readings.changed()}, which a replay would not")
+
     def holds(self, module: Any, forward: Any) -> bool:
         if getattr(forward, "__func__", forward) is not self._function or not self.is_held():
             return False
         now = self._now(module)
-        if now == self._mode:
+        if now == self._mode and self._readings.hold():
             self._times = 0
             return True
         self._other, self._times = now, self._times + 1 if now == self._other else 1

@@ -12,6 +12,7 @@ from hotlap.catalog.cuda_graphs.lent import Lent
 from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, step_of
 from hotlap.catalog.forwards import MISSING
+from hotlap.catalog.fused_optimizer.chosen import stepping
 
 if TYPE_CHECKING:
     from hotlap.catalog.cuda_graphs.apply import Graphs
@@ -63,8 +64,9 @@ class Stepping:
             return original(*args, **kwargs)
         closure = args[0] if args else kwargs.get("closure")
         loss = None if closure is None else self._loss(original, closure)
-        if self._is_replayed(optimizer):
-            return loss
+        with stepping(optimizer):
+            if self._is_replayed(optimizer):
+                return loss
         return original(*args, **kwargs) if closure is None else original(lambda: loss)
 
     def _loss(self, original: Any, closure: Any) -> Any:

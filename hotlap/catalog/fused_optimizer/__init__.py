@@ -9,6 +9,6 @@ ENTRY = Entry(
     risk=Risk.ROUNDING,
     apply=apply,
     detect=detect,
-    order=60,
+    order=38,  # before those that ask whether a step is fused
     reach=0.6,
 )

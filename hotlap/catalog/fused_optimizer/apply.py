@@ -1,4 +1,4 @@
-"""Switches optimizers that have a fused form to it, before their first step, and back where it cannot go on."""
+"""Switches optimizers that have a fused form to it for the time of each step, as long as that form can go on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ SGD = "torch.optim.sgd"
 
 
 def apply(site: Site) -> None:
-    site.before(site.seams.stepping, Fused(site).step_begins)
+    fused = Fused(site)
+    site.before(site.seams.stepping, fused.step_begins)
+    site.after(site.seams.stepping, fused.step_ends)
 
 
 class Fused:
-    """The optimizers that were switched, each with what the user had chosen."""
+    """The optimizers that step fused, each with what the user had chosen."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -39,6 +41,13 @@ class Fused:
         unfit = why_not_tensors(optimizer) is not None if all_of_them else is_laid_out_anew(optimizer)
         if unfit or not begin_late_momenta(optimizer):
             self._release(optimizer)
+        else:
+            chosen.step_begins(optimizer)
+
+    def step_ends(self, optimizer: Any, _: Any) -> None:
+        chosen = self._switched.get(optimizer)
+        if chosen is not None:
+            chosen.step_ends()
 
     def _consider(self, optimizer: Any) -> None:
         name = type(optimizer).__name__
@@ -48,7 +57,9 @@ class Fused:
             self._site.refused(f"{name}: {why}")
         else:
             self._attend()
-            self._switched.put(optimizer, Chosen(optimizer))
+            chosen = Chosen(optimizer)
+            self._switched.put(optimizer, chosen)
+            chosen.step_begins(optimizer)
             tensors = sum(len(group["params"]) for group in optimizer.param_groups)
             self._site.applied(f"{name} over {tensors} tensors")
 
@@ -72,7 +83,6 @@ class Fused:
         site.replace(optimizers, "state_dict", self._saved, concerns=self._switched.__contains__)
         site.replace(optimizers, "load_state_dict", self._loaded, concerns=self._switched.__contains__)
         site.replace(optimizers, "__getstate__", self._copied, concerns=self._switched.__contains__)
-        site.replace(optimizers, "__repr__", self._shown, concerns=self._switched.__contains__)
         self._attend_sgd()
 
     def _saved(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -80,22 +90,15 @@ class Fused:
         return outcome if chosen is None else chosen.as_saved(outcome)
 
     def _loaded(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        outcome = original(*args, **kwargs)
-        if optimizer in self._switched:
-            self._switched.put(optimizer, Chosen(optimizer))  # the user's choice is now what was loaded
+        outcome, chosen = original(*args, **kwargs), self._switched.get(optimizer)
+        if chosen is not None:
+            chosen.loaded(optimizer)
         return outcome
 
     def _copied(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By copy or pickle: the copy is as the program made the optimizer."""
         outcome, chosen = original(*args, **kwargs), self._switched.get(optimizer)
         return outcome if chosen is None else chosen.as_saved(separate(outcome))
-
-    def _shown(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        chosen = self._switched.get(optimizer)
-        if chosen is None:
-            return original(*args, **kwargs)
-        with chosen.as_chosen(optimizer.param_groups):
-            return original(*args, **kwargs)
 
     def _attend_sgd(self) -> None:
         """Fused SGD raises where a gradient is sparse, or where some parameters have their first gradient later than

@@ -1,4 +1,4 @@
-"""What the user had chosen for an optimizer that was switched."""
+"""What the user had chosen for an optimizer that steps fused: its groups say so whenever it does not step."""
 
 from __future__ import annotations
 
@@ -7,26 +7,69 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
+from hotlap.loading.identity import ByIdentity
+
 OURS = {"fused": True, "foreach": False}
 STEP = "step"  # a count per tensor: on its device while fused, else on the host, unless `capturable`
 
+_of_optimizers: ByIdentity[Chosen] = ByIdentity()  # for other entries, which stand around a step
+
+
+@contextmanager
+def stepping(optimizer: Any) -> Iterator[None]:
+    """The optimizer as its step will find it, for who looks at it before the step's hooks have run."""
+    chosen = _of_optimizers.get(optimizer)
+    if chosen is None or chosen.is_in_step:
+        yield
+        return
+    chosen.step_begins(optimizer)
+    try:
+        yield
+    finally:
+        chosen.step_ends()
+
 
 class Chosen:
-    """By parameter group, in their order: loading replaces the groups themselves."""
+    """By parameter group, in their order: loading replaces the groups themselves. Groups added later are the user's."""
 
     def __init__(self, optimizer: Any) -> None:
-        """Switches the optimizer."""
         self.steps = 1
-        groups = optimizer.param_groups
-        self._own = [{key: group[key] for key in OURS if key in group} for group in groups]
-        for group, own in zip(groups, self._own, strict=True):
+        self._own = [_choice(group) for group in optimizer.param_groups]
+        self._switched: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._counts_moved = False
+        _of_optimizers.put(optimizer, self)
+
+    @property
+    def is_in_step(self) -> bool:
+        return bool(self._switched)
+
+    def step_begins(self, optimizer: Any) -> None:
+        if self.is_in_step:
+            return
+        self._switched = list(self._still_chosen(optimizer.param_groups))
+        for group, own in self._switched:
             group.update((key, OURS[key]) for key in own)
-            for parameter in group["params"]:
-                _move(optimizer.state.get(parameter), parameter.device)
+        if not self._counts_moved:
+            self._counts_moved = True
+            for group, _ in self._switched:
+                for parameter in group["params"]:
+                    _move(optimizer.state.get(parameter), parameter.device)
+
+    def step_ends(self) -> None:
+        switched, self._switched = self._switched, []
+        for group, own in switched:
+            group.update((key, value) for key, value in own.items() if group.get(key) is OURS[key])
+
+    def loaded(self, optimizer: Any) -> None:
+        """The user's choice is now what was loaded, and torch has put the counts where that choice wants them."""
+        self._own = [_choice(group) for group in optimizer.param_groups]
+        self._counts_moved = False
+        self.steps = 1
 
     def put_back(self, optimizer: Any) -> None:
-        for group, own in self._still_ours(optimizer.param_groups):
-            group.update(own)
+        self.step_ends()
+        _of_optimizers.drop(optimizer)
+        for group, _ in self._still_chosen(optimizer.param_groups):
             if _counts_on_host(group):
                 for parameter in group["params"]:
                     _move(optimizer.state.get(parameter), "cpu")
@@ -34,8 +77,9 @@ class Chosen:
     def as_saved(self, saved: Any) -> Any:
         """Torch makes groups and state anew to save them, but what is held per parameter is the optimizer's own."""
         state = saved["state"]
-        for group, own in self._still_ours(saved["param_groups"]):
-            group.update(own)
+        for group, own in zip(saved["param_groups"], self._own, strict=False):
+            if self.is_in_step:
+                group.update(own)
             if _counts_on_host(group):
                 for key in group["params"]:
                     if STEP in state.get(key, ()):
@@ -43,28 +87,21 @@ class Chosen:
                         _move(state[key], "cpu")
         return saved
 
-    @contextmanager
-    def as_chosen(self, groups: list[dict[str, Any]]) -> Iterator[None]:
-        """To be looked at: nothing steps meanwhile."""
-        pairs = self._still_ours(groups)
-        for group, own in pairs:
-            group.update(own)
-        try:
-            yield
-        finally:
-            for group, own in pairs:
-                group.update((key, OURS[key]) for key in own)
-
-    def _still_ours(self, groups: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Groups may have been added since, or set by the user."""
-        pairs = zip(groups, self._own, strict=False)
-        return [(group, own) for group, own in pairs if all(group.get(key) is OURS[key] for key in own)]
+    def _still_chosen(self, groups: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """A group in which the user has chosen otherwise since is left alone."""
+        for group, own in zip(groups, self._own, strict=False):
+            if _choice(group) == own:
+                yield group, own
 
 
 def separate(held: dict[str, Any]) -> dict[str, Any]:
     """What an optimizer holds, in containers that can be written into."""
     groups = [dict(group) for group in held["param_groups"]]
     return {**held, "param_groups": groups, "state": copy(held["state"])}
+
+
+def _choice(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: group[key] for key in OURS if key in group}
 
 
 def _counts_on_host(group: dict[str, Any]) -> bool:

@@ -1,81 +1,130 @@
-"""Tries activations in place on the root's own input and keeps those that give the same bits.
+"""Lets activations overwrite their input where nobody else can see it: behind a layer in a plain nn.Sequential.
 
-`inplace` is switched on for the time of a training call only: it is an attribute that gets pickled with the model.
+What a linear layer, a convolution or a normalisation returns is new memory, and a Sequential hands it to the next
+layer alone. `inplace` is switched on for the time of the Sequential's own call only: it is an attribute that gets
+pickled with the model, and who calls the layers one by one may keep what each of them makes.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
+from inspect import unwrap
+from itertools import pairwise
 from typing import Any
 
-from hotlap.catalog.inplace_activations.proof import Proof
-from hotlap.catalog.rehearsal import compiled, hooked, parallel, signature
+from hotlap.loading.identity import ByIdentity
+from hotlap.catalog.rehearsal import HOOKS, compiled, parallel
 from hotlap.catalog.site import Original, Site
 
-# Those whose gradient torch computes from the result. The others keep a copy of their input: nothing is saved.
-CANDIDATES = ("ReLU", "LeakyReLU", "ELU", "CELU", "SELU")
+# They return new memory, which they do not read in their backward pass.
+FRESH = (
+    "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
+    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "GroupNorm",
+)  # fmt: skip
+# Their gradient comes from the result, with the same bits. That of the others comes from their input.
+ACTIVATIONS = ("ReLU", "LeakyReLU")
+OF_ALL = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 GRAPHS = "cuda-graphs"
-MOST_SIGNATURES = 3  # each is proven anew
 
 
 def apply(site: Site) -> None:
-    site.when_root(lambda root: _consider(site, root))
+    site.when_root(InPlace(site).known)
 
 
-def _consider(site: Site, root: Any) -> None:
-    classes = tuple(getattr(site.torch.nn, name) for name in CANDIDATES)
-    plain = [one for one in root.modules() if type(one) in classes and not one.inplace]
-    if not plain:
-        site.no_effect("the model has no activation modules that could work in place")
-        return
-    if GRAPHS in site.alongside and any(one.is_cuda for one in root.parameters()):
-        site.no_effect(f"{GRAPHS} replays the model, where it saves no time and would cost the host some in every step")
-        return
-    why = _why_not(site, root)
-    if why is not None:
-        site.refused(why)
-        return
-    site.stand_in_for(root, Switch(site, plain).call)
+class InPlace:
+    """The Sequentials whose activations work in place, each with its layers as they were found."""
 
+    def __init__(self, site: Site) -> None:
+        self._site, self._torch = site, site.torch
+        self._found: ByIdentity[Found] = ByIdentity()
+        self._replaced = False
 
-def _why_not(site: Site, root: Any) -> str | None:
-    if compiled(root):
-        return "the model is compiled, which does this by itself"
-    if hooked(site.torch, root):
-        return "hooks in the model may look at what would be overwritten"
-    if (name := parallel(root)) not in (None, "DistributedDataParallel"):
-        return f"nothing can be proven about a model inside {name}"
-    return None
+    def known(self, root: Any) -> None:
+        site, sequentials = self._site, self._sequentials(root)
+        if not sequentials:
+            site.no_effect(
+                "no activation directly follows a layer in an nn.Sequential, where nobody else sees its input"
+            )
+        elif GRAPHS in site.alongside and any(one.is_cuda for one in root.parameters()):
+            site.no_effect(
+                f"{GRAPHS} replays the model, where it saves no time and would cost the host some in every step"
+            )
+        elif compiled(root):
+            site.refused("the model is compiled, which does this by itself")
+        elif (name := parallel(root)) not in (None, "DistributedDataParallel"):
+            site.refused(f"nothing is known about a model inside {name}")
+        else:
+            for one, found in sequentials:
+                self._found.put(one, found)
+            self._begin()
+            count = sum(len(found.activations) for _, found in sequentials)
+            site.applied(f"{count} activation{'' if count == 1 else 's'} directly behind layers")
 
+    def _begin(self) -> None:
+        if not self._replaced:
+            self._replaced = True
+            self._site.ledger.later(self._found.clear)
+            self._site.replace(self._torch.nn.Sequential, "forward", self._called, self._found.__contains__)
 
-class Switch:
-    def __init__(self, site: Site, candidates: list[Any]) -> None:
-        self._site, self._candidates = site, candidates
-        self._proven: dict[Any, list[Any]] = {}  # by signature of the input
+    def _sequentials(self, root: Any) -> list[tuple[Any, Found]]:
+        nn = self._torch.nn
+        modules = list(root.modules())
+        users = Counter(id(child) for one in modules for child in one._modules.values())
+        plain = unwrap(nn.Sequential.forward)
+        found = []
+        for one in modules:
+            if "forward" not in vars(one) and unwrap(type(one).forward) is plain:
+                # A dropout returns new memory, or what it was given: either way nobody else has it.
+                layers = [layer for layer in one._modules.values() if type(layer) is not nn.Dropout]
+                chosen = [behind for layer, behind in pairwise(layers) if self._may(layer, behind)]
+                chosen = [behind for behind in chosen if users[id(behind)] == 1]
+                if chosen:
+                    found.append((one, Found(one, chosen)))
+        return found
 
-    def call(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not module.training or not self._site.torch.is_grad_enabled() or hooked(self._site.torch, module):
+    def _may(self, layer: Any, behind: Any) -> bool:
+        nn = self._torch.nn
+        return (
+            type(layer) in [getattr(nn, name) for name in FRESH]
+            and type(behind) in [getattr(nn, name) for name in ACTIVATIONS]
+            and not behind.inplace
+            and getattr(behind, "negative_slope", 0.0) >= 0.0
+        )
+
+    def _called(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = self._found.get(module)
+        if found is None or not module.training or not self._torch.is_grad_enabled() or not self._is_unseen(found):
             return original(*args, **kwargs)
-        chosen = self._chosen(module, args, kwargs)
-        for one in chosen:
+        activations = [one for one in (each() for each in found.activations) if one is not None]
+        for one in activations:
             one.__dict__["inplace"] = True
         try:
             return original(*args, **kwargs)
         finally:
-            for one in chosen:
+            for one in activations:
                 one.__dict__["inplace"] = False
 
-    def _chosen(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        key = signature(self._site.torch, args, kwargs)
-        known = self._proven.get(key)
-        if known is None and len(self._proven) < MOST_SIGNATURES:
-            known = self._proven[key] = self._prove(module, args, kwargs)
-        return known or []
+    def _is_unseen(self, found: Found) -> bool:
+        """The layers are those that were found, as they were, and nobody looks at what passes between them."""
+        hooks = self._torch.nn.modules.module
+        return found.holds() and not any(getattr(hooks, name) for name in OF_ALL)
 
-    def _prove(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        proof = Proof(self._site.torch, module, args, kwargs)
-        chosen = proof.of(self._candidates)
-        if chosen:
-            self._site.applied(f"{len(chosen)} of {len(self._candidates)} activations, proven bit-equal on a batch")
-        else:
-            self._site.refused(proof.why)
-        return chosen
+
+class Found:
+    """A Sequential's layers when it was found. It holds none of them."""
+
+    def __init__(self, sequential: Any, activations: list[Any]) -> None:
+        self._modules: dict[str, Any] = sequential._modules
+        self._layers = [weakref.ref(one) for one in self._modules.values()]
+        self.activations = [weakref.ref(one) for one in activations]
+
+    def holds(self) -> bool:
+        layers = list(self._modules.values())
+        return (
+            len(layers) == len(self._layers)
+            and all([one is held() for one, held in zip(layers, self._layers, strict=True)])  # noqa: C419 faster so
+            and not any([vars(one)[name] for one in layers for name in HOOKS])  # noqa: C419
+            and not any(["forward" in vars(one) for one in layers])  # noqa: C419
+            and all([getattr(one(), "negative_slope", 0.0) >= 0.0 for one in self.activations])  # noqa: C419
+        )

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hotlap.catalog.inplace_activations.apply import CANDIDATES
+from hotlap.catalog.inplace_activations.apply import ACTIVATIONS
 from hotlap.catalog.shares import kernels, layers
 from hotlap.model.observation import Observation
 from hotlap.model.plan import Expectation
@@ -8,7 +8,7 @@ from hotlap.model.plan import Expectation
 
 def detect(seen: Observation) -> Expectation | None:
     """A pass over memory less for each activation: on a GPU at most what its memory kernels take."""
-    found = layers(seen, *CANDIDATES)
+    found = layers(seen, *ACTIVATIONS)
     share = kernels(seen, "memory", "other")
     if not found or share <= 0 or any(model.compiled for model in seen.models):
         return None

@@ -43,7 +43,7 @@ class Swapped:
         site.applied(f"{len(taken)} of {len(layers)} recurrent layers, by whichever way is fastest for their shape")
 
     def _called(self, original: Original, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if layer not in self._layers:
+        if layer not in self._layers or draws(layer):  # a program may set its dropout later
             return original(*args, **kwargs)
         from hotlap.engine.nn.modules import forward
 

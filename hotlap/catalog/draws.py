@@ -1,0 +1,103 @@
+"""Which random numbers a stretch of torch's work draws, and where its streams stand before and after.
+
+A generator fills memory in the order of memory. So what a drawing operation gives depends on the layout of its tensors
+as well as on their shape: the same dropout with the channels last drops other elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Draw = tuple[Any, ...]  # the operation, the tensors it met, and whether its generator was the program's own
+
+
+@contextmanager
+def recorded_draws(torch: Any) -> Iterator[list[Draw]]:
+    """Every drawing operation of this thread, in order. Slow: for rehearsals only."""
+    from torch.utils import _python_dispatch
+
+    found: list[Draw] = []
+    mode: Any = _python_dispatch.TorchDispatchMode  # its own functions have no types
+
+    class Recording(mode):  # type: ignore[misc]
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            outcome = operation(*args, **(kwargs or {}))
+            if torch.Tag.nondeterministic_seeded in operation.tags:
+                found.append(_draw(torch, operation, (args, kwargs, outcome)))
+            return outcome
+
+    with Recording():
+        yield found
+
+
+def _draw(torch: Any, operation: Any, met: Any) -> Draw:
+    from torch.utils._pytree import tree_leaves
+
+    leaves = tree_leaves(met)
+    tensors = tuple(
+        (one.device, one.dtype, tuple(one.shape), _order(one)) for one in leaves if isinstance(one, torch.Tensor)
+    )
+    return str(operation), tensors, any(isinstance(one, torch.Generator) for one in leaves)
+
+
+def has_own_generator(draws: list[Draw]) -> bool:
+    return any(draw[2] for draw in draws)
+
+
+def _order(tensor: Any) -> tuple[int, ...]:
+    """The stride of a dimension of size 1 means nothing."""
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
+
+
+class Position:
+    """Where torch's streams stand, of the host and of the devices given. Read on the host: nothing waits."""
+
+    def __init__(self, torch: Any, devices: tuple[int, ...]) -> None:
+        self._torch = torch
+        self._generators = [torch.cuda.default_generators[number] for number in devices]
+        self._host = torch.default_generator.get_state()
+        self._devices = [(one.initial_seed(), one.get_offset()) for one in self._generators]
+
+    def distance(self) -> tuple[Any, ...]:
+        """How far each stream has moved since: whether at all on the host, by how much on a device."""
+        host = not self._torch.equal(self._torch.default_generator.get_state(), self._host)
+        moved = [
+            one.get_offset() - offset if one.initial_seed() == seed else None
+            for one, (seed, offset) in zip(self._generators, self._devices, strict=True)
+        ]
+        return host, *moved
+
+    def put_back(self) -> None:
+        self._torch.default_generator.set_state(self._host)
+        for one, (seed, offset) in zip(self._generators, self._devices, strict=True):
+            if one.initial_seed() != seed:
+                one.manual_seed(seed)
+            one.set_offset(offset)
+
+
+def cuda_devices(module: Any) -> tuple[int, ...]:
+    return tuple(sorted({one.device.index for one in module.parameters() if one.is_cuda}))
+
+
+class Buffers:
+    """Copies of a module's buffers, which a forward may write: a launch or two for all of them."""
+
+    def __init__(self, torch: Any, module: Any) -> None:
+        self._torch = torch
+        kinds: dict[Any, list[Any]] = {}
+        for one in module.buffers():
+            kinds.setdefault((one.device, one.dtype), []).append(one)
+        self._kinds = [(buffers, [one.detach().clone() for one in buffers]) for buffers in kinds.values()]
+
+    def hold(self) -> None:
+        self._copy(lambda buffers, held: (held, buffers))
+
+    def put_back(self) -> None:
+        self._copy(lambda buffers, held: (buffers, held))
+
+    def _copy(self, to_from: Any) -> None:
+        with self._torch.no_grad():
+            for kind in self._kinds:
+                self._torch._foreach_copy_(*to_from(*kind))

@@ -1,0 +1,237 @@
+"""What the forward of a model reads besides its inputs and weights: attributes, settings, globals of its modules.
+
+Found by walking over the modules and over the bytecode of their forwards, with what those call; nothing is run. It is
+for entries that do not run a forward each time, or run it twice: they must know when it would have gone another way.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import random
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from operator import is_
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+DEEPEST = 3  # settings inside of settings
+MOST = 4000  # places; beyond, asking would take longer than it saves
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+OF_MODULES = frozenset(
+    "_parameters _buffers _modules training _non_persistent_buffers_set _backward_pre_hooks _backward_hooks "
+    "_is_full_backward_hook _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks "
+    "_forward_pre_hooks_with_kwargs _state_dict_hooks _state_dict_pre_hooks _load_state_dict_pre_hooks "
+    "_load_state_dict_post_hooks _flat_weights _flat_weight_refs forward".split()
+)
+SPEAKING = {"print", "input", "open", "exec", "eval"}
+INSTALLED = ("site-packages", "dist-packages")
+
+
+class Readings:
+    def __init__(self, torch: Any, root: Any) -> None:
+        self._torch = torch
+        self._names: set[str] = set()  # that the code found so far has: no other attribute is read
+        known = -1
+        while known < len(self._names):
+            known = len(self._names)
+            self._walk(root)
+
+    def _walk(self, root: Any) -> None:
+        self._holders: list[dict[Any, Any]] = []
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._classes: list[tuple[type, str, Any]] = []
+        self._sized: list[tuple[Any, int]] = []
+        self._lists: list[tuple[list[Any], list[Any]]] = []
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []  # so that an id seen stays its own
+        self.generators: list[Any] = []  # random streams of its own
+        self.outside: str | None = None  # it reads or writes what cannot be watched, such as the clock
+        for module in root.modules():
+            self._module(module)
+
+    @property
+    def why_not(self) -> str | None:
+        if self.outside is not None:
+            return self.outside
+        return "forward reads more than can be watched" if len(self._keys) > MOST else None
+
+    def hold(self) -> bool:
+        """Whether all of it is what it was. Asked at each step, so without Python's own loops."""
+        return (
+            (all(map(is_, map(dict.get, self._holders, self._keys), self._values)) or self._are_equal())
+            and all([base.__dict__.get(name) is value for base, name, value in self._classes])  # noqa: C419 faster so
+            and all([len(one) == size for one, size in self._sized])  # noqa: C419
+            and all([len(one) == len(was) and all(map(is_, one, was)) for one, was in self._lists])  # noqa: C419
+        )
+
+    def _are_equal(self) -> bool:
+        """A number that was computed anew is another object of the same value."""
+        for n, (holder, key, value) in enumerate(zip(self._holders, self._keys, self._values, strict=True)):
+            now = holder.get(key)
+            if now is not value:
+                if type(now) is not type(value) or not isinstance(now, PLAIN) or now != value:
+                    return False
+                self._values[n] = now
+        return True
+
+    def changed(self) -> str:
+        """The name of something that is not what it was."""
+        found = (
+            str(key)
+            for holder, key, value in zip(self._holders, self._keys, self._values, strict=True)
+            if holder.get(key) is not value
+        )
+        return next(found, "a list or dictionary")
+
+    # What is walked over
+
+    def _module(self, module: Any) -> None:
+        held, kind = vars(module), type(module)
+        forward = held.get("forward", kind.forward)
+        own = not self._is_torch(getattr(forward, "__module__", None))
+        if own:
+            self._function(getattr(forward, "__func__", forward), kind)
+        for name in list(held):
+            if name not in OF_MODULES and (name in self._names or not own):
+                self._place(held, name, 0)
+
+    def _place(self, holder: dict[Any, Any], key: Any, depth: int) -> None:
+        if len(self._keys) > MOST:
+            return
+        value = holder[key]
+        if not isinstance(value, MethodType):  # which would keep its object alive
+            self._holders.append(holder)
+            self._keys.append(key)
+            self._values.append(value)
+        self._value(value, depth)
+
+    def _value(self, value: Any, depth: int) -> None:
+        if isinstance(value, (*PLAIN, type, ModuleType, logging.Logger)) or id(value) in self._seen:
+            return
+        if isinstance(value, self._torch.Tensor | self._torch.nn.Module):
+            return  # a tensor is read where it lies; modules are walked over by themselves
+        if not isinstance(value, MethodType):
+            self._mark(value)
+        if is_generator(self._torch, value) or is_generator(self._torch, getattr(value, "__self__", None)):
+            self.generators.append(value)
+        elif isinstance(value, FunctionType | MethodType):
+            self._callable(value)
+        elif depth < DEEPEST:
+            self._inside(value, depth + 1)
+
+    def _inside(self, value: Any, depth: int) -> None:
+        if isinstance(value, dict):
+            self._sized.append((value, len(value)))
+            for key in list(value):
+                self._place(value, key, depth)
+        elif isinstance(value, list):
+            self._lists.append((value, list(value)))
+            for one in value:
+                self._value(one, depth)
+        elif isinstance(value, tuple | set | frozenset):
+            for one in value:
+                self._value(one, depth)
+        elif not self._is_torch(type(value).__module__) and isinstance(held := getattr(value, "__dict__", None), dict):
+            for key in self._names & held.keys():
+                self._place(held, key, depth)
+
+    def _callable(self, value: Any) -> None:
+        function = getattr(value, "__func__", value)
+        if not self._is_torch(function.__module__):
+            self._function(function, type(getattr(value, "__self__", None)))
+
+    def _function(self, function: Any, owner: type) -> None:
+        """`owner`: the class whose methods it can call on itself."""
+        function = getattr(function, "__wrapped__", function)
+        if not isinstance(function, FunctionType) or id(function.__code__) in self._seen:
+            return
+        self._mark(function.__code__)
+        names = set(names_of(function.__code__))
+        self._names |= names
+        for name in names:
+            if name in function.__globals__:
+                self._global(function, name, names)
+            elif name in SPEAKING and hasattr(builtins, name):
+                self.outside = self.outside or f"{function.__qualname__} uses {name}"
+            self._method(owner, name)
+        for cell in function.__closure__ or ():
+            try:
+                self._value(cell.cell_contents, 0)
+            except ValueError:  # not filled yet
+                continue
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._value(default, 0)
+
+    def _global(self, function: FunctionType, name: str, names: set[str]) -> None:
+        value = function.__globals__[name]
+        if isinstance(value, ModuleType):
+            self._of_module(function, value, names)
+        elif isinstance(value, type):
+            for each in names | {"__init__", "__call__", "forward"}:
+                self._method(value, each)
+        elif isinstance(value, logging.Logger) or value is warnings.warn:
+            self._speaks(function)
+        elif any(value is one for one in (time.time, time.perf_counter, time.monotonic)):
+            self.outside = self.outside or f"{function.__qualname__} reads the clock"
+        elif not self._is_torch(getattr(value, "__module__", None)) or not callable(value):
+            self._place(function.__globals__, name, 0)
+
+    def _of_module(self, function: FunctionType, module: ModuleType, names: set[str]) -> None:
+        if module is time or module.__name__ == "datetime":
+            self.outside = self.outside or f"{function.__qualname__} reads the clock"
+        elif module in (logging, warnings):
+            self._speaks(function)
+        elif module.__name__.partition(".")[0] not in ("torch", "numpy", "math", "random", *sys.stdlib_module_names):
+            for name in names & vars(module).keys():
+                if not isinstance(vars(module)[name], ModuleType | type):
+                    self._place(vars(module), name, 0)
+
+    def _speaks(self, function: FunctionType) -> None:
+        """Installed packages warn of their use, which no step changes; the program's own may tell of anything."""
+        if not any(part in function.__code__.co_filename for part in INSTALLED):
+            self.outside = self.outside or f"{function.__qualname__} writes a log or warns"
+
+    def _method(self, owner: type, name: str) -> None:
+        for base in owner.__mro__:
+            if name in vars(base):
+                value = vars(base)[name]
+                made = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if isinstance(made, FunctionType):
+                    if not self._is_torch(made.__module__):
+                        self._function(made, owner)
+                elif not self._is_torch(base.__module__) and not isinstance(made, type):
+                    self._class_value(base, name, made)
+                return
+
+    def _class_value(self, base: type, name: str, value: Any) -> None:
+        self._classes.append((base, name, value))
+        self._value(value, 0)
+
+    def _mark(self, value: Any) -> None:
+        self._seen.add(id(value))
+        self._kept.append(value)
+
+    @staticmethod
+    def _is_torch(name: str | None) -> bool:
+        return (name or "").partition(".")[0] == "torch"
+
+
+def names_of(code: CodeType) -> Iterator[str]:
+    """All names in a function and in those defined in it: of globals, attributes and methods."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_of(constant)
+
+
+def is_generator(torch: Any, value: Any) -> bool:
+    """Whether it is a random stream besides those of the process."""
+    numpy = sys.modules.get("numpy")
+    if value is random._inst or (numpy is not None and value is numpy.random.mtrand._rand):
+        return False
+    kinds = (numpy.random.RandomState, numpy.random.Generator, numpy.random.BitGenerator) if numpy else ()
+    return isinstance(value, (torch.Generator, random.Random, *kinds))

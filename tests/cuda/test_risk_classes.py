@@ -1,0 +1,112 @@
+"""Each entry on a GPU changes what its risk class allows, over trainings that draw random numbers everywhere."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from catalog.classes import assert_in_class, band_of
+from catalog.drawing import TRAININGS, Left
+
+import hotlap
+from hotlap import catalog
+from hotlap.model.plan import Risk
+
+pytestmark = pytest.mark.cuda
+
+ENTRIES = catalog.entries()
+ALONE = [name for name in ENTRIES if name not in ("compile", "allocator")]  # the one has a test of its own, below
+VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
+# They report only, or concern what these trainings do not have: recurrent weights that came apart, large layers, a
+# start method beside graphs, a loop that waits for its loss, more cores.
+NOT_HERE = (
+    "anomaly-mode", "set-to-none", "recurrent", "norm-kernels", "loader-start-method", "early-read", "backward-thread",
+    "loader-workers",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    """An error of an entry is raised, and a product is rounded as float32 is."""
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    yield
+    hotlap.disable()
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    """Kernels add in one order each time."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@cache
+def plain(title: str, deterministic: bool) -> Left:
+    """By whether kernels are deterministic: the same training then has other bits."""
+    return TRAININGS[title]("cuda")
+
+
+@cache
+def band(title: str, deterministic: bool):
+    return band_of(plain(title, deterministic), [TRAININGS[title]("cuda", nudge=pattern) for pattern in (1, 2, 3)])
+
+
+def asked(name: str) -> str:
+    return f"{name}={VALUES[name]}" if name in VALUES else name
+
+
+def compared(name: str, deterministic: bool) -> dict[str, str]:
+    became = {}
+    for title, training in TRAININGS.items():
+        if training.only == "cpu":
+            continue
+        expected, most = plain(title, deterministic), band(title, deterministic)
+        if deterministic:
+            assert training("cuda").losses == expected.losses, f"{title} is another one each time"
+        with hotlap.enable(None, with_=[asked(name)]) as enabled:
+            ours = training("cuda")
+            (became[title],) = (f"{outcome.status}: {outcome.why}" for outcome in enabled.outcomes)
+        assert_in_class(ENTRIES[name].risk, ours, expected, most, f"{name} on {title} ({became[title]})")
+    return became
+
+
+def has_applied(became: dict[str, str]) -> bool:
+    return any(one.startswith(("applied", "withdrawn")) for one in became.values())
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("name", [name for name in ALONE if ENTRIES[name].risk is Risk.EXACT])
+def test_an_exact_entry_changes_nothing(name):
+    became = compared(name, deterministic=True)
+    assert has_applied(became) or name in NOT_HERE, became
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if ENTRIES[name].risk is not Risk.EXACT])
+def test_an_entry_of_rounding_draws_the_same(name):
+    became = compared(name, deterministic=False)
+    assert has_applied(became) or name in NOT_HERE, became
+
+
+DROPPED = ("a CNN with dropout and dropped planes", "an MLP with noise, RReLU and gumbel", "attention with dropout")
+
+
+@pytest.mark.parametrize("title", DROPPED)
+def test_compiled_code_draws_the_same(title):
+    torch._dynamo.reset()
+    with hotlap.enable(None, with_=["compile"]) as enabled:
+        ours = TRAININGS[title]("cuda")
+        (outcome,) = enabled.outcomes
+    assert outcome.status in ("applied", "withdrawn"), outcome.why
+    assert_in_class(Risk.ROUNDING, ours, plain(title, False), band(title, False), f"compile: {outcome.why}")
+
+
+def test_channels_last_goes_with_dropped_planes_and_features():
+    with hotlap.enable(None, with_=["channels-last"]) as enabled:
+        TRAININGS["a CNN with dropped planes and a dropped head"]("cuda")
+        (outcome,) = enabled.outcomes
+    assert outcome.status == "applied", outcome.why
