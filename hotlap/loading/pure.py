@@ -1,4 +1,4 @@
-"""A dataset whose items are known to be the same whenever they are fetched, as long as what fetching reads is unchanged."""
+"""Datasets whose items are known to be the same whenever they are fetched, as long as what that reads is unchanged."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Watch:
             torch.is_autocast_enabled("cpu"),
             torch._C._len_torch_function_stack(),
             torch._C._len_torch_dispatch_stack(),
-            None if self._files is None else os.getcwd(),
+            None if self._files is None else os.getcwd(),  # noqa: PTH109 asked before each batch
         )
 
 

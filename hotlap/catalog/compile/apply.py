@@ -13,9 +13,9 @@ from typing import Any
 
 from hotlap.catalog.compile.attempt import Before, Compiled, FirstCall, Graphs, NotWorthIt, backward_at_once, near
 from hotlap.catalog.forwards import call_with, is_wrapper
-from hotlap.loading.identity import ByIdentity
 from hotlap.catalog.silence import silenced
 from hotlap.catalog.site import Site
+from hotlap.loading.identity import ByIdentity
 from hotlap.patch.roots import is_compiled
 
 SEEN_OFTEN = 2  # calls with the same inputs, then they are compiled for

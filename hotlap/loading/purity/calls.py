@@ -24,6 +24,8 @@ from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, contain
 UNUSUAL = frozenset("__new__ __getattr__ __getattribute__ __setattr__ __del__".split())
 READ_MODES = frozenset("r rb rt br".split())
 INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
+READING_METHODS = frozenset("clone read read_bytes read_text".split())
+COPYING_METHODS = frozenset("astype tolist copy".split())
 FILE_METHODS = frozenset("read_text read_bytes exists is_file is_dir resolve".split())
 Names = dict[str, Value]
 
@@ -138,10 +140,8 @@ class Calls:
             before = [self.objects.value_of(one) for one in thing.args]
             named = {name: self.objects.value_of(one) for name, one in thing.keywords.items()}
             return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
-        if isinstance(thing, MethodType):
-            rule = None if of_the_program(thing.__func__.__module__) else rule_of(thing)
-            if rule is None:
-                return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
+        if isinstance(thing, MethodType) and (of_the_program(thing.__func__.__module__) or rule_of(thing) is None):
+            return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
         if self.study.may_draw and draws_globally(thing):
             return self._drawn(thing, args, kwargs)
         special = _BUILTINS.get(id(thing))
@@ -150,10 +150,13 @@ class Calls:
         rule = rule_of(thing)
         if rule is not None:
             return self._by_rule(rule, thing, args, kwargs)
+        return self._call_unlisted(thing, args, kwargs)
+
+    def _call_unlisted(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         if isinstance(thing, type):
             return self._instance(thing, args, kwargs)
         if isinstance(thing, FunctionType):
-            if not of_the_program(thing.__module__) and why_not(thing)[:5] != "calls":
+            if not of_the_program(thing.__module__) and not why_not(thing).startswith("calls "):
                 raise Impure(why_not(thing))
             return self.follow(thing, args, kwargs)
         if isinstance(thing, MethodDescriptorType | WrapperDescriptorType) and args:
@@ -239,9 +242,8 @@ class Calls:
         values = [*args, *(value for name, value in kwargs.items() if name != "out")]
         self._call_back([one for one in values if _is_callable(one)])
         self.need_plain(*(one for one in values if not _is_callable(one)))
-        if "out" in kwargs and not kwargs["out"].nothing and kwargs["out"].known is not None:
-            if not kwargs["out"].own:
-                raise Impure("writes into an array that outlives the call")
+        if _given(kwargs.get("out")) and not kwargs["out"].own:
+            raise Impure("writes into an array that outlives the call")
         if _given(kwargs.get("inplace")) and args and not args[0].own:
             raise Impure("writes into a tensor that outlives the call")
         if getattr(thing, "__name__", "") == "File" or rule is Gives.FILE:
@@ -317,31 +319,30 @@ class Calls:
             return self.subscript(owner, args[0])
         if name in ("items", "values", "keys") and not args:
             return self._of_mapping(owner, name)
-        if name in known.CALLBACKS and any(_is_callable(one) for one in values):
-            self._call_back([one for one in values if _is_callable(one)])
-            values = [one for one in values if not _is_callable(one)]
+        functions = [one for one in values if _is_callable(one)]
+        if name in known.CALLBACKS and functions:
+            self._call_back(functions)
         elif name in known.WRITES or _in_place(name):
             return self._writing(owner, name, values, node)
         elif name not in known.METHODS:
             raise Impure(_why_no_method(name))
-        if name in known.ORDERED_METHODS:
-            self.study.ordered = True
-        if name in FILE_METHODS:
-            self.study.reads_files = True
+        self.study.ordered |= name in known.ORDERED_METHODS
+        self.study.reads_files |= name in FILE_METHODS
         if _given(kwargs.get("inplace")) or (_given(kwargs.get("out")) and not kwargs["out"].own):
             raise Impure(f"writes into a value by .{name}()")
         if name == "get" and (owner.element is not None or type(owner.known) is dict):
-            return either(
-                [self.objects.element_of(owner, args[0] if args else None), *args[1:], Value(plain=True, known=None)]
-            )
-        self.need_plain(owner, *(one for one in values if not _is_callable(one)))
+            found = self.objects.element_of(owner, args[0] if args else None)
+            return either([found, *args[1:], Value(plain=True, known=None)])
+        values = [one for one in values if one not in functions]
+        self.need_plain(owner, *values)
+        return self._of_method(owner, name, values, copies="copy" not in kwargs)
+
+    def _of_method(self, owner: Value, name: str, values: Sequence[Value], copies: bool) -> Value:
+        """New memory where that is certain, else perhaps that of its object."""
         if name in known.KEEP_A_NUMBER:
             return fresh(owner, *values)
-        if name in ("clone", "astype", "tolist", "read", "read_bytes", "read_text", "copy") and (
-            owner.array or name in ("clone", "read", "read_bytes", "read_text")
-        ):
-            copies = name != "astype" or "copy" not in kwargs
-            return fresh(owner, *values, array=owner.array) if copies else alias(owner, array=owner.array)
+        if name in READING_METHODS or (owner.array and name in COPYING_METHODS and copies):
+            return fresh(owner, *values, array=owner.array)
         return replace(alias(owner, *values), array=owner.array)
 
     def _of_mapping(self, owner: Value, name: str) -> Value:

@@ -157,7 +157,9 @@ WHOLE_MODULES: dict[str, frozenset[str]] = {
     "scipy.signal": frozenset(),
     "scipy.ndimage": frozenset(),
     "torchvision.transforms.functional": frozenset(),
-    "torchvision.transforms.v2.functional": frozenset("gaussian_noise gaussian_noise_image gaussian_noise_video".split()),
+    "torchvision.transforms.v2.functional": frozenset(
+        "gaussian_noise gaussian_noise_image gaussian_noise_video".split()
+    ),
 }  # fmt: skip
 
 _TORCH_NEW = (
@@ -171,7 +173,8 @@ _TORCH_NEW = (
     "sort argsort msort searchsorted bucketize bincount histc histogram nonzero argwhere masked_select gather "
     "index_select take take_along_dim scatter repeat_interleave tile tril triu tril_indices triu_indices combinations "
     "cartesian_prod diag diag_embed diff meshgrid outer block_diag hann_window hamming_window blackman_window "
-    "is_tensor is_floating_point is_complex numel get_default_dtype finfo iinfo device Size polar complex lerp heaviside "
+    "is_tensor is_floating_point is_complex numel get_default_dtype finfo iinfo device Size polar complex lerp "
+    "heaviside "
     "isin count_nonzero masked_fill index_add promote_types result_type"
 ).split()  # fmt: skip
 _TORCH_ORDERED = (
@@ -203,7 +206,8 @@ _NUMPY_NEW = (
 _NUMPY_ALIAS = (
     "asarray asanyarray ascontiguousarray asfortranarray require frombuffer reshape ravel transpose swapaxes moveaxis "
     "rollaxis squeeze expand_dims flip fliplr flipud rot90 broadcast_to broadcast_arrays atleast_1d atleast_2d "
-    "atleast_3d split hsplit vsplit real imag diagonal lib.stride_tricks.as_strided lib.stride_tricks.sliding_window_view"
+    "atleast_3d split hsplit vsplit real imag diagonal lib.stride_tricks.as_strided "
+    "lib.stride_tricks.sliding_window_view"
 ).split()  # fmt: skip
 
 _BY_NAME: dict[Gives, list[str]] = {
@@ -224,7 +228,8 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"cv2.{name}" for name in "warpPerspective getRotationMatrix2D copyMakeBorder normalize threshold".split()),
         *(f"cv2.{name}" for name in "imdecode Canny dilate erode equalizeHist merge split addWeighted".split()),
         *("bisect.bisect bisect.bisect_left bisect.bisect_right html.unescape html.escape".split()),
-        *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric isna notna isnull concat merge".split()),
+        *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric isna notna isnull concat".split()),
+        "pandas.merge",
         *(f"fractions.{name}" for name in ("Fraction",)),
         *("decimal.Decimal datetime.datetime datetime.date datetime.timedelta collections.OrderedDict".split()),
         *("collections.Counter collections.deque types. uuid.UUID".split()),
@@ -238,7 +243,8 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"numpy.{name}" for name in _NUMPY_ALIAS),
         "copy.copy",
         *("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath".split()),
-        *(f"itertools.{name}" for name in "chain chain.from_iterable islice repeat product zip_longest pairwise".split()),
+        *(f"itertools.{name}" for name in "chain chain.from_iterable islice product zip_longest".split()),
+        *("itertools.repeat itertools.pairwise".split()),
         *(f"itertools.{name}" for name in "combinations permutations combinations_with_replacement".split()),
     ],
     Gives.FILE: [
@@ -369,7 +375,7 @@ def _by_module(function: Any) -> Gives | None:
     if not isinstance(module, str) or not genuine(function):
         return None
     for whole, but in WHOLE_MODULES.items():
-        if (module == whole or module.startswith(f"{whole}.") or module.startswith(f"{whole}_")) and name not in but:
+        if (module == whole or module.startswith((f"{whole}.", f"{whole}_"))) and name not in but:
             return Gives.ORDERED if module.startswith("torch") else Gives.NEW
     return None
 

@@ -1,4 +1,4 @@
-"""Existing objects as values: what an attribute, a subscript or an iteration of one gives, with a note that it is read."""
+"""Existing objects as values: what an attribute, a subscript or an iteration of one gives. What is read is noted."""
 
 from __future__ import annotations
 
@@ -115,12 +115,14 @@ class Objects:
         self.study.attributes[id(thing), name] = thing, name  # also where its class has it: it may get one of its own
         if isinstance(thing, Enum) and name in ("value", "name"):
             return self.value_of(vars(thing)[f"_{name}_"])
-        if isinstance(raw, property):
-            if raw.fget is None:
-                raise Impure(f"{kind.__name__}.{name} cannot be read")
+        if isinstance(raw, property) and raw.fget is not None:
             return Property(raw.fget, thing)
         if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
             return self._got(raw, thing, name)
+        return self._of_instance(thing, name, raw)
+
+    def _of_instance(self, thing: Any, name: str, raw: Any) -> Value:
+        kind = type(thing)
         if raw is not ABSENT and (hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")):
             raise Impure(f"{kind.__name__}.{name} is looked up by a {type(raw).__name__}")
         held = _dict_of(thing)
