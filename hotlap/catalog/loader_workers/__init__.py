@@ -7,6 +7,7 @@ ENTRY = Entry(
     code="D101",
     title="Samples are made by other processes while the model trains",
     risk=Risk.ROUNDING,
+    automatic=False,  # it starts processes, which see a change of the dataset an epoch later: asked for, or proven
     apply=apply,
     detect=detect,
     values=WholeNumber(1, 512),
