@@ -308,7 +308,7 @@ class Group:
 
     def __init__(self, things: list[Any]) -> None:
         self._things = things
-        self._versions = [version_of(one) for one in things]
+        self._versions = versions_of(things)
         self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
         self._sum = self._checksum() if self.bytes <= LITTLE and all(map(on_host, things)) else None
 
@@ -322,7 +322,7 @@ class Group:
         return False
 
     def differs(self, until: float | None) -> bool:
-        if [version_of(one) for one in self._things] != self._versions:
+        if versions_of(self._things) != self._versions:
             return True
         return self._sum is not None and self._checksum() != self._sum
 
@@ -414,6 +414,13 @@ def version_of(tensor: Any) -> int:
         return int(tensor._version)
     except (RuntimeError, AttributeError):
         return -1
+
+
+def versions_of(things: list[Any]) -> list[int]:
+    try:
+        return [one._version for one in things]
+    except (RuntimeError, AttributeError):
+        return [version_of(one) for one in things]
 
 
 def listed(container: Any) -> list[Any]:

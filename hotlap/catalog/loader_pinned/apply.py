@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from hotlap.catalog.making import Making, NoEffect, Refused
-from hotlap.catalog.site import Site
+from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, pure
 from hotlap.loading.weight import weight_of
 
 
 def apply(site: Site) -> None:
-    changed: weakref.WeakSet[Any] = weakref.WeakSet()
-    site.before(site.seams.iterating, lambda loader, args, kwargs: _pin(site, loader, changed))
-    site.ledger.later(lambda: _take_back(changed))
+    site.no_effect("no loader starts workers while the training uses CUDA")
+    iterators = site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    site.replace(iterators, "__init__", lambda original, _, args, kwargs: _begin(site, original, args, kwargs))
 
 
-def _pin(site: Site, loader: Any, changed: weakref.WeakSet[Any]) -> None:
-    """Before each epoch: a loader may be made before the model goes to the device."""
-    if loader in changed or not site.torch.cuda.is_initialized():
-        return
+def _begin(site: Site, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Where workers start: the loader itself keeps its setting, and one whose data another entry keeps starts none."""
+    loader = args[0] if args else kwargs["loader"]
     try:
-        check(_making(site.torch, loader), bool(loader.pin_memory), loader._iterator is not None)
+        if not site.torch.cuda.is_initialized():
+            raise NoEffect("the training uses no CUDA yet")
+        check(_making(site.torch, loader), bool(loader.pin_memory))
     except NoEffect as why:
         site.no_effect(str(why))
+        return original(*args, **kwargs)
     except Refused as why:
         site.refused(str(why))
-    else:
-        loader.pin_memory = True
-        changed.add(loader)
-        site.applied(f"batches of {type(loader.dataset).__name__} from {loader.num_workers} workers")
+        return original(*args, **kwargs)
+    vars(loader)["pin_memory"] = True
+    try:
+        outcome = original(*args, **kwargs)
+    finally:
+        vars(loader)["pin_memory"] = False
+    site.applied(f"batches of {type(loader.dataset).__name__} from {loader.num_workers} workers")
+    return outcome
 
 
 def _making(torch: Any, loader: Any) -> Making:
@@ -41,13 +46,11 @@ def _making(torch: Any, loader: Any) -> Making:
     return Making(torch, given)
 
 
-def check(making: Making, pinned: bool, under_way: bool) -> None:
+def check(making: Making, pinned: bool) -> None:
     if pinned:
         raise NoEffect(f"the loader of {making.name} pins already")
     if making.workers == 0:
         raise NoEffect(f"without workers the training itself would copy the batches of {making.name} once more")
-    if under_way:
-        raise NoEffect(f"the workers of {making.name} have started already")
     if making.iterable:
         raise Refused(f"{making.name} is a stream: what its batches are made of is not known")
     if making.given.get("collate_fn") is not making.torch.utils.data.default_collate:
@@ -60,8 +63,3 @@ def check(making: Making, pinned: bool, under_way: bool) -> None:
         raise Refused(f"{making.name} makes its samples on the device")
     if not weight.plain:
         raise Refused(f"the batches of {making.name} hold objects that torch may not pin as they are")
-
-
-def _take_back(changed: weakref.WeakSet[Any]) -> None:
-    for loader in list(changed):
-        loader.pin_memory = False

@@ -49,6 +49,11 @@ class Keeper:
         self._often = Often()
 
     def forget(self) -> None:
+        """Not in a process forked from this one: iterators let go there would end our workers, and what lies on a
+        device cannot be freed.
+        """
+        if os.getpid() != self._home:
+            return
         self._stores.clear()
         self._persistent.clear()
         self._learned.clear()
@@ -122,7 +127,7 @@ class Keeper:
         seconds, workers = store.missing * store.seconds, loader.num_workers
         if workers and start_method(loader.multiprocessing_context) != "fork":
             return  # the order of a set of texts, for one, is another in a process that was not forked from this one
-        wait = PATIENCE if kept.asked and not (workers and store.recordable) else EAGER
+        wait = PATIENCE if kept.asked and not workers else EAGER
         if seconds > wait:
             return
         try:
@@ -180,8 +185,8 @@ class Keeper:
         self.site.seams.watch_fetches_of(Gathering)
         before = self._persistent.get(loader)
         left_to_workers = bool(loader.num_workers) and store.missing > 0
-        if left_to_workers and not store.recordable:
-            self._left_alone(kept, store)
+        if left_to_workers and start_method(loader.multiprocessing_context) != "fork" and store.forks_only:
+            self.site.no_effect(f"{store.name}: its workers are no forks, and its batches do not show what to keep")
             return original()
         failed = partial(self._failed, kept, store)
         if not left_to_workers:
@@ -191,21 +196,11 @@ class Keeper:
             self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
             return original()
         else:
-            iterator = Recording(loader, partial(self._shown, store), failed)
+            iterator = Recording(loader, store, failed)
             self.tell(kept, f"{store.name}: {store.total} items, kept as its workers fetch them the first time")
         if loader.persistent_workers and loader.num_workers:
             self._persistent[loader] = iterator
         return iterator
-
-    def _left_alone(self, kept: Kept, store: Store) -> None:
-        why = f"fetching it takes {store.seconds:.0f} s, and batches do not show what to keep"
-        if kept.again:
-            self._drop(kept, store, why)
-        else:
-            self.site.no_effect(f"{store.name}: {why}; it is kept from the second epoch on, if there is one")
-
-    def _shown(self, store: Store, rows: Wanted, batch: Any) -> None:
-        store.put(rows.indices, batch)
 
     def _failed(self, kept: Kept, store: Store, error: Exception) -> None:
         if isinstance(error, Unfit):

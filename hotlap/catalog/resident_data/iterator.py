@@ -104,16 +104,35 @@ class Gathering(_BaseDataLoaderIter):
         return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
 
 
+class Shown(Protocol):
+    """What keeps the batches that workers make."""
+
+    def collate_in_workers(self) -> Any: ...
+
+    def shown(self, rows: Any, made: Any) -> None: ...
+
+    def batch_of(self, made: Any) -> Any: ...
+
+
 class Recording(_MultiProcessingDataLoaderIter):
     """Torch's own iterator over its workers; each batch is shown, with its indices, before it is handed out."""
 
-    def __init__(self, loader: Any, show: Callable[[Wanted, Any], None], failed: Failed) -> None:
+    def __init__(self, loader: Any, store: Shown, failed: Failed) -> None:
         self._under_way: deque[Any] = deque()
-        self._show, self._failed = show, failed
+        self._store, self._failed = store, failed
         self.showing = True
         self._total = len(loader.dataset)
         super().__init__(loader)
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
+
+    @property
+    def _collate_fn(self) -> Any:
+        """Read by torch when it starts the workers."""
+        return self._store.collate_in_workers()
+
+    @_collate_fn.setter
+    def _collate_fn(self, collate: Any) -> None:
+        pass
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._under_way.clear()
@@ -125,15 +144,15 @@ class Recording(_MultiProcessingDataLoaderIter):
         return indices
 
     def _next_data(self) -> Any:
-        batch = super()._next_data()  # type: ignore[no-untyped-call]
+        made = super()._next_data()  # type: ignore[no-untyped-call]
         rows = wanted(self._under_way.popleft(), self._total)
         if rows is not None and self.showing:
             try:
-                self._show(rows, batch)
+                self._store.shown(rows.indices, made)
             except Exception as error:  # noqa: BLE001 whatever our own code raises
                 self.showing = False
                 self._failed(error)
-        return batch
+        return self._store.batch_of(made)
 
 
 class _Aside:

@@ -42,7 +42,7 @@ def is_default(torch: Any, collate: Any) -> bool:
 
 
 class RaggedStore(Store):
-    recordable = False  # a batch does not show the small parts of its samples
+    forks_only = True
 
     def _prepared(self, samples: list[Any]) -> list[Any]:
         torch = self.torch
@@ -99,9 +99,50 @@ class RaggedStore(Store):
         with self.torch.inference_mode(False):
             for kept, number in zip(self.rows, self._large, strict=True):
                 kept.put(rows, self.torch.stack([leaves[number] for leaves in several]))
+        self._note(rows, small)
+
+    def _note(self, rows: Any, small: list[list[Any]]) -> None:
         self._small.update(zip(rows.tolist(), small, strict=True))
         self._left -= len(rows[~self._have[rows]].unique())
         self._have[rows] = True
+
+    # Batches that the program's workers make: with the small parts of their samples, which a batch does not show
+
+    def collate_in_workers(self) -> Any:
+        return self._collate_with_parts
+
+    def _collate_with_parts(self, samples: list[Any]) -> tuple[Any, Any]:
+        """In a worker, which was forked from this process."""
+        try:
+            parts = self._parts_of(samples)
+        except Unfit:
+            parts = None
+        return self.collate(samples), parts
+
+    def shown(self, rows: Any, made: Any) -> None:
+        batch, small = made
+        if small is None:
+            raise Unfit("its items differ in shape or type, so they cannot be stacked")
+        _, places = take_apart(self.torch, self._outline(small), None)
+        _, leaves = take_apart(self.torch, batch, None)
+        every = tuple(range(len(small)))
+        with self.torch.inference_mode(False):
+            for kept, number in zip(self.rows, self._large, strict=True):
+                stacks = [
+                    leaf for place, leaf in zip(places, leaves, strict=True) if self._stands(place, number, every)
+                ]
+                if not stacks:
+                    raise Unfit("its collate_fn does not stack the large tensors of its samples")
+                kept.put(rows, stacks[0])
+        self._note(rows, small)
+
+    def _stands(self, place: Any, number: int, rows: tuple[int, ...]) -> bool:
+        if not isinstance(place, stand_in_class(self.torch)):
+            return False
+        return bool(place.is_stack and place.leaf == number and place.rows == rows)
+
+    def batch_of(self, made: Any) -> Any:
+        return made[0]
 
     # Batches
 

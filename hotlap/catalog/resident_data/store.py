@@ -30,7 +30,7 @@ EAGER, PATIENCE = 2.0, 30.0  # seconds: fetched before the first batch, before l
 class Store:
     """Does not hold the dataset: it lives as long as that."""
 
-    recordable = True  # a batch that workers made shows all there is to keep
+    forks_only = False  # workers must be forks of this process to show what is to be kept
 
     def __init__(self, torch: Any, dataset: Any, collate: Any, pure: Pure, *others: Study) -> None:
         """Keeps none of the data yet. Raises Unfit where it cannot be kept."""
@@ -139,6 +139,18 @@ class Store:
                 kept.put(rows, leaf)
         self._left -= len(rows[~self._have[rows]].unique())
         self._have[rows] = True
+
+    # Batches that the program's workers make
+
+    def collate_in_workers(self) -> Any:
+        return self.collate
+
+    def shown(self, rows: Any, made: Any) -> None:
+        """Keep what a worker has made of these rows."""
+        self.put(rows, made)
+
+    def batch_of(self, made: Any) -> Any:
+        return made
 
     # Reading
 
