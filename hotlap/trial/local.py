@@ -20,6 +20,7 @@ from hotlap.model.codec import SCHEMA, from_json, to_json
 from hotlap.model.plan import Outcome, Outcomes
 from hotlap.model.progress import DONE, Progress, read_progress
 from hotlap.model.session import Session
+from hotlap.model.traces import Traces
 from hotlap.model.trial import Ended, Reading, Sample
 from hotlap.model.tuning import Metric
 from hotlap.patch.entry import PROBLEM
@@ -27,14 +28,15 @@ from hotlap.patch.launch import environment, resolve
 from hotlap.plan.choose import variables
 from hotlap.trial import household
 from hotlap.trial.blocks import blocks, warmup_steps
-from hotlap.trial.endings import Process, how_it_ended
+from hotlap.trial.endings import KILLED, Process, how_it_ended
 from hotlap.trial.listening import Listener, Pattern
 from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, Told
 from hotlap.trial.runner import Spec
+from hotlap.trial.saved_files import saved_files
 
 AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early:enter"
 POLL = 0.1
-WEIGH = 2.0  # seconds between looks at memory
+WEIGH = 1.0  # seconds between looks at memory
 NO_SPACE = "No space left on device"
 LEAST_DISK = 1 << 20  # bytes
 GRACE = 10.0  # for the program to clean up once it was asked to end
@@ -120,7 +122,8 @@ class LocalRunner:
             self.hardware, self.torch = process.told.hardware, process.told.torch
         elif (full := _full_disk(process, folder)) is not None:
             raise RunFolderUnwritable(f"{full}; make room, or choose another place: --run-dir DIR")
-        return self._sample(spec, process, _outcomes(folder), attendant.readings(), seconds)
+        sample = self._sample(spec, process, _outcomes(folder), attendant.readings(), seconds)
+        return replace(sample, traces=attendant.traces(process))
 
     def _session(self, spec: Spec, folder: Path) -> Session:
         return Session(
@@ -224,6 +227,7 @@ class _Attendant:
         self._child, self._spec, self._folder, self._limits = child, spec, folder, limits
         self._on_steps, self._started = on_steps, started
         self.family: list[psutil.Process] = []
+        self._tree_mb: float | None = None
         self._steps = 0
         self._since = time.monotonic()  # of the last step
         self._done_since: float | None = None
@@ -257,6 +261,22 @@ class _Attendant:
             ended_by_us=ended_by_us,
             last_words=list(self._err.last) or list(self._out.last),
             problem=_problem(self._folder),
+        )
+
+    def traces(self, process: Process) -> Traces:
+        saved, cut = saved_files(self._folder / SCRATCH)
+        for name, listener in (("the standard output", self._out), ("the standard error", self._err)):
+            if listener.cut:
+                cut = (*cut, f"{listener.cut:,} lines of {name}")
+        by_us = process.exit_code == KILLED
+        return Traces(
+            state=process.told.state if process.told is not None else None,
+            saved=saved,
+            printed=tuple(self._out.lines),
+            complained=tuple(self._err.lines),
+            exit_code=None if by_us else process.exit_code,
+            tree_mb=self._tree_mb,
+            cut=cut,
         )
 
     def readings(self) -> tuple[Reading, ...]:
@@ -308,8 +328,9 @@ class _Attendant:
             return None
         self._weighed = now
         self.family = household.family(self._child.pid)
-        most = self._limits.memory_mb
-        if most is not None and (taken := household.memory_mb(self.family)) > most:
+        taken, most = household.memory_mb(self.family), self._limits.memory_mb
+        self._tree_mb = max(taken, self._tree_mb or 0.0)
+        if most is not None and taken > most:
             return Ended.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"
         gone = household.memory_nearly_gone()
         return (Ended.OVER_MEMORY, gone) if gone is not None else None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hotlap.model.codec import SCHEMA, from_json
 from hotlap.model.session import Session
+from hotlap.model.traces import State
 from hotlap.model.trial import Reading
 
 ORDER = "order"
@@ -56,6 +57,7 @@ class Told:
     host_mb: float
     device_mb: float | None
     torch: str = ""  # its version
+    state: State | None = None  # None: it could not be read
 
 
 def read_order(session: Session) -> Order:
