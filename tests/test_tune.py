@@ -33,6 +33,7 @@ from hotlap.tuning.length import length
 GAINS = gains(
     resident_data=2.0, set_to_none=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, anomaly_mode=1.4
 )
+LAST = 21.0  # seconds of the last stage: three processes that train ten times as long
 FOUND = [
     candidate("resident-data"),
     candidate("anomaly-mode", most=0.4),
@@ -77,6 +78,7 @@ def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
         "stacked-3-fused-optimizer",
         "stacked-4-gc-pauses",
         "final-3",
+        "lasting-3",
     ]
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert done.tuning.finished
@@ -95,7 +97,8 @@ def test_arms_alternate_in_fresh_processes_and_a_pair_shares_its_seeds(tmp_path)
         ("base", 1),
     ]
     assert [spec.number for spec in runner.ran] == list(range(len(runner.ran)))
-    assert len({spec.steps for spec in runner.ran}) == 1
+    assert {spec.steps for spec in runner.ran[:-2]} == {40}
+    assert [(spec.arm, spec.seed_shift, spec.steps) for spec in runner.ran[-2:]] == [("base", 0, 400), ("new", 0, 400)]
 
 
 def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_path):
@@ -344,10 +347,10 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
 
 
 def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_together_not_to_each_alone(tmp_path):
-    done = go_on(begun(tmp_path, *FOUND, budget=70.0), ScriptedRunner(GAINS), tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
     together = "stacked-2-anomaly-mode+fused-optimizer+gc-pauses"
-    assert trial_names(done.tuning)[1:] == ["alone-resident-data", together, "final-4"]
+    assert trial_names(done.tuning)[1:5] == ["alone-resident-data", together, "final-4", "lasting-4"]
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses"]
     assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.4 * 1.3, rel=0.02)
     rows = {row.name: row for row in tune_rows.rows(done.tuning)}
@@ -365,7 +368,7 @@ def test_what_fails_together_is_tried_by_halves(tmp_path):
         return tuple(one * 1.5 for one in good) if "gc-pauses" in names(choices) else good
 
     runner = ScriptedRunner(GAINS, losses=losses)
-    done = go_on(begun(tmp_path, *FOUND, budget=85.0), runner, tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=85.0 + LAST), runner, tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert "stacked-2-anomaly-mode+fused-optimizer" in trial_names(done.tuning)
@@ -380,7 +383,7 @@ def test_what_does_nothing_beside_others_is_no_part_of_the_plan(tmp_path):
         return tuple(Outcome(name=name, code="", status=status, why=why) for name, status, why in pairs)
 
     runner = ScriptedRunner(GAINS, outcomes=outcomes)
-    done = go_on(begun(tmp_path, *FOUND, budget=70.0), runner, tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=70.0 + LAST), runner, tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert ("gc-pauses", "no effect: nothing is collected") in done.tuning.not_tried
@@ -399,7 +402,7 @@ def test_small_gains_that_none_shows_alone_are_proven_together(tmp_path):
 SMALL = [candidate(name, most=0.1) for name in ("resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses")]
 
 
-@pytest.mark.parametrize(("budget", "looks"), [(52.0, 0), (58.0, 1)])
+@pytest.mark.parametrize(("budget", "looks"), [(52.0 + LAST, 0), (58.0 + LAST, 1)])
 def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
     """Each gains four in a hundred, which takes more processes to show than there is time for."""
     each = dict.fromkeys(("resident_data", "anomaly_mode", "fused_optimizer", "gc_pauses"), 1.04)
@@ -415,7 +418,7 @@ def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
 def test_only_what_a_plan_has_by_itself_is_tried_together(tmp_path):
     """Compiling takes minutes: it is tried by itself or not at all."""
     found = [*FOUND[:3], candidate("compile", "default", most=0.25)]
-    done = go_on(begun(tmp_path, *found, budget=70.0), ScriptedRunner(GAINS), tmp_path)
+    done = go_on(begun(tmp_path, *found, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert any(entry == "compile" and why.startswith("no budget left") for entry, why in done.tuning.not_tried)
@@ -427,18 +430,18 @@ def test_where_the_one_that_seemed_best_fails_the_others_are_tried_alone_after_a
         return tuple(one * 1.5 for one in good) if "resident-data" in names(choices) else good
 
     runner = ScriptedRunner(GAINS, losses=losses)
-    done = go_on(begun(tmp_path, *FOUND[:2], budget=60.0), runner, tmp_path)
+    done = go_on(begun(tmp_path, *FOUND[:2], budget=60.0 + LAST), runner, tmp_path)
 
     assert trial_names(done.tuning)[1:3] == ["alone-resident-data", "alone-anomaly-mode"]
     assert names(done.tuning.kept) == ["anomaly-mode"]
 
 
 def test_what_is_kept_without_a_look_at_it_alone_gets_one_if_time_is_left(tmp_path):
-    done = go_on(begun(tmp_path, *FOUND, budget=100.0), ScriptedRunner(GAINS), tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=100.0 + LAST), ScriptedRunner(GAINS), tmp_path)
     told = trial_names(done.tuning)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
-    assert told[told.index("final-3") + 1 :] == ["alone-anomaly-mode"]
+    assert told[told.index("lasting-3") + 1 :] == ["alone-anomaly-mode"]
     assert done.tuning.speedup.trial == "final-3"
 
 

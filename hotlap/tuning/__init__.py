@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hotlap import pipeline, store
@@ -25,7 +26,7 @@ from hotlap.trial.local import EARLY, Limits, LocalRunner
 from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import Runner, Spec
 from hotlap.tuning.book import Book, Watcher
-from hotlap.tuning.length import length, own_length
+from hotlap.tuning.length import epoch_length, length, own_length
 from hotlap.tuning.resuming import (
     ASKED,
     RECORD,
@@ -170,7 +171,11 @@ def go_on(
 ) -> Tuned:
     """From wherever the record is to its end."""
     with alone(run):
-        return _go_on(run, record, watcher, run_dir or store.home(), make_runner or _local, judging or judge)
+        return _go_on(run, record, watcher, run_dir or store.home(), make_runner or _local, judging or _judge(record))
+
+
+def _judge(record: Tuning) -> Judge:
+    return partial(judge, epoch_steps=record.epoch_steps)
 
 
 def _go_on(
@@ -287,6 +292,7 @@ def _record(options: TuneOptions, run: store.Run, seen: Observation, spent: floa
         seconds=spent,
         finished=False,
         full_steps=own_length(seen),
+        epoch_steps=epoch_length(seen),
         observing_seconds=spent,
     )
 
