@@ -69,7 +69,9 @@ class Stability:
             self._seen |= {fact.kind for fact in (*left.values(), *right.values())}
             apart = [name for name in {**left, **right} if _value(left, name) != _value(right, name)]
             self.unstable |= {(left.get(name) or right[name]).kind for name in apart}
-            self.wild = max(self.wild, sum(name not in left for name in apart), sum(name not in right for name in apart))
+            self.wild = max(
+                self.wild, sum(name not in left for name in apart), sum(name not in right for name in apart)
+            )
 
     def knows(self, fact: Fact, steps: int) -> bool:
         """Whether it is known that the baseline repeats it: what no alike process had, it does repeatedly not have."""

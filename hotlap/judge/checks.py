@@ -13,9 +13,9 @@ left out, and said; where it is not known, nothing is kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hotlap.judge import facts as of
 from hotlap.judge.alike import Reference, Stability, Unchanged, apart, by_name, length, moved
@@ -27,6 +27,7 @@ from hotlap.model.verdict import Check
 
 EVALUATION = "evaluation"
 TWICE = 2.0  # lower precision: a weight moves neither more than twice as far nor less than half
+DIGEST = re.compile("[0-9a-f]{16}")
 STILL = 2.0**-12  # of its size: a weight that moved no further stands still
 
 FactsOf = Callable[[Sample, Risk], Iterable[Fact]]
@@ -39,6 +40,7 @@ class Subject:
     facts: FactsOf
     prints: PrintsOf | None = None  # of those of its facts that are numbers
     more_from: Risk | None = None  # from this risk on the new arm may have facts that the baseline has not
+    if_both: bool = False  # a fact that one of the arms has not says nothing
 
 
 def _weights(sample: Sample) -> Iterable[Fingerprint]:
@@ -71,7 +73,7 @@ SUBJECTS = (
     Subject("printed lines", of.printed),
     Subject("error lines", of.complained, more_from=Risk.ROUNDING),
     Subject("metric", of.metrics),
-    Subject("exit code", of.exit_codes),
+    Subject("exit code", of.exit_codes, if_both=True),
 )
 
 
@@ -92,7 +94,10 @@ def checks(trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> tupl
 def _check(
     subject: Subject, risk: Risk, pairs: Sequence[tuple[Sample, Sample]], unchanged: Unchanged, stage: str
 ) -> Check:
-    facts = partial(subject.facts, risk=risk)
+
+    def facts(sample: Sample) -> Iterable[Fact]:
+        return subject.facts(sample, risk)
+
     close = subject.prints is not None and risk is not Risk.EXACT
     stability = Stability(unchanged, facts)
     numbers = {one.name for base, _ in pairs for one in subject.prints(base)} if subject.prints is not None else set()
@@ -103,8 +108,12 @@ def _check(
         count, strays = max(count, len(left)), 0
         for name in {**left, **right}:
             before, after = left.get(name), right.get(name)
-            same = before is not None and after is not None and (before.value == after.value or (close and name in numbers))
-            if same or (before is None and more_is_fine):
+            same = (
+                before is not None
+                and after is not None
+                and (before.value == after.value or (close and name in numbers))
+            )
+            if same or (before is None and more_is_fine) or (subject.if_both and None in (before, after)):
                 continue
             fact = before or right[name]
             strays += before is None
@@ -121,9 +130,7 @@ def _check(
     return _verdict(subject.name, risk, failed, unknown, tuple(dict.fromkeys(left_out.values())), count)
 
 
-def _verdict(
-    name: str, risk: Risk, failed: list[str], unknown: list[str], left: tuple[str, ...], count: int
-) -> Check:
+def _verdict(name: str, risk: Risk, failed: list[str], unknown: list[str], left: tuple[str, ...], count: int) -> Check:
     if failed:
         more = f" (and {len(failed) - 1:,} more)" if len(failed) > 1 else ""
         return Check(name=name, passed=False, why=f"{name}: {failed[0]}{more}", left_out=left)
@@ -136,9 +143,13 @@ def _verdict(
 
 def _said(name: str, before: Fact | None, after: Fact | None) -> str:
     if before is None:
-        return f"{name} is new ({shown(after.value)})" if after is not None else name
+        return f"{name} is new"
     if after is None:
         return f"{name} is missing"
+    if DIGEST.fullmatch(before.value):
+        return f"{name} differs"
+    if (lacks := sorted(set(before.value.split(", ")) - set(after.value.split(", ")))) and ", " in before.value:
+        return f"{name} lacks {shown(', '.join(lacks))}"
     return f"{name} is {shown(after.value)} instead of {shown(before.value)}"
 
 

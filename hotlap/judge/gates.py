@@ -59,7 +59,9 @@ def _joined(by_loss: Gate, others: Sequence[Check]) -> Gate:
     if unknown is not None:
         return replace(found, passed=None, why=unknown.why, more=by_loss.more or 1)
     names = [one.name for one in others if one.why != "none seen"]
-    return replace(found, rule=f"{by_loss.rule}; {', '.join(names)}", why=f"{by_loss.why}; also compared: {', '.join(names)}")
+    return replace(
+        found, rule=f"{by_loss.rule}; {', '.join(names)}", why=f"{by_loss.why}; also compared: {', '.join(names)}"
+    )
 
 
 def with_check(found: Gate, check: Check) -> Gate:

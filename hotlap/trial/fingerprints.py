@@ -80,9 +80,7 @@ class Fingerprints:
         buckets = torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
         for first in range(0, flat.numel(), PIECE):
             piece = flat[first : first + PIECE].to(torch.float64)
-            place = torch.arange(
-                offset + first, offset + first + piece.numel(), dtype=torch.int64, device=piece.device
-            )
+            place = torch.arange(offset + first, offset + first + piece.numel(), dtype=torch.int64, device=piece.device)
             place = place * GOLDEN
             place = (place ^ (place >> 32)) * MIX
             bits = piece.view(torch.int64) + place

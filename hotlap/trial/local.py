@@ -29,6 +29,7 @@ from hotlap.plan.choose import variables
 from hotlap.trial import household
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import KILLED, Process, how_it_ended
+from hotlap.trial.keeper import Keeper
 from hotlap.trial.listening import Listener, Pattern
 from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, Told
 from hotlap.trial.runner import Spec
@@ -40,7 +41,8 @@ WEIGH = 1.0  # seconds between looks at memory
 NO_SPACE = "No space left on device"
 LEAST_DISK = 1 << 20  # bytes
 GRACE = 10.0  # for the program to clean up once it was asked to end
-CLOSING = 2.0  # for the interpreter after that: compilers' pools would be waited for longer, a group ends at once
+CLOSING = 6.0  # for the interpreter after that; its exit code is worth waiting for
+POOLS = 2.0  # where it has children left: compilers' pools would be waited for longer, a group ends at once
 
 OnSteps = Callable[[Spec, int], None]
 
@@ -62,20 +64,31 @@ class LocalRunner:
         metric: Metric | None = None,
         limits: Limits | None = None,
         on_steps: OnSteps = lambda spec, steps: None,
+        keeper: Keeper | None = None,
     ) -> None:
-        """Working files go to `folder`, one folder per process, and are gone once it is over."""
+        """Working files go to `folder`, one folder per process, and are gone once it is over.
+
+        `keeper` puts back what is written past our diversion.
+        """
         self._command, self._folder, self._samples = command, folder, samples_a_step
         self._metric, self._limits, self._on_steps = metric, limits or Limits(), on_steps
+        self._keeper = keeper
         self.hardware: str | None = None
         self.torch: str | None = None
 
     def run(self, spec: Spec) -> Sample:
         folder = self._prepare(spec)
+        if self._keeper is not None:
+            self._keeper.process_begins()
         try:
             with _ending_on_signals():
                 return self._run(spec, folder)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                if self._keeper is not None:
+                    self._keeper.process_ended(folder, folder / SCRATCH)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _prepare(self, spec: Spec) -> Path:
         folder = (self._folder / f"process-{spec.number:04d}").resolve()
@@ -110,6 +123,7 @@ class LocalRunner:
         path.write_text(to_json(session), encoding="utf-8")
         child = self._start(spec, path)
         attendant = _Attendant(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
+        attendant.keeper = self._keeper
         try:
             with suppress(OSError):  # a full disk: it is ended with us all the same
                 household.remember(child.pid, folder)
@@ -227,6 +241,7 @@ class _Attendant:
         self._child, self._spec, self._folder, self._limits = child, spec, folder, limits
         self._on_steps, self._started = on_steps, started
         self.family: list[psutil.Process] = []
+        self.keeper: Keeper | None = None
         self._tree_mb: float | None = None
         self._steps = 0
         self._since = time.monotonic()  # of the last step
@@ -246,6 +261,8 @@ class _Attendant:
         limit = None
         while limit is None and self._child.poll() is None:
             limit = self._passed_limit()
+            if self.keeper is not None:
+                self.keeper.look_at([self._child.pid, *(one.pid for one in self.family)])
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(POLL)
         if limit is not None:
@@ -320,7 +337,8 @@ class _Attendant:
         self._done_since = self._done_since or now
         if self._left_since is None and (self._folder / LEFT).exists():
             self._left_since = now
-        closed = self._left_since is not None and now - self._left_since > CLOSING
+        since = now - self._left_since if self._left_since is not None else 0.0
+        closed = since > CLOSING or (since > POOLS and len(household.family(self._child.pid)) > 1)
         return closed or now - self._done_since > self._limits.grace
 
     def _weigh(self, now: float) -> tuple[Ended, str] | None:

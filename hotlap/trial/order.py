@@ -14,6 +14,7 @@ ORDER = "order"
 TOLD = "told"
 SCRATCH = "scratch"  # a folder beside the session: what the program writes
 ENOUGH = "enough"  # a file that says: no further step is needed
+PLACES = "places.txt"  # a file: where the program read from
 LEFT = "left"  # a file that says: the program's own code is over, the interpreter is closing down
 
 

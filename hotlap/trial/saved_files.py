@@ -149,7 +149,9 @@ def _torch(path: Path) -> Known | None:
     return _digest("\n".join(words).encode(errors="replace")), tensors
 
 
-def _walk(value: Any, name: str, storage: Any, tensors: list[tuple[str, Any]], words: list[str], seen: set[int]) -> None:
+def _walk(
+    value: Any, name: str, storage: Any, tensors: list[tuple[str, Any]], words: list[str], seen: set[int]
+) -> None:
     """Tensors by the way that leads to them; all else in words, whichever objects are shared."""
     if isinstance(value, dict | list | tuple | _Named):
         if id(value) in seen:
@@ -249,7 +251,9 @@ def _fingerprint(name: str, array: Any) -> Fingerprint:
     signed = numbers * (((place >> np.uint64(40)) & np.uint64(1)).astype(np.float64) * 2 - 1)
     padded = np.pad(signed, (0, -signed.size % BUCKETS))
     sketch = padded.reshape(-1, BUCKETS).sum(0)
-    return Fingerprint(name=name, digest=digest, norm=math.sqrt(float(numbers @ numbers)), sketch=tuple(map(float, sketch)))
+    return Fingerprint(
+        name=name, digest=digest, norm=math.sqrt(float(numbers @ numbers)), sketch=tuple(map(float, sketch))
+    )
 
 
 def _file_digest(path: Path) -> str:

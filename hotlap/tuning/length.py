@@ -19,7 +19,8 @@ PATIENCE = 5  # times what the baseline is expected to take, for a process that 
 SHORTEST_LIMIT = 120.0  # seconds
 FIRST_TRIALS = 8  # processes: the baseline against itself, and one optimisation
 STARTING = 0.5  # of the time observing took beside its steps: the rest is hotlap's own
-LASTING, LASTING_SHARE = 10, 0.3  # times the steps, at most an epoch; of the budget, at most, for both arms
+LASTING, SHORT_EPOCH = 10, 3  # times the steps: in all, and where an epoch is shorter
+LASTING_SHARE = 0.3  # of the budget, at most
 WORTHWHILE = 20  # processes that a budget should have room for, where shorter ones still tell something
 
 
@@ -37,15 +38,14 @@ class Length:
         more = max(steps, min(MOST_STEPS, int(steps * min(MOST_TIMES, ratio))))
         return more if self.own is None else max(steps, min(more, self.own))
 
-
     def lasting(self, steps: int) -> int:
-        """Steps of the last stage: an epoch or ten times as many as measured, whichever is shorter; all there are where
-        that is not longer, because a program may evaluate and save at its end.
+        """Steps of the last stage: an epoch or ten times as many as measured, whichever is shorter, but well beyond what
+        was measured; all there are where that is not longer, because a program may evaluate and save at its end.
         """
         most = LASTING * steps
         if self.own is not None and self.own <= most:
             return self.own
-        return most if self.epoch is None else max(steps, min(self.epoch, most))
+        return most if self.epoch is None else min(most, max(self.epoch, SHORT_EPOCH * steps))
 
 
 def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
@@ -66,7 +66,9 @@ def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
             f"of them at the least; give it more time: --budget {_minutes(2 * needed)}"
         )
     limit = max(SHORTEST_LIMIT, PATIENCE * seconds)
-    return Length(steps=steps, step_seconds=step, process_seconds=seconds, limit=limit, own=own, epoch=epoch_length(seen))
+    return Length(
+        steps=steps, step_seconds=step, process_seconds=seconds, limit=limit, own=own, epoch=epoch_length(seen)
+    )
 
 
 def own_length(seen: Observation) -> int | None:

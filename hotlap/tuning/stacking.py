@@ -196,4 +196,6 @@ class Stacking:
         for layer in layers:
             if layer not in self._layers:
                 for one in layer.choices:
-                    self._book.not_tried(one.name, "kept at first, but not proven over the longer run of the last stage")
+                    self._book.not_tried(
+                        one.name, "kept at first, but not proven over the longer run of the last stage"
+                    )

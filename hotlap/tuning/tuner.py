@@ -178,12 +178,22 @@ class Tuner:
         """0 where it failed or did nothing."""
         trial = self._pair(empty_trial(trial_name("alone", one), Stage.ALONE, one, (), (choice_of(one),)), 0)
         refused = self._refused(trial, one)
+        if refused is None and self._does_harm(trial):
+            return 0.0
         if refused is None:
             return speed_of(trial)
         self.book.decide(rejected(trial, refused))
         if refused.startswith(Status.REFUSED.value):
             self._refused_alone.append(one)
         return 0.0
+
+    def _does_harm(self, trial: Trial) -> bool:
+        """One pair is enough to see it; then no more are spent on it."""
+        verdict = self._judged(trial)
+        if verdict.gate is None or verdict.gate.passed is not False:
+            return False
+        self.book.decide(verdict)
+        return True
 
     def _slower(self, one: Candidate, best: Candidate) -> None:
         trial = self.book.found(trial_name("alone", one))
