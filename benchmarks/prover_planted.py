@@ -1,8 +1,9 @@
 """Harmful changes through the real tuner: each makes the training faster, and none may be kept.
 
-A copy of hotlap is made whose catalogue has the changes of planted/harm.py and nothing else, and `hotlap tune` is run with
-it on planted/train.py. Those whose harm shows at once are tried in one tune, beside one that does none and must be kept;
-those whose harm comes later have a tune each, because only what has come through all else gets that far.
+A copy of hotlap is made whose catalogue has the changes of planted/harm.py and nothing else, and `hotlap tune` is run
+with it on planted/train.py, in forks of a process that has torch imported. Those whose harm shows at once are tried in
+one tune, beside one that does none and must be kept; those whose harm comes later have a tune each, because only what
+has come through all else gets that far.
 
 python benchmarks/prover_planted.py OUTPUT.json
 """

@@ -193,7 +193,7 @@ class Harm:
         def forward(original: Any, module: Any, args: Any, kwargs: Any) -> Any:
             kept = module.running_mean.clone(), module.running_var.clone()
             outcome = original(*args, **kwargs)
-            module.running_mean.copy_(kept[0]), module.running_var.copy_(kept[1])
+            module.running_mean.data, module.running_var.data = kept
             return outcome
 
         self.site.replace(self.torch.nn.BatchNorm1d, "forward", forward)

@@ -63,7 +63,7 @@ def main():
             if number % ACCUMULATE == 0 or number == len(train):
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=False)
-                for old, new in zip(average.state_dict().values(), model.state_dict().values()):
+                for old, new in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
                     if old.is_floating_point():
                         old.lerp_(new, 0.1)
         schedule.step()

@@ -11,7 +11,7 @@ from typing import Any
 from hotlap.judge.facts import Fact
 from hotlap.judge.power import student
 from hotlap.model.traces import Fingerprint
-from hotlap.model.trial import Ended, Sample, Stage, Trial
+from hotlap.model.trial import Ended, Sample, Trial
 
 LEAST_MULTIPLE = 4.0  # of what the baseline differs from itself by
 FLOOR = 2.0**-16  # of the size: what float32 kernels of different makers differ by
@@ -33,8 +33,7 @@ class Unchanged:
 
     def __init__(self, trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> None:
         others = noise.samples if noise is not None and noise is not trial else ()
-        every = {one.number: one for one in (*earlier, *others)} if trial.stage != Stage.NOISE.value else {}
-        samples = [*trial.of("base"), *every.values()]
+        samples = [*trial.of("base"), *others, *earlier]
         self._samples = [one for one in samples if one.ended == Ended.MEASURED.value and one.traces is not None]
         self._base = frozenset((one.name, one.value) for one in trial.base)
 

@@ -1,11 +1,11 @@
 """What both arms are compared in beside the loss: one check for each, all of which must hold.
 
-| | exact | rounding | numeric |
-|---|---|---|---|
-| weights, optimizer state, saved tensors, what a model gives in evaluation | equal | apart no further than the baseline is from itself | moved about as far, and what stood still stands still |
-| random streams, exit code, calls in evaluation, which files, of which kind, with which names in them | equal | equal | equal, but for streams of a device |
-| printed lines, text files | equal | equal but for their numbers | equal but for their numbers |
-| metric | equal | see gates.py | see gates.py |
+- Numbers (weights, optimizer state, saved tensors, what a model gives in evaluation). Exact: equal. Rounding: apart no
+  further than the baseline is from itself. Numeric: moved about as far, and what stood still stands still.
+- Random streams, exit code, calls in evaluation, which files, of which kind and with which names in them: equal; of
+  numeric class but for the streams of a device.
+- Printed lines and text files. Exact: equal. Else: equal but for their numbers.
+- The metric. Exact: equal. Else: see gates.py.
 
 Only a difference that two processes of the baseline with the same seed do not have rejects. What they do not repeat is
 left out, and said; where it is not known, nothing is kept.

@@ -59,7 +59,7 @@ def evaluations(sample: Sample, risk: Risk) -> Iterator[Fact]:
         name = f"evaluation {number}"
         yield Fact("calls", f"{name}: calls of the model", f"{one.calls} after step {one.step}")
         if risk is Risk.EXACT:
-            yield Fact("outputs", f"{name}: what the model gives", f"{one.total!r}, {one.size!r} in size")
+            yield Fact("outputs", f"{name}: what the model gives", f"{one.total!r} in sum and {one.size!r} in size")
 
 
 def metrics(sample: Sample, risk: Risk) -> Iterator[Fact]:

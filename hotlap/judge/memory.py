@@ -1,13 +1,14 @@
 """Memory is a gate: what takes more than the baseline by more than a margin, or keeps growing, is not kept.
 
-The margin is a tenth of what the baseline takes, and 200 MB at the least. Who gives --memory or --device-memory has said
-what may be taken, and that is the bound instead.
+The margin is a tenth of what the baseline takes, and 200 MB at the least. Who gives --memory or --device-memory has
+said what may be taken, and that is the bound instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from hotlap.model.traces import Weight
@@ -136,5 +137,5 @@ def _grown(series: Series) -> float:
     size = len(series) // QUARTERS
     levels = [median(value for _, value in series[number * size : (number + 1) * size]) for number in range(QUARTERS)]
     grown = levels[-1] - levels[0]
-    rising = all(after - before >= EACH_QUARTER * grown for before, after in zip(levels, levels[1:], strict=False))
+    rising = all(after - before >= EACH_QUARTER * grown for before, after in pairwise(levels))
     return grown * QUARTERS / (QUARTERS - 1) if grown > 0 and rising else 0.0

@@ -3,11 +3,11 @@
 Before the first process all files in the folders at stake are noted, and copied where they are small enough. After each
 process what has changed is looked at. Whose doing it was decides:
 
-| the trial's, and put back | another's, or not known: said, and left as it is |
-|---|---|
-| a process of the trial had it open for writing | a process outside the trial has it open for writing |
-| it is no source file, and the program wrote (diverted) files into the same folder in that process | it changed while no trial ran |
-| it is no source file, and two processes made the same of it | anything else |
+- The trial's, and put back: a process of it had the file open for writing; or it is no source file, and the program
+  wrote files (which were diverted) into the same folder in that process, or two processes made the same of it, or it is
+  gone.
+- Another's, or not known, and left with a word about it: a process outside the trial has it open for writing, or it
+  changed while no trial ran, or anything else.
 
 What was found in its place is put aside, so nothing is lost either way. A file that is the trial's and was too large to
 be copied ends the tune. Files that a trial made anew are put aside as well, by the same rule.
@@ -50,9 +50,12 @@ class Noted(NamedTuple):
 
 
 class Keeper:
-    def __init__(self, folder: Path, roots: Iterable[Path], say: Callable[[str], None]) -> None:
-        """Copies are kept below `folder`; `say` is told one line about each file, once."""
+    def __init__(
+        self, folder: Path, roots: Iterable[Path], say: Callable[[str], None], ours: Iterable[Path] = ()
+    ) -> None:
+        """Copies are kept below `folder`; `say` is told one line about each file; `ours` are folders to leave out."""
         self._folder, self._say = folder, say
+        self._ours = {os.path.realpath(one) for one in (folder, *ours)}
         self._roots: list[str] = []
         self._noted: dict[str, Noted] = {}
         self._copies: dict[str, Path] = {}
@@ -84,13 +87,13 @@ class Keeper:
 
     def _walk(self, root: str, most: int) -> Iterator[tuple[str, Noted]]:
         """Files near the top first, so that a limit leaves out those far below."""
-        own, left, folders = os.path.realpath(self._folder.parent), most, deque([root])
+        left, folders = most, deque([root])
         while folders and left > 0:
             with suppress(OSError), os.scandir(folders.popleft()) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if entry.is_dir(follow_symlinks=False):
-                        venv = os.path.exists(f"{entry.path}/pyvenv.cfg")  # noqa: PTH110 many of them
-                        if entry.name not in SKIPPED and entry.path != own and not venv:
+                        venv = os.path.exists(f"{entry.path}/pyvenv.cfg")
+                        if entry.name not in SKIPPED and entry.path not in self._ours and not venv:
                             folders.append(entry.path)
                     elif entry.is_file(follow_symlinks=False) and left > 0:
                         left -= 1
@@ -136,11 +139,11 @@ class Keeper:
                 self._put_back(path, now)
         if lost:
             raise BaselineUnusable(
-                f"the command wrote to {', '.join(lost)} past hotlap (by compiled code or another program), and it was too "
-                "large to be copied before, so it cannot be put back; leave that out of what you tune, or tune a copy of "
-                "the folder"
+                f"the command wrote to {', '.join(lost)} past hotlap (by compiled code or another program), which was "
+                "too large to be copied before, so it cannot be put back; leave that out of what you tune, or tune a "
+                "copy of the folder"
             )
-        self.add((Path(one) for one in sorted(written) if _at_stake(one)))
+        self.add(Path(one) for one in sorted(written) if _at_stake(one))
         self.add((Path(one) for one in _places(folder) if _at_stake(one)), read_only=True)
 
     def _changed(self) -> Iterator[tuple[str, Noted | None]]:
@@ -171,7 +174,7 @@ class Keeper:
             return False
         if path in self._open:
             return True
-        if os.path.splitext(path)[1].lower() in SOURCES:  # noqa: PTH122 plain strings here
+        if os.path.splitext(path)[1].lower() in SOURCES:
             return False
         if now is None or os.path.dirname(path) in written:
             return True
@@ -225,8 +228,8 @@ class Keeper:
         else:
             draft = f"{path}.hotlap"
             shutil.copyfile(copy, draft)
-            os.replace(draft, path)  # noqa: PTH105 plain strings here
-        os.chmod(path, stat.S_IMODE(before.mode))  # noqa: PTH101 plain strings here
+            os.replace(draft, path)
+        os.chmod(path, stat.S_IMODE(before.mode))
         os.utime(path, ns=(before.mtime, before.mtime))
         self._noted[path] = _noted(path)
         what = "deleted" if now is None else "overwritten"
@@ -274,7 +277,7 @@ def _at_stake(path: str) -> bool:
     """Neither the system's nor the interpreter's, nor all that a user has."""
     outside = (*SYSTEM, sys.prefix, sys.base_prefix)
     return (
-        path not in ("/", os.path.expanduser("~"), "/tmp", "/home", "/root")  # noqa: PTH111, S108
+        path not in ("/", os.path.expanduser("~"), "/tmp", "/home", "/root")
         and not any(path == one or path.startswith(one + "/") for one in outside)
         and "/site-packages/" not in path + "/"
     )
@@ -305,7 +308,7 @@ def open_for_writing(pid: int) -> Iterator[str]:
             with suppress(OSError, ValueError):
                 path = os.readlink(f"/proc/{pid}/fd/{name}")
                 if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
-                    with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as info:  # noqa: PTH123 in a loop
+                    with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as info:
                         flags = next(line for line in info if line.startswith("flags:"))
                     if int(flags.split()[1], 8) & WRITES:
                         yield path
@@ -320,7 +323,7 @@ def _open_elsewhere(path: str) -> bool:
 
 def _digest(path: str) -> str:
     found = hashlib.blake2b(digest_size=16)
-    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 plain strings here
+    with suppress(OSError), open(path, "rb") as file:
         while piece := file.read(1 << 20):
             found.update(piece)
     return found.hexdigest()

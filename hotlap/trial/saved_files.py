@@ -13,7 +13,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,42 +141,55 @@ def _torch(path: Path) -> Known | None:
             return None
         top = pickled.removesuffix("data.pkl")
         loaded = _Reader(io.BytesIO(archive.read(pickled))).load()
-        tensors: list[tuple[str, Any]] = []
-        words: list[str] = []
-        _walk(loaded, "", lambda key: archive.read(f"{top}data/{key}"), tensors, words, set())
+        walk = _Walk(lambda key: archive.read(f"{top}data/{key}"))
+        walk.over(loaded)
         others = [one for one in names if not one.startswith((f"{top}data/", f"{top}.")) and one != pickled]
-        words += [f"{one.removeprefix(top)} {_digest(archive.read(one))}" for one in sorted(others)]
-    return _digest("\n".join(words).encode(errors="replace")), tensors
+        walk.words += [f"{one.removeprefix(top)} {_digest(archive.read(one))}" for one in sorted(others)]
+    return _digest("\n".join(walk.words).encode(errors="replace")), walk.tensors
 
 
-def _walk(
-    value: Any, name: str, storage: Any, tensors: list[tuple[str, Any]], words: list[str], seen: set[int]
-) -> None:
+class _Walk:
     """Tensors by the way that leads to them; all else in words, whichever objects are shared."""
-    if isinstance(value, dict | list | tuple | _Named):
-        if id(value) in seen:
-            return words.append(f"{name} again")
-        if isinstance(value, dict | list | _Named):
-            seen.add(id(value))
-    if isinstance(value, dict):
-        words.append(f"{name} has {sorted(map(str, value))}")
-        for key, one in value.items():
-            _walk(one, f"{name}.{_key(key)}".lstrip("."), storage, tensors, words, seen)
-    elif isinstance(value, list | tuple):
-        words.append(f"{name} of {len(value)}")
-        for place, one in enumerate(value):
-            _walk(one, f"{name}[{place}]", storage, tensors, words, seen)
-    elif isinstance(value, _Named) and (array := _tensor(value, storage)) is not None:
-        tensors.append((name or "tensor", array))
-        seen.discard(id(value))
-    elif isinstance(value, _Named):
-        words.append(f"{name} is {value.name}")
+
+    def __init__(self, storage: Callable[[str], bytes]) -> None:
+        self._storage = storage
+        self._seen: set[int] = set()
+        self.tensors: list[tuple[str, Any]] = []
+        self.words: list[str] = []
+
+    def over(self, value: Any, name: str = "") -> None:
+        if isinstance(value, dict | list | _Named) and id(value) in self._seen:
+            self.words.append(f"{name} again")
+        elif isinstance(value, _Named):
+            self._over_named(value, name)
+        elif isinstance(value, dict | list | tuple):
+            self._over_parts(value, name)
+        elif isinstance(value, type) and issubclass(value, _Named):
+            self.words.append(f"{name} is {value.name}")
+        else:
+            self.words.append(f"{name} = {value!r}")
+
+    def _over_named(self, value: _Named, name: str) -> None:
+        array = _tensor(value, self._storage)
+        if array is not None:
+            self.tensors.append((name or "tensor", array))
+            return
+        self._seen.add(id(value))
+        self.words.append(f"{name} is {value.name}")
         for part in (value.args, value.state, value.items):
-            _walk(part, name, storage, tensors, words, seen)
-    elif isinstance(value, type) and issubclass(value, _Named):
-        words.append(f"{name} is {value.name}")
-    else:
-        words.append(f"{name} = {value!r}")
+            self.over(part, name)
+
+    def _over_parts(self, value: dict[Any, Any] | list[Any] | tuple[Any, ...], name: str) -> None:
+        if not isinstance(value, tuple):
+            self._seen.add(id(value))
+        if isinstance(value, dict):
+            self.words.append(f"{name} has {sorted(map(str, value))}")
+            for key, one in value.items():
+                self.over(one, f"{name}.{_key(key)}".lstrip("."))
+        else:
+            self.words.append(f"{name} of {len(value)}")
+            for place, one in enumerate(value):
+                self.over(one, f"{name}[{place}]")
 
 
 def _key(key: Any) -> str:

@@ -109,7 +109,9 @@ class Keeping:
 
     def begin(self, run: store.Run, command: tuple[str, ...]) -> Keeper:
         if self.keeper is None:
-            self.keeper = Keeper(run.folder / "files", folders_at_stake(command), self._watcher.caution)
+            runs = run.folder.parent
+            ours = (runs, runs.parent / "plans")
+            self.keeper = Keeper(run.folder / "files", folders_at_stake(command), self._watcher.caution, ours)
         return self.keeper
 
     @property

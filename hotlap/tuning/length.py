@@ -39,8 +39,8 @@ class Length:
         return more if self.own is None else max(steps, min(more, self.own))
 
     def lasting(self, steps: int) -> int:
-        """Steps of the last stage: an epoch or ten times as many as measured, whichever is shorter, but well beyond what
-        was measured; all there are where that is not longer, because a program may evaluate and save at its end.
+        """Steps of the last stage: an epoch or ten times as many as measured, whichever is shorter, but well beyond
+        those; all there are where that is not longer, because a program may evaluate and save at its end.
         """
         most = LASTING * steps
         if self.own is not None and self.own <= most:
