@@ -27,6 +27,7 @@ from hotlap.model.tuning import Metric, Tuning
 from hotlap.plan import saved
 from hotlap.plan.choose import read
 from hotlap.report import tune_rows
+from hotlap.report.tune_coverage import not_covered
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
 from hotlap.tuning.length import length
 
@@ -197,6 +198,62 @@ def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode"]
     assert done.tuning.speedup.trial == "final-2"
+
+
+def late(name: str):
+    """Losses that are wrong with this one from step 100 on."""
+
+    def losses(choices, seed_shift, steps):
+        good = falling_losses(choices, seed_shift, steps)
+        return good[:100] + tuple(1.5 * one for one in good[100:]) if name in names(choices) else good
+
+    return losses
+
+
+def test_what_does_harm_only_later_is_taken_out_and_the_rest_proven_again(tmp_path):
+    done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, losses=late("anomaly-mode")), tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "fused-optimizer"]
+    assert trial_names(done.tuning)[-7:] == [
+        "final-3",
+        "lasting-3",
+        "lasting-of-resident-data",
+        "lasting-of-anomaly-mode",
+        "lasting-of-fused-optimizer",
+        "final-2",
+        "lasting-2",
+    ]
+    assert (done.tuning.speedup.trial, done.tuning.lasting.trial) == ("final-2", "lasting-2")
+    rows = {row.name: row for row in tune_rows.rows(done.tuning)}
+    assert rows["anomaly-mode"].state == "left out"
+    assert "not over the longer run" in rows["anomaly-mode"].why
+
+
+def test_nothing_is_kept_where_the_only_one_does_harm_later(tmp_path):
+    done = go_on(begun(tmp_path, FOUND[0]), ScriptedRunner(GAINS, losses=late("resident-data")), tmp_path)
+
+    assert done.tuning.kept == ()
+    assert done.tuning.speedup is None
+
+
+def test_a_budget_that_pays_for_a_part_of_the_last_stage_gets_that_part_and_it_is_said(tmp_path):
+    slow = observation(step_ms=(400.0,) * 20)
+    runner = ScriptedRunner(lambda choices: 40 * GAINS(choices))
+    done = go_on(begun(tmp_path, FOUND[0], seen=slow, budget=280.0), runner, tmp_path)
+    steps = runner.ran[-1].steps
+
+    assert names(done.tuning.kept) == ["resident-data"]
+    assert (done.tuning.lasting.stage, 60 <= steps < 400) == ("lasting", True)
+    assert f"Anything after {steps} steps." in not_covered(done.tuning)
+    assert not_covered(replace(done.tuning, lasting=None))[0] == (
+        "Anything after 40 steps: a longer run was not paid for; give a larger --budget."
+    )
+
+
+def test_the_last_stage_is_an_epoch_or_ten_times_the_steps_and_the_whole_run_where_that_is_short():
+    known = length(observation(), begun_asked(observation(), budget=3600.0, steps=40))
+    for epoch, own, steps in ((None, None, 400), (300, None, 300), (5000, None, 400), (8, None, 120), (8, 390, 390)):
+        assert replace(known, epoch=epoch, own=own).lasting(40) == steps
 
 
 def test_one_that_excludes_what_is_kept_is_not_stacked(tmp_path):

@@ -34,7 +34,7 @@ class Harm:
 
     def no_wait(self, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         if self.name == "slow-later" and self.steps >= LATE:
-            original(0.02)
+            original(0.06)
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         self.steps += 1
@@ -44,9 +44,9 @@ class Harm:
 
     def at_step(self, optimizer: Any, group: Any) -> None:
         if self.name == "memory-grows":
-            self.held.append(bytearray(os.urandom(1 << 16) * 16))
-        elif self.name == "memory-grows-later" and self.steps >= LATE:
             self.held.append(bytearray(os.urandom(1 << 16) * 48))
+        elif self.name == "memory-grows-later" and self.steps >= LATE:
+            self.held.append(bytearray(os.urandom(1 << 16) * 160))
         elif self.name == "loss-later" and self.steps == LATE:
             group[0].mul_(1.5)
         elif self.name == "unused-weight" and self.steps == 5:
@@ -75,7 +75,7 @@ class Harm:
     def do_stream_advanced(self) -> None: ...
 
     def do_memory_held(self) -> None:
-        self.held.append(bytearray(os.urandom(1 << 16) * (16 * 300)))
+        self.held.append(bytearray(b"x") * (800 << 20))
 
     # Files
 

@@ -1,7 +1,7 @@
 """Memory is a gate: what takes more than the baseline by more than a margin, or keeps growing, is not kept.
 
-The margin is a tenth of what the baseline takes, and 200 MB at the least. Who gives --memory or --device-memory has
-said what may be taken, and that is the bound instead.
+The margin is a tenth of what the baseline takes, 200 MB, or a fiftieth of what the machine has, whichever is most. Who
+gives --memory or --device-memory has said what may be taken, and that is the bound instead.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from hotlap.model.traces import Weight
+from hotlap.model.traces import State, Weight
 from hotlap.model.trial import Ended, Sample, Trial
 from hotlap.model.verdict import Check
 
-SHARE, LEAST_MB = 0.10, 200.0
+SHARE, LEAST_MB, OF_ALL = 0.10, 200.0, 0.02
 NOTICED_MB = 16.0  # less growth than that is how memory breathes
 QUARTERS = 4
 EACH_QUARTER = 0.1  # of the growth, at the least: what stops growing is not growing
@@ -39,10 +39,12 @@ class Kind:
     option: str
     peaks: tuple[tuple[str, Callable[[Sample], float | None]], ...]
     at: Callable[[Weight], float | None]
+    total: Callable[[State], float | None]
 
-
-def margin_mb(base_mb: float) -> float:
-    return max(SHARE * base_mb, LEAST_MB)
+    def margin_mb(self, base_mb: float, samples: Sequence[Sample]) -> float:
+        states = [one.traces.state for one in samples if one.traces is not None and one.traces.state is not None]
+        there = max((self.total(one) or 0.0 for one in states), default=0.0)
+        return max(SHARE * base_mb, LEAST_MB, OF_ALL * there)
 
 
 def _tree(sample: Sample) -> float | None:
@@ -59,12 +61,14 @@ HOST = Kind(
     "--memory",
     (("the training process", lambda one: one.host_mb), ("all its processes together", _tree)),
     lambda weight: weight.host_mb,
+    lambda state: state.host_total_mb,
 )
 DEVICE = Kind(
     "device memory",
     "--device-memory",
     (("what is in use", lambda one: one.device_mb), ("what torch holds", _reserved)),
     lambda weight: weight.device_mb,
+    lambda state: state.device_total_mb,
 )
 
 
@@ -84,7 +88,7 @@ def _check(kind: Kind, limit: float | None, base: Sequence[Sample], new: Sequenc
     for what, read in kind.peaks:
         before, after = _known(read, base), _known(read, new)
         if before and after:
-            most = max(before) + margin_mb(max(before)) if limit is None else limit
+            most = max(before) + kind.margin_mb(max(before), base) if limit is None else limit
             if max(after) > most:
                 return Check(name=kind.name, passed=False, why=_too_much(kind, what, max(before), max(after), most))
             said.append(f"{max(after):,.0f} MB of at most {most:,.0f} MB")
@@ -113,7 +117,7 @@ def _growth(
         steps = series[-1][0] - series[0][0]
         ahead = max(epoch or 0, AHEAD * steps)
         expected = grown / steps * ahead
-        most = margin_mb(series[0][1]) if limit is None else limit - series[0][1]
+        most = kind.margin_mb(series[0][1], base) if limit is None else limit - series[0][1]
         if expected > most:
             return (
                 f"it grows by {grown:,.0f} MB in {steps:,} steps where the baseline's does not, which is "

@@ -50,6 +50,8 @@ class State:
     reserved_mb: float | None  # peak on the devices, with what torch keeps for later
     unreadable: tuple[str, ...]  # tensors that cannot be read as numbers
     world: int  # processes that train together; this is one of them
+    host_total_mb: float | None = None  # of the machine
+    device_total_mb: float | None = None  # of one device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,8 @@ from hotlap.report.tune_figures import clean, plural
 
 WORDS = {True: "same", False: "not the same", None: "not known"}
 MARGIN = (
-    "memory may be a tenth more than the baseline's, or 200 MB where that is more; --memory and --device-memory say "
-    "otherwise"
+    "memory may be a tenth more than the baseline's, 200 MB, or a fiftieth of what the machine has, whichever is most; "
+    "--memory and --device-memory say otherwise"
 )
 MOST_NAMED = 6
 
@@ -85,7 +85,8 @@ def _seen(traces: Sequence[Traces]) -> Iterator[str]:
         yield "Checkpoints: no file was saved in the longest run."
     world = max((one.world for one in states), default=1)
     if world > 1:
-        yield f"{plural(world - 1, 'process', 'processes')} of the {world} that train together: only the first was read."
+        others = plural(world - 1, "process", "processes")
+        yield f"{others} of the {world} that train together: only the first was read."
     lost = list(dict.fromkeys(name for one in traces for name in one.cut))
     lost += list(dict.fromkeys(name for one in states for name in one.unreadable))
     if lost:

@@ -23,6 +23,16 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def without_compilers(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Workers that compile for torch are no part of the training: they idle once all is compiled."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if not any("compile_worker" in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
 def memory_mb(processes: list[psutil.Process]) -> float:
     """What they take together: memory that several share, as workers do with the one that forked them, counts once."""
     return sum(_proportional(process) for process in processes) / MIB

@@ -34,10 +34,10 @@ class Listener:
             *lines, rest = re.split(r"\n", rest + chunk.decode(errors="replace"))
             for line in lines:
                 self._hear(line)
-            if "\r" in rest:  # a bar that is drawn over and over
-                *drawn, rest = rest.split("\r")
+            *drawn, last = rest.rstrip("\r").split("\r")  # a bar that is drawn over and over
+            if any(drawn):
                 self._told(drawn)
-                rest = "\r" + rest
+                rest = "\r" + last + ("\r" if rest.endswith("\r") else "")
             rest = rest[-LONGEST:]
         self._hear(rest)
 

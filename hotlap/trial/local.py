@@ -346,9 +346,10 @@ class _Attendant:
             return None
         self._weighed = now
         self.family = household.family(self._child.pid)
-        taken, most = household.memory_mb(self.family), self._limits.memory_mb
-        self._tree_mb = max(taken, self._tree_mb or 0.0)
-        if most is not None and taken > most:
+        training = household.memory_mb(household.without_compilers(self.family))
+        self._tree_mb = max(training, self._tree_mb or 0.0)
+        most = self._limits.memory_mb
+        if most is not None and (taken := household.memory_mb(self.family)) > most:
             return Ended.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"
         gone = household.memory_nearly_gone()
         return (Ended.OVER_MEMORY, gone) if gone is not None else None

@@ -61,13 +61,16 @@ class Watch:
     def state(self, world: int) -> State:
         evaluations = self.evaluations.told()
         weights, optimizers = tuple(self._all_weights()), tuple(self._all_optimizers())
+        taken = memory(self._torch)
         return State(
             weights=weights,
             optimizers=optimizers,
             streams=tuple(streams(self._torch)),
             evaluations=evaluations,
             memory=tuple(self._weights),
-            reserved_mb=memory(self._torch).reserved_device_mb,
+            reserved_mb=taken.reserved_device_mb,
+            host_total_mb=taken.total_host_mb,
+            device_total_mb=taken.total_device_mb,
             unreadable=tuple(dict.fromkeys(self._prints.unreadable)),
             world=world,
         )

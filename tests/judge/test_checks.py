@@ -187,7 +187,9 @@ def test_the_new_arm_that_told_nothing_is_no_evidence():
 
 
 def growing(step_mb: float, first: float = 300.0, until: int = 200):
-    return {"memory": tuple(Weight(step=s, host_mb=first + step_mb * min(s, until), device_mb=None) for s in range(1, 49))}
+    return {
+        "memory": tuple(Weight(step=s, host_mb=first + step_mb * min(s, until), device_mb=None) for s in range(1, 49))
+    }
 
 
 def test_memory_that_keeps_growing_is_seen_before_it_is_much():

@@ -80,7 +80,7 @@ def test_a_file_that_was_replaced_or_removed_is_put_back(keeper, work, tmp_path)
 
 
 def test_who_had_it_open_for_writing_wrote_it(keeper, work, tmp_path):
-    hold = "import sys, time; file = open(sys.argv[1], 'w'); file.write('mine'); file.flush(); print(1, flush=True); input()"
+    hold = "import sys; file = open(sys.argv[1], 'w'); file.write('x'); file.flush(); print(1, flush=True); input()"
 
     def during():
         child = subprocess.Popen(
