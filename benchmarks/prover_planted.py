@@ -79,15 +79,17 @@ def tune(
     batches: int = 15,
     budget: str = "15m",
     steps: int = 40,
+    epochs: int = 100,
 ) -> dict[str, Any]:
     """The record of a tune with these changes."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         planted, work = plant(folder / "planted", names, risk), folder / "work"
         work.mkdir()
+        length = [str(batches), str(epochs)]
         words = ["tune", "--budget", budget, "--steps", str(steps), "--risk", risk, "--run-dir", str(folder / "runs")]
         ran = subprocess.run(
-            [sys.executable, "-m", "hotlap", *words, *warmed([sys.executable, str(HERE / "train.py"), str(batches)])],
+            [sys.executable, "-m", "hotlap", *words, *warmed([sys.executable, str(HERE / "train.py"), *length])],
             cwd=work,
             env={**os.environ, "PYTHONPATH": str(planted), "OMP_NUM_THREADS": "1"},
             capture_output=True,
@@ -104,8 +106,10 @@ def outcome(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """By name: whether it is kept, how fast it looked, and why not."""
     kept = {one["name"] for one in record["kept"]}
     found: dict[str, dict[str, Any]] = {}
+    alone = {one["name"]: [new["name"] for new in one["new"]] for one in record["trials"] if one["stage"] == "lasting"}
     for verdict in record["verdicts"]:
-        entry = verdict["entry"] or (next(iter(kept | set(found)), None) if verdict["stage"] == "lasting" else None)
+        fell = alone.get(verdict["trial"], []) if verdict["decision"] != "keep" else []
+        entry = verdict["entry"] or (fell[0] if fell else None)
         if entry is None:
             continue
         failed = [one["name"] for one in (verdict["gate"] or {}).get("checks", ()) if one["passed"] is False]

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 ACCUMULATE = 2
 BATCHES = int(sys.argv[1]) if len(sys.argv) > 1 else 15  # an epoch; the last is not full, and has a step of its own
-EPOCHS = 1000 // BATCHES
+EPOCHS = int(sys.argv[2]) if len(sys.argv) > 2 else 1000 // BATCHES
 
 
 class Net(nn.Module):

@@ -131,6 +131,8 @@ class Keeper:
         written = {os.path.dirname(one) for one in _files_below(scratch)}
         lost = []
         for path, now in list(self._changed()):
+            if _open_elsewhere(path):
+                self._others.add(path)
             if not self._is_the_trials(path, now, written):
                 self._leave(path, now)
             elif path in self._noted and path not in self._copies and path not in self._new:
@@ -170,7 +172,7 @@ class Keeper:
         return not same
 
     def _is_the_trials(self, path: str, now: Noted | None, written: set[str]) -> bool:
-        if path in self._others or _open_elsewhere(path):
+        if path in self._others:
             return False
         if path in self._open:
             return True

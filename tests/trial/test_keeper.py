@@ -127,6 +127,7 @@ def test_what_another_process_has_open_is_its_own(keeper, work, tmp_path):
     with (work / "tokenizer.json").open("w") as file:
         process(keeper, tmp_path, lambda: (file.write(NEW), file.flush()), diverted=work)
         assert (work / "tokenizer.json").read_text() == NEW
+    assert keeper.said == [], "as of a log that the tune itself is written to"
 
 
 def test_a_file_made_in_a_trial_is_taken_away_but_not_lost(keeper, work, tmp_path):
