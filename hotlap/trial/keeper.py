@@ -95,10 +95,11 @@ class Keeper:
                         venv = os.path.exists(f"{entry.path}/pyvenv.cfg")
                         if entry.name not in SKIPPED and entry.path not in self._ours and not venv:
                             folders.append(entry.path)
-                    elif entry.is_file(follow_symlinks=False) and left > 0:
+                    elif left > 0 and entry.is_file():
                         left -= 1
-                        with suppress(OSError):
-                            yield entry.path, _noted(entry.path)
+                        with suppress(OSError):  # of a link, what it leads to: that is what a write goes to
+                            path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+                            yield path, _noted(path)
 
     def _note(self, path: str, noted: Noted) -> None:
         if path in self._noted or len(self._noted) >= MOST_FILES:
@@ -122,7 +123,9 @@ class Keeper:
 
     def look_at(self, pids: Iterable[int]) -> None:
         """Files that these processes have open for writing."""
-        self._open |= {path for pid in pids for path in open_for_writing(pid) if self._watches(path)}
+        self._open |= {
+            path for pid in pids for path in open_for_writing(pid) if path in self._noted or self._watches(path)
+        }
 
     # After
 
@@ -189,7 +192,7 @@ class Keeper:
         """If the next process makes the same of it, it will be known; until then its copy is kept."""
         what = "was deleted" if now is None else "is new" if path not in self._noted else "was changed"
         if path not in self._others:
-            self._tell(path, f"{path} {what} while a trial ran, and by whom cannot be told; it is left as it is")
+            self._tell(path, f"{path} {what} while a trial ran, by whom is not known; it is left as it is")
         if now is None or path not in self._once:
             self._accept(path, now)
         elif path not in self._noted:

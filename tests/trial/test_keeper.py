@@ -98,7 +98,7 @@ def test_what_two_processes_make_alike_is_theirs(keeper, work, tmp_path):
     file = work / "tokenizer.json"
     process(keeper, tmp_path, lambda: file.write_text(NEW))
     assert file.read_text() == NEW
-    assert "by whom cannot be told; it is left as it is" in keeper.said[0]
+    assert "by whom is not known; it is left as it is" in keeper.said[0]
     process(keeper, tmp_path, lambda: file.write_text(NEW))
     assert file.read_text() == OLD
     assert keeper.lines == [keeper.said[1]]
@@ -157,6 +157,17 @@ def test_a_folder_the_program_wrote_to_or_read_from_is_kept_from_then_on(keeper,
     for _ in range(2):
         process(keeper, tmp_path, lambda: (read / "tokenizer.json").write_text(NEW))
     assert [(folder / "tokenizer.json").read_text() for folder in (outside, read)] == [OLD, OLD]
+
+
+def test_what_a_link_leads_to_is_kept_like_the_files_beside_it(work, tmp_path):
+    elsewhere = tmp_path / "shared.json"
+    elsewhere.write_text(OLD)
+    (work / "link.json").symlink_to(elsewhere)
+    keeper = Keeper(tmp_path / "kept", [work], lambda line: None)
+    for _ in range(2):
+        process(keeper, tmp_path, lambda: (work / "link.json").write_text(NEW))
+    assert elsewhere.read_text() == OLD
+    assert (work / "link.json").is_symlink()
 
 
 def test_copies_are_gone_at_the_end(keeper, tmp_path):

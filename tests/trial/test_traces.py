@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from hotlap.model.codec import from_json, to_json
 from hotlap.patch.ledger import Ledger
 from hotlap.trial.fingerprints import MOST, Fingerprints
 from hotlap.trial.listening import Listener
@@ -129,6 +130,11 @@ def test_how_an_optimizer_computes_its_step_is_no_part_of_its_state(watch):
     other = Ledger()
     assert names(trained(watch), trained(Watch(torch, 40, other), fused), "optimizers") == []
     other.close()
+
+
+def test_what_is_told_is_read_back_as_it_was(watch):
+    state = trained(watch)
+    assert from_json(type(state), to_json(state), "state") == state
 
 
 def test_an_evaluation_is_told_with_its_step_and_what_came_out(watch):
