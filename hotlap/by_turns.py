@@ -19,7 +19,9 @@ from hotlap.model.observation import Observation
 from hotlap.model.trial import Ended, Sample
 from hotlap.model.verdict import Speed
 from hotlap.patch.launch import resolve
+from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, LocalRunner
+from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
 
 LOOKS = (3, 5, 8)  # processes per arm after which it is judged; each further look is a further chance to be wrong
@@ -56,7 +58,7 @@ def compare_arms(
             resolve(arm.side.command)
     run = store.create(arms[0].side.command, _root(options))
     try:
-        made = _Turns(arms, kind, options, say, means or local_means(run, options), started).compare(run)
+        made = _Turns(arms, kind, options, say, means or local_means(run, options, say), started).compare(run)
     finally:
         _tidy(run)
     run.save("comparison", made)
@@ -90,7 +92,20 @@ def compare_revisions(
             at.parent.rmdir()
 
 
-def local_means(run: store.Run, options: Options) -> Means:
+def local_means(run: store.Run, options: Options, say: OnWord) -> Means:
+    keepers: dict[Path, Keeper] = {}
+
+    def keeper_of(arm: Arm) -> Keeper:
+        """Of the files in the arm's folder, from its first process on."""
+        if arm.folder not in keepers:
+            with standing_in(arm):
+                folders = folders_at_stake(arm.side.command)
+                kept = run.folder / "files" / str(len(keepers))
+                keepers[arm.folder] = Keeper(
+                    kept, folders, say, (run.folder.parent, run.folder.parent.parent / "plans")
+                )
+        return keepers[arm.folder]
+
     def look(arm: Arm) -> tuple[Observation, str]:
         asked = pipeline.ProfileOptions(
             command=arm.side.command,
@@ -104,8 +119,11 @@ def local_means(run: store.Run, options: Options) -> Means:
             early=EARLY,
             quiet=True,
         )
+        keeper = keeper_of(arm)
+        keeper.process_begins()
         with standing_in(arm):
             done = pipeline.profile(asked, lambda stage, progress, elapsed: None)
+        keeper.process_ended(done.run.folder / "observing", done.run.folder / "observing" / SCRATCH)
         if done.observation.ended == "interrupted":
             raise KeyboardInterrupt
         if done.observation.ended == "program failed":
@@ -113,7 +131,9 @@ def local_means(run: store.Run, options: Options) -> Means:
         return done.observation, done.run.id
 
     def runner(arm: Arm, seen: Observation) -> Runner:
-        return LocalRunner(arm.side.command, run.folder / "processes", seen.samples_per_step or 1.0)
+        return LocalRunner(
+            arm.side.command, run.folder / "processes", seen.samples_per_step or 1.0, keeper=keeper_of(arm)
+        )
 
     return Means(look=look, runner=runner)
 
@@ -133,7 +153,9 @@ def standing_in(arm: Arm) -> Iterator[None]:
 
 
 def _tidy(run: store.Run) -> None:
-    """Folders of processes that are over."""
+    """Folders of processes that are over, and copies of files."""
+    for copies in (run.folder / "files").glob("*/copies"):
+        shutil.rmtree(copies, ignore_errors=True)
     folder = run.folder / "processes"
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

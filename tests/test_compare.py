@@ -258,7 +258,7 @@ def test_a_real_command_is_looked_at_and_run_without_a_trace(tmp_path, capfd, mo
     (folder / "train.py").write_text(PROGRAM)
     run = store.create(COMMAND, tmp_path / "kept")
     arm = Arm(side=Side(name="it", command=(sys.executable, "train.py")), folder=folder, variables={})
-    means = by_turns.local_means(run, options(tmp_path, steps=60))
+    means = by_turns.local_means(run, options(tmp_path, steps=60), lambda line: None)
     seen, kept = means.look(arm)
     spec = Spec(number=0, arm="base", choices=(), seed_shift=0, steps=80, least=20, seconds=120.0)
     with by_turns.standing_in(arm):

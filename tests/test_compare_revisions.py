@@ -93,7 +93,7 @@ class TestRevisions:
 
         script = Scripted(0.3)
         runner = lambda arm, seen: script.runners[arm.side.name == "main"]  # noqa: E731
-        monkeypatch.setattr(by_turns, "local_means", lambda run, asked: Means(look=look, runner=runner))
+        monkeypatch.setattr(by_turns, "local_means", lambda run, asked, say: Means(look=look, runner=runner))
         command = (sys.executable, "train.py")
         made = compare_revisions(("HEAD~1", "main"), command, (), options(tmp_path), lambda words: None)
         assert seen == [("HEAD~1", "one"), ("main", "two")]

@@ -27,6 +27,7 @@ from hotlap.model.tuning import Metric, Tuning
 from hotlap.plan import saved, signing
 from hotlap.plan.files import read
 from hotlap.report import tune_rows
+from hotlap.report.tune_coverage import not_covered
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
 from hotlap.tuning.book import Watcher
 from hotlap.tuning.length import length
@@ -34,6 +35,7 @@ from hotlap.tuning.length import length
 GAINS = gains(
     resident_data=2.0, set_to_none=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, anomaly_mode=1.4
 )
+LAST = 21.0  # seconds of the last stage: three processes that train ten times as long
 FOUND = [
     candidate("resident-data"),
     candidate("anomaly-mode", most=0.4),
@@ -78,6 +80,7 @@ def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
         "stacked-3-fused-optimizer",
         "stacked-4-gc-pauses",
         "final-3",
+        "lasting-3",
     ]
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert done.tuning.finished
@@ -96,7 +99,8 @@ def test_arms_alternate_in_fresh_processes_and_a_pair_shares_its_seeds(tmp_path)
         ("base", 1),
     ]
     assert [spec.number for spec in runner.ran] == list(range(len(runner.ran)))
-    assert len({spec.steps for spec in runner.ran}) == 1
+    assert {spec.steps for spec in runner.ran[:-2]} == {40}
+    assert [(spec.arm, spec.seed_shift, spec.steps) for spec in runner.ran[-2:]] == [("base", 0, 400), ("new", 0, 400)]
 
 
 def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_path):
@@ -196,6 +200,62 @@ def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode"]
     assert done.tuning.speedup.trial == "final-2"
+
+
+def late(name: str):
+    """Losses that are wrong with this one from step 100 on."""
+
+    def losses(choices, seed_shift, steps):
+        good = falling_losses(choices, seed_shift, steps)
+        return good[:100] + tuple(1.5 * one for one in good[100:]) if name in names(choices) else good
+
+    return losses
+
+
+def test_what_does_harm_only_later_is_taken_out_and_the_rest_proven_again(tmp_path):
+    done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, losses=late("anomaly-mode")), tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data", "fused-optimizer"]
+    assert trial_names(done.tuning)[-7:] == [
+        "final-3",
+        "lasting-3",
+        "lasting-of-resident-data",
+        "lasting-of-anomaly-mode",
+        "lasting-of-fused-optimizer",
+        "final-2",
+        "lasting-2",
+    ]
+    assert (done.tuning.speedup.trial, done.tuning.lasting.trial) == ("final-2", "lasting-2")
+    rows = {row.name: row for row in tune_rows.rows(done.tuning)}
+    assert rows["anomaly-mode"].state == "left out"
+    assert "not over the longer run" in rows["anomaly-mode"].why
+
+
+def test_nothing_is_kept_where_the_only_one_does_harm_later(tmp_path):
+    done = go_on(begun(tmp_path, FOUND[0]), ScriptedRunner(GAINS, losses=late("resident-data")), tmp_path)
+
+    assert done.tuning.kept == ()
+    assert done.tuning.speedup is None
+
+
+def test_a_budget_that_pays_for_a_part_of_the_last_stage_gets_that_part_and_it_is_said(tmp_path):
+    slow = observation(step_ms=(400.0,) * 20)
+    runner = ScriptedRunner(lambda choices: 40 * GAINS(choices))
+    done = go_on(begun(tmp_path, FOUND[0], seen=slow, budget=280.0), runner, tmp_path)
+    steps = runner.ran[-1].steps
+
+    assert names(done.tuning.kept) == ["resident-data"]
+    assert (done.tuning.lasting.stage, 60 <= steps < 400) == ("lasting", True)
+    assert f"Anything after {steps} steps." in not_covered(done.tuning)
+    assert not_covered(replace(done.tuning, lasting=None))[0] == (
+        "Anything after 40 steps: a longer run was not paid for; give a larger --budget."
+    )
+
+
+def test_the_last_stage_is_an_epoch_or_ten_times_the_steps_and_the_whole_run_where_that_is_short():
+    known = length(observation(), begun_asked(observation(), budget=3600.0, steps=40))
+    for epoch, own, steps in ((None, None, 400), (300, None, 300), (5000, None, 400), (8, None, 120), (8, 390, 390)):
+        assert replace(known, epoch=epoch, own=own).lasting(40) == steps
 
 
 def test_one_that_excludes_what_is_kept_is_not_stacked(tmp_path):
@@ -314,11 +374,13 @@ def test_a_small_budget_has_shorter_processes_but_none_that_tell_nothing():
 def test_what_comes_on_top_of_something_fast_is_measured_over_more_steps(tmp_path):
     runner = ScriptedRunner(GAINS, own_length=lambda spec: 10_000)
     go_on(begun(tmp_path, *FOUND[:2], steps=None, budget=300.0), runner, tmp_path)
-    steps = {len(spec.choices): spec.steps for spec in runner.ran if spec.arm == "new" and spec.choices}
-    stacked = {spec.steps for spec in runner.ran if names(spec.choices) == ["resident-data", "anomaly-mode"]}
+    steps = {len(spec.choices): spec.steps for spec in runner.ran[:-3] if spec.arm == "new" and spec.choices}
+    both = [spec for spec in runner.ran if names(spec.choices) == ["resident-data", "anomaly-mode"]]
+    stacked = {spec.steps for spec in both[:-1]}
 
     assert max(stacked) == pytest.approx(2 * steps[1], rel=0.05), "what is kept is twice as fast"
     assert min(stacked) == steps[1], "against the baseline as many as always"
+    assert both[-1].steps == 3 * steps[1], "and far more in the last stage, where an epoch is short"
 
 
 def test_more_steps_are_at_most_those_of_the_run():
@@ -346,10 +408,10 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
 
 
 def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_together_not_to_each_alone(tmp_path):
-    done = go_on(begun(tmp_path, *FOUND, budget=70.0), ScriptedRunner(GAINS), tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
     together = "stacked-2-anomaly-mode+fused-optimizer+gc-pauses"
-    assert trial_names(done.tuning)[1:] == ["alone-resident-data", together, "final-4"]
+    assert trial_names(done.tuning)[1:5] == ["alone-resident-data", together, "final-4", "lasting-4"]
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses"]
     assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.4 * 1.3, rel=0.02)
     rows = {row.name: row for row in tune_rows.rows(done.tuning)}
@@ -367,7 +429,7 @@ def test_what_fails_together_is_tried_by_halves(tmp_path):
         return tuple(one * 1.5 for one in good) if "gc-pauses" in names(choices) else good
 
     runner = ScriptedRunner(GAINS, losses=losses)
-    done = go_on(begun(tmp_path, *FOUND, budget=85.0), runner, tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=85.0 + LAST), runner, tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert "stacked-2-anomaly-mode+fused-optimizer" in trial_names(done.tuning)
@@ -382,7 +444,7 @@ def test_what_does_nothing_beside_others_is_no_part_of_the_plan(tmp_path):
         return tuple(Outcome(name=name, code="", status=status, why=why) for name, status, why in pairs)
 
     runner = ScriptedRunner(GAINS, outcomes=outcomes)
-    done = go_on(begun(tmp_path, *FOUND, budget=70.0), runner, tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=70.0 + LAST), runner, tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert ("gc-pauses", "no effect: nothing is collected") in done.tuning.not_tried
@@ -401,7 +463,7 @@ def test_small_gains_that_none_shows_alone_are_proven_together(tmp_path):
 SMALL = [candidate(name, most=0.1) for name in ("resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses")]
 
 
-@pytest.mark.parametrize(("budget", "looks"), [(52.0, 0), (58.0, 1)])
+@pytest.mark.parametrize(("budget", "looks"), [(52.0 + LAST, 0), (58.0 + LAST, 1)])
 def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
     """Each gains four in a hundred, which takes more processes to show than there is time for."""
     each = dict.fromkeys(("resident_data", "anomaly_mode", "fused_optimizer", "gc_pauses"), 1.04)
@@ -417,7 +479,7 @@ def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
 def test_only_what_a_plan_has_by_itself_is_tried_together(tmp_path):
     """Compiling takes minutes: it is tried by itself or not at all."""
     found = [*FOUND[:3], candidate("compile", "default", most=0.25)]
-    done = go_on(begun(tmp_path, *found, budget=70.0), ScriptedRunner(GAINS), tmp_path)
+    done = go_on(begun(tmp_path, *found, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
     assert any(entry == "compile" and why.startswith("no budget left") for entry, why in done.tuning.not_tried)
@@ -429,18 +491,18 @@ def test_where_the_one_that_seemed_best_fails_the_others_are_tried_alone_after_a
         return tuple(one * 1.5 for one in good) if "resident-data" in names(choices) else good
 
     runner = ScriptedRunner(GAINS, losses=losses)
-    done = go_on(begun(tmp_path, *FOUND[:2], budget=60.0), runner, tmp_path)
+    done = go_on(begun(tmp_path, *FOUND[:2], budget=60.0 + LAST), runner, tmp_path)
 
     assert trial_names(done.tuning)[1:3] == ["alone-resident-data", "alone-anomaly-mode"]
     assert names(done.tuning.kept) == ["anomaly-mode"]
 
 
 def test_what_is_kept_without_a_look_at_it_alone_gets_one_if_time_is_left(tmp_path):
-    done = go_on(begun(tmp_path, *FOUND, budget=100.0), ScriptedRunner(GAINS), tmp_path)
+    done = go_on(begun(tmp_path, *FOUND, budget=100.0 + LAST), ScriptedRunner(GAINS), tmp_path)
     told = trial_names(done.tuning)
 
     assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
-    assert told[told.index("final-3") + 1 :] == ["alone-anomaly-mode"]
+    assert told[told.index("lasting-3") + 1 :] == ["alone-anomaly-mode"]
     assert done.tuning.speedup.trial == "final-3"
 
 

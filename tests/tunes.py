@@ -62,9 +62,9 @@ def one_rule_judge(trial: Trial, noise: Trial, asked: Asked, earlier: object = (
         one.losses == other.losses
         for one in trial.of("base")
         for other in trial.of("new")
-        if one.seed_shift == other.seed_shift
+        if one.seed_shift == other.seed_shift and not one.nudge
     )
-    close = abs(ratio - asked.minimum) < 0.01 and len(trial.samples) < 10
+    close = abs(ratio - asked.minimum) < 0.01 and len(trial.samples) < 10 and trial.stage != "lasting"
     decision = Decision.KEEP if ratio > asked.minimum and same else Decision.REJECT
     if close:
         decision = Decision.INCONCLUSIVE

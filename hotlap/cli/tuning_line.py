@@ -21,6 +21,7 @@ WORDS = {
     Stage.ALONE.value: "alone",
     Stage.STACKED.value: "with what is kept",
     Stage.FINAL.value: "all that is kept against the baseline",
+    Stage.LASTING.value: "the same over a longer run",
 }
 MARKS = {Decision.KEEP.value: "kept", Decision.REJECT.value: "not kept", Decision.INCONCLUSIVE.value: "inconclusive"}
 

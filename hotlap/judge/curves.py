@@ -50,8 +50,10 @@ def _program(sample: Sample) -> frozenset[tuple[str, str | None]]:
 
 def curves(trial: Trial, noise: Trial | None, earlier: Sequence[Sample] = ()) -> Curves:
     """`earlier`: what ran as `base` in other trials; it tells how far that program strays from itself."""
-    base, new = baseline(trial, noise), [one for one in trial.of("new") if one.ended == Ended.MEASURED]
-    steps = min((len(one.losses) for one in (*base, *new)), default=0)
+    new = [one for one in trial.of("new") if one.ended == Ended.MEASURED]
+    own = [one for one in trial.of("base") if one.ended == Ended.MEASURED] or baseline(trial, noise)
+    steps = min((len(one.losses) for one in (*own, *new)), default=0)
+    base = [one for one in baseline(trial, noise) if len(one.losses) >= steps]
     unchanged = [*_unchanged(trial, noise), *(one for one in earlier if one.ended == Ended.MEASURED)]
     return Curves(
         steps=steps,

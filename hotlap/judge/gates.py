@@ -7,25 +7,73 @@
 | NUMERIC | the loss equivalent over three seeds or more, margin stated (numeric.py) |
 | TRAINING | never by itself: asked for by name, and the metric non-inferior with p < 0.01 |
 
-A metric the user named must be non-inferior as well, but for EXACT, where equal losses settle it.
+A metric the user named must be non-inferior as well, but for EXACT, where it must be the same.
+All else that both arms leave is compared, too (checks.py), and memory is a gate of its own (memory.py).
 `passed` is None where there is no evidence, which keeps nothing; `more` then says how many seeds or processes would do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hotlap.judge.checks import EVALUATION, checks
 from hotlap.judge.curves import Curves, baseline, curves, evidence_missing, harm_seen, readings
 from hotlap.judge.exact import exact
+from hotlap.judge.memory import Allowed, memory_checks
 from hotlap.judge.numeric import metric_gate, numeric, unmeasured_rounding
 from hotlap.judge.rounding import rounding
 from hotlap.model.plan import Risk
 from hotlap.model.trial import Sample, Trial
 from hotlap.model.tuning import Metric
-from hotlap.model.verdict import Gate
+from hotlap.model.verdict import Check, Gate
+
+LOSSES = "losses"
+OF_TRAINING = (LOSSES, "weights", "optimizer state", "random streams")
 
 
-def gate(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: Sequence[Sample] = ()) -> Gate:
+def gate(
+    trial: Trial,
+    noise: Trial | None,
+    metric: Metric | None,
+    earlier: Sequence[Sample] = (),
+    allowed: Allowed | None = None,
+) -> Gate:
+    by_loss = _by_loss(trial, noise, metric, earlier)
+    if Risk(trial.risk) is Risk.TRAINING:
+        return by_loss
+    others = checks(trial, noise, earlier)
+    return _joined(by_loss, [*others, *memory_checks(trial, allowed or Allowed())]) if others else by_loss
+
+
+def _joined(by_loss: Gate, others: Sequence[Check]) -> Gate:
+    """All of them must hold; the reason is the first that does not."""
+    every = (Check(name=LOSSES, passed=by_loss.passed, why=by_loss.why), *others)
+    found = replace(by_loss, checks=every)
+    failed = [one for one in every if one.passed is False]
+    if failed:
+        only = failed[0].name == EVALUATION and not any(one.name in OF_TRAINING for one in failed)
+        note = "training is the same, evaluation is not: " if only else ""
+        return replace(found, passed=False, why=f"{note}{failed[0].why}", more=0)
+    unknown = next((one for one in every if one.passed is None), None)
+    if unknown is not None:
+        return replace(found, passed=None, why=unknown.why, more=by_loss.more or 1)
+    names = [one.name for one in others if one.why != "none seen"]
+    return replace(
+        found, rule=f"{by_loss.rule}; {', '.join(names)}", why=f"{by_loss.why}; also compared: {', '.join(names)}"
+    )
+
+
+def with_check(found: Gate, check: Check) -> Gate:
+    """The same gate with one more thing that must hold."""
+    checks_ = (*found.checks, check)
+    if found.passed is False or check.passed:
+        return replace(found, checks=checks_)
+    passed = False if check.passed is False else None
+    return replace(found, checks=checks_, passed=passed, why=check.why, more=0 if passed is False else found.more or 1)
+
+
+def _by_loss(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: Sequence[Sample]) -> Gate:
     risk = Risk(trial.risk)
     found = curves(trial, noise, earlier)
     harm = harm_seen(trial, noise)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from hotlap.judge.gates import gate
+from hotlap.judge.gates import gate, with_check
+from hotlap.judge.late import late_check
+from hotlap.judge.memory import Allowed
 from hotlap.judge.speed import measured, speed
 from hotlap.model.codec import SCHEMA
 from hotlap.model.plan import Risk, Status
@@ -20,13 +22,22 @@ from hotlap.model.verdict import Decision, Gate, PaysOff, Speed, Verdict
 FAR_TOO_MANY = 100  # processes per arm, which no tune has
 
 
-def judge(trial: Trial, noise: Trial | None, asked: Asked, earlier: Sequence[Sample] = ()) -> Verdict:
+def judge(
+    trial: Trial,
+    noise: Trial | None,
+    asked: Asked,
+    earlier: Sequence[Sample] = (),
+    epoch_steps: int | None = None,
+) -> Verdict:
     """`noise` is the trial of the baseline against itself; None only while there is none yet.
 
     `earlier` is what ran as `trial.base` in other trials: whether that repeats itself decides how EXACT is judged.
     """
     found = speed(trial, noise, asked.minimum)
-    quality = gate(trial, noise, asked.metric, earlier) if trial.stage != Stage.NOISE else None
+    allowed = Allowed(host_mb=asked.memory_mb, device_mb=asked.device_mb, epoch_steps=epoch_steps)
+    quality = gate(trial, noise, asked.metric, earlier, allowed) if trial.stage != Stage.NOISE else None
+    if quality is not None and trial.stage == Stage.LASTING:
+        quality = with_check(quality, late_check(trial, found))
     decision, why = _decide(trial, found, quality, asked)
     return Verdict(
         schema=SCHEMA,
@@ -55,7 +66,7 @@ def _decide(trial: Trial, found: Speed | None, quality: Gate | None, asked: Aske
         return Decision.REJECT, f"the baseline against itself: {_ratio(found)}, {_band(found)}; nothing to keep"
     if quality.passed is False:
         return Decision.REJECT, quality.why
-    if not found.faster:
+    if not found.faster and (trial.stage != Stage.LASTING or found.slower):
         return _not_faster(found)
     if quality.passed is None:
         return (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hotlap.model.plan import Choice, Outcome
+from hotlap.model.traces import Traces
 
 
 class Ended(str, Enum):
@@ -27,6 +28,7 @@ class Stage(str, Enum):
     ALONE = "alone"
     STACKED = "stacked"  # on top of what is kept
     FINAL = "final"  # all that is kept, against the baseline
+    LASTING = "lasting"  # the same for an epoch, or for ten times as long
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,7 @@ class Sample:
     device_mb: float | None
     seconds: float  # of the whole process
     nudge: float = 0.0  # relative size of the rounding added to every weight before the first step; 0: none
+    traces: Traces | None = None  # None: only speed and losses were measured
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

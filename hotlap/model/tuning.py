@@ -66,3 +66,6 @@ class Tuning:
     full_steps: int | None  # steps of the user's whole run, where known
     speedup: Verdict | None = None  # of the final trial
     observing_seconds: float = 0.0  # of `seconds`, those before the first trial
+    epoch_steps: int | None = None  # steps of one epoch, where known
+    lasting: Verdict | None = None  # of the long trial of what is kept; None: there was none
+    files: tuple[str, ...] = ()  # what trials did to files past our diversion, one sentence each

@@ -31,6 +31,16 @@ class Speed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One thing that both arms were compared in."""
+
+    name: str  # "losses", "evaluation", "weights", "saved files" …
+    passed: bool | None  # None: nothing could be said
+    why: str
+    left_out: tuple[str, ...] = ()  # what the baseline itself does not repeat
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
     """Whether training is as good as before, by the rule of the risk class."""
 
@@ -40,6 +50,7 @@ class Gate:
     why: str
     figures: tuple[tuple[str, float], ...] = ()  # named numbers behind it
     more: int = 0  # seeds or processes still needed
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ import wrapt
 
 from hotlap.patch.ledger import Ledger
 
-OUR_ROOMS = ("hotlap.patch", "hotlap.catalog", "hotlap.observe")
+OUR_ROOMS = ("hotlap.patch", "hotlap.catalog", "hotlap.observe", "hotlap.trial")
 SCRIPTING = "_script_impl"  # of torch.jit._script
 TRACING = "trace"  # of torch.fx.Tracer
 THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function

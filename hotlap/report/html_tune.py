@@ -39,6 +39,12 @@ def _sections(page: TunePage) -> Iterator[str]:
     yield figures(page.figures, proven=page.state == FASTER)
     yield section("Step time, before and after", _bars(page.bars), _beside(page))
     yield section("What was tried", _forest(page), titled("Not tried", table(page.not_tried, caption=False)))
+    yield section(
+        "What was compared",
+        table(page.compared, caption=False) or paragraph("Nothing is kept, so nothing was compared at last."),
+        titled("Not covered", bullets(page.not_covered)),
+        titled("Files", bullets(page.files)),
+    )
     yield section("Loss", _losses(page.losses))
     yield section("Where the time went", *_time(page))
     full = page.length

@@ -27,8 +27,17 @@ def _lines(page: TunePage) -> Iterator[str]:
     yield ""
     yield from table_lines(spelled_out(page))
     yield from list_lines("Loss", page.losses.facts)
+    yield from list_lines("Not covered", page.not_covered)
+    yield from list_lines("Files", page.files)
     yield from list_lines("At full length", page.length.facts)
-    for table in (page.length.table, page.before_after, *page.losses.tables, page.not_tried, page.broken):
+    for table in (
+        page.compared,
+        page.length.table,
+        page.before_after,
+        *page.losses.tables,
+        page.not_tried,
+        page.broken,
+    ):
         if table is not None and table.rows:
             yield from table_lines(table)
     yield from _step(page)

@@ -6,7 +6,7 @@ from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Observation
 from hotlap.model.trial import Stage
 from hotlap.model.tuning import Tuning
-from hotlap.report import tune_facts, tune_words
+from hotlap.report import tune_coverage, tune_facts, tune_words
 from hotlap.report.page import page
 from hotlap.report.tune_arms import interval, verdict_of
 from hotlap.report.tune_figures import clean
@@ -38,6 +38,9 @@ def tune_page(tuning: Tuning, seen: Observation | None, diagnosis: Diagnosis | N
         length=length(tuning),
         commands=tuple(tune_facts.commands(tuning)),
         broken=tune_facts.broken_processes(tuning),
+        compared=tune_coverage.compared(tuning),
+        not_covered=tune_coverage.not_covered(tuning),
+        files=tuple(map(clean, tuning.files)),
         footer=tuple(tune_facts.footer(tuning)),
     )
 

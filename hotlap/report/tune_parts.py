@@ -123,4 +123,7 @@ class TunePage:
     length: Length
     commands: tuple[Command, ...]
     broken: Table  # processes that did not train to the end
+    compared: Table
+    not_covered: tuple[str, ...]
+    files: tuple[str, ...]  # what trials did to files past our diversion
     footer: tuple[tuple[str, str], ...]

@@ -10,6 +10,7 @@ from hotlap.model.trial import Stage, Trial
 from hotlap.model.tuning import Tuning
 from hotlap.model.verdict import Decision, Gate, Speed, Verdict
 from hotlap.report.tune_arms import NEW, broken, interval
+from hotlap.report.tune_coverage import fell_later
 from hotlap.report.tune_figures import clean, duration, plural, times
 from hotlap.report.tune_parts import FAILED, INCONCLUSIVE, KEPT, LEFT_OUT, PENDING, REJECTED, STATES, Row
 
@@ -124,6 +125,9 @@ def _left_out(tuning: Tuning, key: Key) -> str:
     other: Choice | None = next((one for one in tuning.kept if one.name == key[0]), None)
     if other is not None:
         return f"the plan has {named(other.name, other.value)} instead"
+    later = fell_later(tuning, *key)
+    if later is not None:
+        return f"not over the longer run of the last stage: {clean(later)}"
     return "the plan goes without it" if tuning.finished else "not yet tried on top of what is kept"
 
 

@@ -29,8 +29,10 @@ def _draw(page: TunePage, console: Console) -> None:
         draw_table(drawn(page, console.width), console)
     draw_list(console, "Why", tuple(f"{row.name}, {row.state}: {reason(row)}" for row in page.rows))
     draw_list(console, "Loss", page.losses.facts)
+    draw_list(console, "Not covered", page.not_covered)
+    draw_list(console, "Files", page.files)
     draw_list(console, "At full length", page.length.facts)
-    tables = (page.before_after, *page.losses.tables, page.length.table, page.not_tried, page.broken)
+    tables = (page.compared, page.before_after, *page.losses.tables, page.length.table, page.not_tried, page.broken)
     for table in tables:
         if table is not None and table.rows:
             console.print()

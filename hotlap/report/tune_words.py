@@ -9,6 +9,7 @@ from hotlap.model.trial import Stage
 from hotlap.model.tuning import Tuning
 from hotlap.model.verdict import Decision, Speed, Verdict
 from hotlap.report.tune_arms import BASE, NEW, final_trial, interval, measured, rate, step_ms, verdict_of
+from hotlap.report.tune_coverage import longest_trial, steps_of
 from hotlap.report.tune_figures import clean, duration, ends, plural, ratio, times
 from hotlap.report.tune_length import whole
 from hotlap.report.tune_parts import (
@@ -52,7 +53,10 @@ def _sentence(text: str) -> str:
 def _faster(tuning: Tuning, final: Verdict) -> str:
     speed = f"{ratio(final.speed.ratio)} times as fast" if final.speed else "faster"
     harmless = f", and harmless: {clean(final.gate.rule)}" if final.gate and final.gate.passed else ""
-    return f"Proven {speed} with {plural(len(tuning.kept), THING)}{harmless}."
+    longest = longest_trial(tuning)
+    steps = steps_of(measured(longest.samples)) if longest is not None else 0
+    over = f" over {steps:,} steps" if steps else ""
+    return f"Proven {speed} with {plural(len(tuning.kept), THING)}{over}{harmless}."
 
 
 def _together(tuning: Tuning) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,10 +28,12 @@ from hotlap.observe import surroundings
 from hotlap.observe.losses import Losses
 from hotlap.observe.ranks import rank_and_world
 from hotlap.observe.stop import Stopper
+from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seams
 from hotlap.trial import metric
 from hotlap.trial.nudge import nudge
 from hotlap.trial.order import ENOUGH, LEFT, TOLD, Mark, Order, Told, read_order
+from hotlap.trial.state import Watch
 
 MARK_SECONDS = 0.025  # between events on the device: recording one costs the host some 14 µs
 MARKS, CLOSEST = 48, 4  # short steps: so many over the whole run all the same, but none closer than so many steps
@@ -57,6 +60,9 @@ class Agent:
         self.torch, self.session, self.seams, self.order = torch, session, seams, order
         self.folder = Path(session.folder)
         self.losses = Losses(torch)
+        own = Ledger()
+        seams.ledger.later(own.close)
+        self.watch = Watch(torch, order.steps, own)
         self.tell_outcomes: Callable[[], None] = lambda: None
         self.on_cuda = False
         self.rank, self.world = 0, 1
@@ -119,6 +125,7 @@ class Agent:
             self._close()
         elif self._pending is None and not self.ends:
             self._first_step(optimizer)
+        self.watch.stepped(optimizer)
         if self.order.nudge and not self.ends:
             nudge(self.torch, optimizer, self.order.nudge, self.order.seed_shift)
         self.losses.stepping = True
@@ -169,6 +176,7 @@ class Agent:
             self._marked, self._marked_steps, self._pending_event = self._pending, len(self.ends), None
         at, self._pending = self._pending, None
         self._stepped.clear()
+        self.watch.step_over(len(self.ends), self.on_cuda)
         if at - self._said >= SAY_SECONDS:
             self._say()
         if self._enough():
@@ -180,6 +188,7 @@ class Agent:
         self.on_cuda = self._device is not None
         self._limit_memory({one.device for one in weights if one.is_cuda})
         self.losses.on_host = not self.on_cuda
+        self.watch.training_begins()
         self.rank, self.world = rank_and_world(self.torch)
         self._state = TIMING
         self._stopper = Stopper(self.folder, self.rank, self.world, self._leaving)
@@ -210,7 +219,7 @@ class Agent:
         """Said once the program's own code is over, its `finally` blocks included: the last to register is called
         first, before pools of compilers are waited for and the like.
         """
-        atexit.register(_touch, self.folder / LEFT)
+        atexit.register(_leave, self.folder / LEFT)
 
     # Telling
 
@@ -271,6 +280,7 @@ class Agent:
             torch=str(self.torch.__version__),
             host_mb=memory.peak_host_mb,
             device_mb=memory.peak_device_mb,
+            state=self.seams.guard.run("reading the state", self.watch.state, self.world),
         )
 
     @staticmethod
@@ -287,6 +297,10 @@ class Agent:
         return tuple(Mark(steps=steps, seconds=first.elapsed_time(one) / 1000) for steps, one in self.events)
 
 
-def _touch(path: Path) -> None:
+def _leave(path: Path) -> None:
+    """What was printed is told in any case: whoever waits for pools may be ended."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     with suppress(OSError):  # a full disk: it is given the longer time
         path.touch(private.FILE)

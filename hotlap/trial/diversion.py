@@ -19,6 +19,7 @@ from typing import Any
 import wrapt
 
 from hotlap.patch.ledger import Ledger
+from hotlap.trial.order import PLACES
 from hotlap.trial.shadow import Shadow
 
 CREATES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -35,7 +36,9 @@ def shadow_of(scratch: Path, folder: Path, home: Path) -> Shadow:
     user = Path(os.path.expanduser("~"))  # noqa: PTH111 Path.home() raises where there is none
     devices = [Path(one) for one in ("/dev", "/proc", "/sys", "/run")]
     left = [Path(tempfile.gettempdir()), *devices, *caches, *(user / name for name in CACHES), home]
-    return Shadow(scratch, [folder], left)
+    found = Shadow(scratch, [folder], left)
+    found.places = str(home / PLACES)
+    return found
 
 
 def divert(shadow: Shadow, ledger: Ledger) -> None:
@@ -93,6 +96,7 @@ class _Diversion:
             if shadow.inside or isinstance(file, int):
                 return original(file, mode, *args, **kwargs)
             if not any(letter in mode for letter in "wax+"):
+                shadow.noted(file)
                 return original(shadow.reading(file), mode, *args, **kwargs)
             there = shadow.existing(file) if "x" in mode else None
             place = shadow.writing(file, fresh="w" in mode) if there is None else there

@@ -25,12 +25,29 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def memory_mb(processes: list[psutil.Process]) -> float:
-    total = 0
+def without_compilers(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Workers that compile for torch are no part of the training: they idle once all is compiled."""
+    found = []
     for process in processes:
         with suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total / MIB
+            if not any("compile_worker" in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+def memory_mb(processes: list[psutil.Process]) -> float:
+    """What they take together: memory that several share, as workers do with the one that forked them, counts once."""
+    return sum(_proportional(process) for process in processes) / MIB
+
+
+def _proportional(process: psutil.Process) -> int:
+    with suppress(OSError, ValueError):
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+            if line.startswith("Pss:"):
+                return 1024 * int(line.split()[1])
+    with suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
 
 
 def memory_nearly_gone() -> str | None:

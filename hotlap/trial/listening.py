@@ -13,6 +13,7 @@ from hotlap.model.trial import Reading
 
 LINES = 60
 LONGEST = 100_000  # characters of a line without an end
+MOST_KEPT = 100_000  # characters of all lines that are compared
 
 
 class Listener:
@@ -21,16 +22,23 @@ class Listener:
     def __init__(self, stream: IO[bytes], on_line: Callable[[str], None]) -> None:
         self._stream, self._on_line = stream, on_line
         self.last: deque[str] = deque(maxlen=LINES)
+        self.lines: list[str] = []  # as they stay on a terminal, but for those that were drawn over
+        self.cut = 0  # lines beyond what is kept
+        self._room = MOST_KEPT
         self._thread = threading.Thread(target=self._listen, name="hotlap-listen", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
         rest = ""
         while chunk := self._chunk():
-            *lines, rest = re.split(r"[\r\n]", rest + chunk.decode(errors="replace"))
-            rest = rest[-LONGEST:]
+            *lines, rest = re.split(r"\n", rest + chunk.decode(errors="replace"))
             for line in lines:
                 self._hear(line)
+            *drawn, last = rest.rstrip("\r").split("\r")  # a bar that is drawn over and over
+            if any(drawn):
+                self._told(drawn)
+                rest = "\r" + last + ("\r" if rest.endswith("\r") else "")
+            rest = rest[-LONGEST:]
         self._hear(rest)
 
     def _chunk(self) -> bytes:
@@ -39,9 +47,22 @@ class Listener:
         return b""
 
     def _hear(self, line: str) -> None:
-        if line:
+        drawn = line.rstrip("\r").split("\r")
+        self._told(drawn)
+        if len(drawn) == 1 and drawn[0]:
+            self._keep(drawn[0])
+
+    def _told(self, lines: list[str]) -> None:
+        for line in filter(None, lines):
             self.last.append(line)
             self._on_line(line)
+
+    def _keep(self, line: str) -> None:
+        if self._room < len(line):
+            self.cut += 1
+            return
+        self._room -= len(line) + 1
+        self.lines.append(line)
 
     def wait(self, seconds: float) -> None:
         """A grandchild may hold the stream open after the command is over."""

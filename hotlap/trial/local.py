@@ -21,6 +21,7 @@ from hotlap.model.codec import SCHEMA, from_json, to_json
 from hotlap.model.plan import Outcome, Outcomes
 from hotlap.model.progress import DONE, Progress, read_progress
 from hotlap.model.session import Session
+from hotlap.model.traces import Traces
 from hotlap.model.trial import Ended, Reading, Sample
 from hotlap.model.tuning import Metric
 from hotlap.patch.entry import PROBLEM
@@ -28,18 +29,21 @@ from hotlap.patch.launch import environment, resolve
 from hotlap.plan.choose import variables
 from hotlap.trial import household
 from hotlap.trial.blocks import blocks, warmup_steps
-from hotlap.trial.endings import Process, how_it_ended
+from hotlap.trial.endings import KILLED, Process, how_it_ended
+from hotlap.trial.keeper import Keeper
 from hotlap.trial.listening import Listener, Pattern
 from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, Told
 from hotlap.trial.runner import Spec
+from hotlap.trial.saved_files import saved_files
 
 AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early:enter"
 POLL = 0.1
-WEIGH = 2.0  # seconds between looks at memory
+WEIGH = 1.0  # seconds between looks at memory
 NO_SPACE = "No space left on device"
 LEAST_DISK = 1 << 20  # bytes
 GRACE = 10.0  # for the program to clean up once it was asked to end
-CLOSING = 2.0  # for the interpreter after that: compilers' pools would be waited for longer, a group ends at once
+CLOSING = 6.0  # for the interpreter after that; its exit code is worth waiting for
+POOLS = 2.0  # where it has children left: compilers' pools would be waited for longer, a group ends at once
 
 OnSteps = Callable[[Spec, int], None]
 
@@ -61,20 +65,31 @@ class LocalRunner:
         metric: Metric | None = None,
         limits: Limits | None = None,
         on_steps: OnSteps = lambda spec, steps: None,
+        keeper: Keeper | None = None,
     ) -> None:
-        """Working files go to `folder`, one folder per process, and are gone once it is over."""
+        """Working files go to `folder`, one folder per process, and are gone once it is over.
+
+        `keeper` puts back what is written past our diversion.
+        """
         self._command, self._folder, self._samples = command, folder, samples_a_step
         self._metric, self._limits, self._on_steps = metric, limits or Limits(), on_steps
+        self._keeper = keeper
         self.hardware: str | None = None
         self.torch: str | None = None
 
     def run(self, spec: Spec) -> Sample:
         folder = self._prepare(spec)
+        if self._keeper is not None:
+            self._keeper.process_begins()
         try:
             with _ending_on_signals():
                 return self._run(spec, folder)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                if self._keeper is not None:
+                    self._keeper.process_ended(folder, folder / SCRATCH)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _prepare(self, spec: Spec) -> Path:
         folder = (self._folder / f"process-{spec.number:04d}").resolve()
@@ -109,6 +124,7 @@ class LocalRunner:
         private.write_text(path, to_json(session))
         child = self._start(spec, path)
         attendant = _Attendant(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
+        attendant.keeper = self._keeper
         try:
             with suppress(OSError):  # a full disk: it is ended with us all the same
                 household.remember(child.pid, folder)
@@ -121,7 +137,8 @@ class LocalRunner:
             self.hardware, self.torch = process.told.hardware, process.told.torch
         elif (full := _full_disk(process, folder)) is not None:
             raise RunFolderUnwritable(f"{full}; make room, or choose another place: --run-dir DIR")
-        return self._sample(spec, process, _outcomes(folder), attendant.readings(), seconds)
+        sample = self._sample(spec, process, _outcomes(folder), attendant.readings(), seconds)
+        return replace(sample, traces=attendant.traces(process))
 
     def _session(self, spec: Spec, folder: Path) -> Session:
         return Session(
@@ -225,6 +242,8 @@ class _Attendant:
         self._child, self._spec, self._folder, self._limits = child, spec, folder, limits
         self._on_steps, self._started = on_steps, started
         self.family: list[psutil.Process] = []
+        self.keeper: Keeper | None = None
+        self._tree_mb: float | None = None
         self._steps = 0
         self._since = time.monotonic()  # of the last step
         self._done_since: float | None = None
@@ -243,6 +262,8 @@ class _Attendant:
         limit = None
         while limit is None and self._child.poll() is None:
             limit = self._passed_limit()
+            if self.keeper is not None:
+                self.keeper.look_at([self._child.pid, *(one.pid for one in self.family)])
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(POLL)
         if limit is not None:
@@ -258,6 +279,22 @@ class _Attendant:
             ended_by_us=ended_by_us,
             last_words=list(self._err.last) or list(self._out.last),
             problem=_problem(self._folder),
+        )
+
+    def traces(self, process: Process) -> Traces:
+        saved, cut = saved_files(self._folder / SCRATCH)
+        for name, listener in (("the standard output", self._out), ("the standard error", self._err)):
+            if listener.cut:
+                cut = (*cut, f"{listener.cut:,} lines of {name}")
+        by_us = process.exit_code == KILLED
+        return Traces(
+            state=process.told.state if process.told is not None else None,
+            saved=saved,
+            printed=tuple(self._out.lines),
+            complained=tuple(self._err.lines),
+            exit_code=None if by_us else process.exit_code,
+            tree_mb=self._tree_mb,
+            cut=cut,
         )
 
     def readings(self) -> tuple[Reading, ...]:
@@ -301,7 +338,8 @@ class _Attendant:
         self._done_since = self._done_since or now
         if self._left_since is None and (self._folder / LEFT).exists():
             self._left_since = now
-        closed = self._left_since is not None and now - self._left_since > CLOSING
+        since = now - self._left_since if self._left_since is not None else 0.0
+        closed = since > CLOSING or (since > POOLS and len(household.family(self._child.pid)) > 1)
         return closed or now - self._done_since > self._limits.grace
 
     def _weigh(self, now: float) -> tuple[Ended, str] | None:
@@ -309,6 +347,8 @@ class _Attendant:
             return None
         self._weighed = now
         self.family = household.family(self._child.pid)
+        training = household.memory_mb(household.without_compilers(self.family))
+        self._tree_mb = max(training, self._tree_mb or 0.0)
         most = self._limits.memory_mb
         if most is not None and (taken := household.memory_mb(self.family)) > most:
             return Ended.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"

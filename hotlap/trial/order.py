@@ -7,12 +7,14 @@ from pathlib import Path
 
 from hotlap.model.codec import SCHEMA, from_json
 from hotlap.model.session import Session
+from hotlap.model.traces import State
 from hotlap.model.trial import Reading
 
 ORDER = "order"
 TOLD = "told"
 SCRATCH = "scratch"  # a folder beside the session: what the program writes
 ENOUGH = "enough"  # a file that says: no further step is needed
+PLACES = "places.txt"  # a file: where the program read from
 LEFT = "left"  # a file that says: the program's own code is over, the interpreter is closing down
 
 
@@ -56,6 +58,7 @@ class Told:
     host_mb: float
     device_mb: float | None
     torch: str = ""  # its version
+    state: State | None = None  # None: it could not be read
 
 
 def read_order(session: Session) -> Order:

@@ -30,6 +30,27 @@ class Shadow:
         self._known: dict[str, str] = {}
         self._written = False
         self._local = threading.local()
+        self._places: set[str] = set()
+        self.places: str | None = None  # a file to note in where the program reads from
+
+    def noted(self, path: Any) -> None:
+        """A file of this folder is about to be read; a folder is told once."""
+        if self.places is None or isinstance(path, int):
+            return
+        text = os.fsdecode(path)
+        folder = os.path.dirname(text)
+        if folder in self._places:
+            return
+        self._places.add(folder)
+        with self._ours():
+            meant = os.path.dirname(self._meant(text))
+            try:
+                descriptor = os.open(self.places, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            except OSError:
+                self.places = None
+                return
+            os.write(descriptor, f"{meant}\n".encode(errors="replace"))
+            os.close(descriptor)
 
     @property
     def inside(self) -> bool:

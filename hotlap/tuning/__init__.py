@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hotlap import pipeline, store
@@ -23,11 +24,12 @@ from hotlap.patch.launch import resolve
 from hotlap.plan import saved, signing
 from hotlap.plan.candidates import candidates
 from hotlap.trial.foreign import foreign
+from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, Limits, LocalRunner
 from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import Runner, Spec
 from hotlap.tuning.book import Book, Watcher
-from hotlap.tuning.length import length, own_length
+from hotlap.tuning.length import epoch_length, length, own_length
 from hotlap.tuning.resuming import (
     ASKED,
     RECORD,
@@ -75,17 +77,57 @@ def tune(options: TuneOptions, on_stage: OnStage, watcher: Watcher, instead_of: 
     """`instead_of`: a tune that got no further than observing, and is begun again by this one."""
     resolve(options.command)
     began = time.monotonic()
-    seen = _observed(options, on_stage, instead_of)
+    keeper = Keeping(watcher)
+    try:
+        return _tune(options, on_stage, watcher, instead_of, keeper, began)
+    finally:
+        keeper.close()
+
+
+def _tune(
+    options: TuneOptions,
+    on_stage: OnStage,
+    watcher: Watcher,
+    instead_of: store.Run | None,
+    keeping: Keeping,
+    began: float,
+) -> Tuned:
+    seen = _observed(options, on_stage, instead_of, keeping)
     record = _record(options, seen.run, seen.observation, time.monotonic() - began)
     length(seen.observation, record.asked, record.observing_seconds)  # refuses before anything is kept
     seen.run.save(RECORD, record)
     _forget(seen.run)
     if (others := foreign(seen.run.folder / "observing")) is not None:
         watcher.caution(others)
-    return go_on(seen.run, record, watcher, run_dir=options.run_dir)
+    return go_on(seen.run, record, watcher, run_dir=options.run_dir, keeping=keeping)
 
 
-def _observed(options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None) -> pipeline.Profile:
+class Keeping:
+    """The files of the user, kept from the first process on."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self.keeper: Keeper | None = None
+
+    def begin(self, run: store.Run, command: tuple[str, ...]) -> Keeper:
+        if self.keeper is None:
+            runs = run.folder.parent
+            ours = (runs, runs.parent / "plans")
+            self.keeper = Keeper(run.folder / "files", folders_at_stake(command), self._watcher.caution, ours)
+        return self.keeper
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.keeper.lines) if self.keeper is not None else ()
+
+    def close(self) -> None:
+        if self.keeper is not None:
+            self.keeper.close()
+
+
+def _observed(
+    options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None, keeping: Keeping
+) -> pipeline.Profile:
     """What was asked is kept until then, so that a tune that is killed here can go on, too."""
     runs: list[store.Run] = []
 
@@ -94,6 +136,7 @@ def _observed(options: TuneOptions, on_stage: OnStage, instead_of: store.Run | N
         with suppress(private.Unfit, OSError):  # said when there is something to sign
             signing.mark(run.folder, store.key_root())
         run.save(ASKED, asked(options))
+        keeping.begin(run, options.command)
         if instead_of is not None:
             _forget(instead_of)  # only now: what was asked for is in one of the two at any moment
 
@@ -108,8 +151,10 @@ def _observed(options: TuneOptions, on_stage: OnStage, instead_of: store.Run | N
             raise _never_stepped(options) from error
         raise
     finally:
-        if runs:
-            shutil.rmtree(runs[0].folder / "observing" / SCRATCH, ignore_errors=True)
+        if runs and keeping.keeper is not None:
+            watched = runs[0].folder / "observing"
+            keeping.keeper.process_ended(watched, watched / SCRATCH)
+            shutil.rmtree(watched / SCRATCH, ignore_errors=True)
     if seen.observation.ended == "interrupted":
         raise _interrupted(_begin_again(seen.run))
     if seen.exit_code != 0:
@@ -171,14 +216,33 @@ def go_on(
     run_dir: Path | None = None,
     make_runner: MakeRunner | None = None,
     judging: Judge | None = None,
+    keeping: Keeping | None = None,
 ) -> Tuned:
     """From wherever the record is to its end."""
+    own = keeping or Keeping(watcher)
     with alone(run):
-        return _go_on(run, record, watcher, run_dir or store.home(), make_runner or _local, judging or judge)
+        try:
+            if make_runner is None:
+                make_runner = partial(_local, keeper=own.begin(run, record.asked.command))
+            home, judging = run_dir or store.home(), judging or _judge(record)
+            return _go_on(run, record, watcher, home, make_runner, judging, own)
+        finally:
+            if keeping is None:
+                own.close()
+
+
+def _judge(record: Tuning) -> Judge:
+    return partial(judge, epoch_steps=record.epoch_steps)
 
 
 def _go_on(
-    run: store.Run, record: Tuning, watcher: Watcher, home: Path, make_runner: MakeRunner, judging: Judge
+    run: store.Run,
+    record: Tuning,
+    watcher: Watcher,
+    home: Path,
+    make_runner: MakeRunner,
+    judging: Judge,
+    keeping: Keeping,
 ) -> Tuned:
     observation = run.observation()
     tuner: Tuner | None = None
@@ -193,7 +257,8 @@ def _go_on(
         now = as_measured(changed.circumstances, runner)
         if record.trials:
             refuse_other_circumstances(run.id, record, now)
-        run.save(RECORD, replace(changed, circumstances=now))
+        files = tuple(dict.fromkeys((*record.files, *keeping.lines)))
+        run.save(RECORD, replace(changed, circumstances=now, files=files))
 
     steps = length(observation, record.asked, record.observing_seconds)
     tuner = Tuner(Book(record, save, watcher), steps, runner, judging)
@@ -291,6 +356,7 @@ def _record(options: TuneOptions, run: store.Run, seen: Observation, spent: floa
         seconds=spent,
         finished=False,
         full_steps=own_length(seen),
+        epoch_steps=epoch_length(seen),
         observing_seconds=spent,
     )
 
@@ -307,7 +373,13 @@ def _hardware(machine: Machine) -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}"
 
 
-def _local(record: Tuning, seen: Observation, folder: Path, on_steps: Callable[[Spec, int], None]) -> Runner:
+def _local(
+    record: Tuning,
+    seen: Observation,
+    folder: Path,
+    on_steps: Callable[[Spec, int], None],
+    keeper: Keeper | None = None,
+) -> Runner:
     slowest = max(seen.step_ms, default=0.0) / 1000
     return LocalRunner(
         record.asked.command,
@@ -320,6 +392,7 @@ def _local(record: Tuning, seen: Observation, folder: Path, on_steps: Callable[[
             device_mb=record.asked.device_mb,
         ),
         on_steps=on_steps,
+        keeper=keeper,
     )
 
 

@@ -14,6 +14,7 @@ class Budget:
         self.cost = process_seconds  # of a process of the baseline
         self._kept_cost: float | None = None  # of a process with all that is kept; None: nothing is
         self._longer = 0.0  # seconds that it trains longer where something is tried on top of it
+        self.last_stage = 0.0  # seconds that are kept for it
 
     @property
     def seconds(self) -> float:
@@ -29,10 +30,15 @@ class Budget:
 
     def affords(self, processes: int) -> bool:
         """So many of the baseline."""
-        return self._book.spent + processes * self.cost <= self.seconds
+        return self._book.spent + processes * self.cost + self.last_stage <= self.seconds
 
     def affords_pair(self, stage: str, reserve: int, pairs: int = 1) -> bool:
         """Pairs of that stage, and after them so many processes to compare what is kept with the baseline."""
         kept = self.cost if self._kept_cost is None else self._kept_cost
         own = 2 * pairs * (kept + self._longer if stage == Stage.STACKED.value else self.cost)
-        return self._book.spent + own + reserve * (self.cost + kept) / 2 <= self.seconds
+        last = 0.0 if stage == Stage.LASTING.value else self.last_stage
+        return self._book.spent + own + reserve * (self.cost + kept) / 2 + last <= self.seconds
+
+    @property
+    def left(self) -> float:
+        return self.seconds - self._book.spent

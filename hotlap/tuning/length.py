@@ -19,6 +19,8 @@ PATIENCE = 5  # times what the baseline is expected to take, for a process that 
 SHORTEST_LIMIT = 120.0  # seconds
 FIRST_TRIALS = 8  # processes: the baseline against itself, and one optimisation
 STARTING = 0.5  # of the time observing took beside its steps: the rest is hotlap's own
+LASTING, SHORT_EPOCH = 10, 3  # times the steps: in all, and where an epoch is shorter
+LASTING_SHARE = 0.3  # of the budget, at most
 WORTHWHILE = 20  # processes that a budget should have room for, where shorter ones still tell something
 
 
@@ -29,11 +31,21 @@ class Length:
     process_seconds: float  # expected of a process of the baseline
     limit: float  # seconds after which a process is ended
     own: int | None = None  # steps of the whole run, where known
+    epoch: int | None = None  # steps of an epoch, where known
 
     def longer(self, steps: int, ratio: float) -> int:
         """Steps for about the same seconds, where each takes so many times less; at most as many as the run has."""
         more = max(steps, min(MOST_STEPS, int(steps * min(MOST_TIMES, ratio))))
         return more if self.own is None else max(steps, min(more, self.own))
+
+    def lasting(self, steps: int) -> int:
+        """Steps of the last stage: an epoch or ten times as many as measured, whichever is shorter, but well beyond
+        those; all there are where that is not longer, because a program may evaluate and save at its end.
+        """
+        most = LASTING * steps
+        if self.own is not None and self.own <= most:
+            return self.own
+        return most if self.epoch is None else min(most, max(self.epoch, SHORT_EPOCH * steps))
 
 
 def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
@@ -54,12 +66,24 @@ def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
             f"of them at the least; give it more time: --budget {_minutes(2 * needed)}"
         )
     limit = max(SHORTEST_LIMIT, PATIENCE * seconds)
-    return Length(steps=steps, step_seconds=step, process_seconds=seconds, limit=limit, own=own)
+    return Length(
+        steps=steps, step_seconds=step, process_seconds=seconds, limit=limit, own=own, epoch=epoch_length(seen)
+    )
 
 
 def own_length(seen: Observation) -> int | None:
     """Steps of the whole run, where it ended by itself while observed."""
     return seen.warmup.steps + seen.steps if seen.ended == "program ended" else None
+
+
+def epoch_length(seen: Observation) -> int | None:
+    """Steps of one epoch, from the loader that the training reads."""
+    found = [
+        one.length // one.batch_size if one.drop_last else -(-one.length // one.batch_size)
+        for one in seen.loaders
+        if one.role == "train" and one.length and one.batch_size
+    ]
+    return max(1, max(found) // max(1, round(seen.batches_per_step))) if found else None
 
 
 def _planned(step: float, start: float, budget: float) -> int:

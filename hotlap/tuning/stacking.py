@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from hotlap.catalog import entries, in_conflict
@@ -17,12 +17,20 @@ from hotlap.tuning.budget import Budget
 from hotlap.tuning.shown import is_harmless, ratio_of
 
 RESERVE = 4  # processes, to prove at last what is kept
+MOST_PAIRS, LONG_PAIRS = 8, 2
 Choices = tuple[Choice, ...]
 
 
 class Ask(Protocol):
     def __call__(
-        self, name: str, stage: Stage, candidate: Candidate | None, base: Choices, new: Choices, reserve: int
+        self,
+        name: str,
+        stage: Stage,
+        candidate: Candidate | None,
+        base: Choices,
+        new: Choices,
+        reserve: int,
+        most: int = MOST_PAIRS,
     ) -> Verdict: ...
 
 
@@ -39,8 +47,10 @@ class Layer(NamedTuple):
 
 
 class Stacking:
-    def __init__(self, book: Book, budget: Budget, ask: Ask, keep: Keep) -> None:
+    def __init__(self, book: Book, budget: Budget, ask: Ask, keep: Keep, long_enough: Callable[[], bool]) -> None:
+        """`long_enough`: whether there is time left for the longer run of the last stage."""
         self._book, self._budget, self._ask, self._keep = book, budget, ask, keep
+        self._long_enough = long_enough
         self._layers: list[Layer] = []
 
     @property
@@ -138,23 +148,54 @@ class Stacking:
     def _affords(self, trials: int) -> bool:
         return self._budget.affords_pair(Stage.STACKED.value, RESERVE, pairs=2 * trials)
 
-    def finish(self) -> Verdict | None:
+    def finish(self) -> tuple[Verdict | None, Verdict | None]:
+        """What is kept against the baseline, on fresh samples; and the same for as long as an epoch.
+
+        What does harm or becomes slow only then is taken out, and what is left is proven again.
+        """
+        proven, lasting = self._final(), None
+        while proven is not None and self._long_enough():
+            kept = self.kept
+            lasting = self._ask(f"lasting-{len(kept)}", Stage.LASTING, None, (), kept, 0, LONG_PAIRS)
+            if lasting.decision == Decision.KEEP.value:
+                break
+            self._take_out()
+            proven, lasting = self._final(), None
+        self._keep(self.kept, ratio_of(proven) if proven is not None else 1.0)
+        return proven, lasting
+
+    def _final(self) -> Verdict | None:
         """All that is kept against the baseline, on fresh samples: what was picked as the best was lucky, too.
 
         The last layer is peeled off until that is proven.
         """
-        proven: Verdict | None = None
-        while self._layers and proven is None:
+        while self._layers:
             first = self._layers[0].proof
             lone = len(self._layers) == 1 and first.stage == Stage.ALONE.value
             if lone and not self._budget.affords_pair(Stage.FINAL.value, 2):
-                proven = first
-                break
+                return first
             kept = self.kept
             verdict = self._ask(f"final-{len(kept)}", Stage.FINAL, None, (), kept, 0)
             if verdict.decision == Decision.KEEP.value:
-                proven = verdict
-            else:
-                self._layers.pop()
-        self._keep(self.kept, ratio_of(proven) if proven is not None else 1.0)
-        return proven
+                return verdict
+            self._layers.pop()
+        return None
+
+    def _take_out(self) -> None:
+        """Each layer alone for as long: those that hold are left. Where there is no time to look, none is."""
+        layers, self._layers = self._layers, []
+        for layer in layers if len(layers) > 1 else ():
+            if not self._long_enough():
+                break
+            name = "lasting-of-" + "+".join(one.name for one in layer.choices)
+            alone = self._ask(name, Stage.LASTING, None, (), layer.choices, 0, LONG_PAIRS)
+            if alone.decision == Decision.KEEP.value:
+                self._layers.append(layer)
+        if len(self._layers) == len(layers):
+            self._layers.pop()  # each holds alone, together they do not
+        for layer in layers:
+            if layer not in self._layers:
+                for one in layer.choices:
+                    self._book.not_tried(
+                        one.name, "kept at first, but not proven over the longer run of the last stage"
+                    )

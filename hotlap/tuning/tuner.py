@@ -12,7 +12,7 @@ from itertools import groupby
 
 from hotlap.errors import BaselineUnusable, BudgetTooSmall
 from hotlap.judge.rounding import NUDGE
-from hotlap.model.plan import Choice, Status
+from hotlap.model.plan import Choice, Risk, Status
 from hotlap.model.trial import Ended, Sample, Stage, Trial
 from hotlap.model.tuning import Asked, Candidate, Tuning
 from hotlap.model.verdict import Decision, Verdict
@@ -21,14 +21,15 @@ from hotlap.plan.search import says_thinned, search
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
 from hotlap.tuning.book import Book, Doing, empty_trial, rejected, trial_name
 from hotlap.tuning.budget import Budget
-from hotlap.tuning.length import FIRST_TRIALS, LEAST_STEPS, Length
+from hotlap.tuning.length import FIRST_TRIALS, LASTING_SHARE, LEAST_STEPS, PATIENCE, Length
 from hotlap.tuning.refusals import refuse_baseline, steps_of
 from hotlap.tuning.shown import is_harmless, ratio_of, speed_of
-from hotlap.tuning.stacking import Stacking
+from hotlap.tuning.stacking import MOST_PAIRS, Stacking
 
 Judge = Callable[[Trial, Trial, Asked, Sequence[Sample]], Verdict]
-PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3}  # before judging for the first time
-MOST_PAIRS = 8
+# Before judging for the first time:
+PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3, Stage.LASTING: 1}
+WORTH_LASTING = 1.5  # times the steps of the other stages: less shows nothing new
 RETRIES = 2  # of a baseline that worked before
 METRIC_SHARE = 0.25  # of the budget, to wait for the metric for the first time
 PROCESS_SHARE, SLOWER = 0.25, 3  # a process may take so much of the budget, or so many times what the baseline takes
@@ -56,6 +57,7 @@ class Tuner:
         self._refused_alone: list[Candidate] = []
         self._not_alone: list[Candidate] = []  # for want of budget tried on top of what is kept only
         self._not_looked_at: list[tuple[Candidate, str]] = []  # nor that, but perhaps together with others
+        self._long_steps = length.steps
         self.doing: Doing | None = None
 
     def run(self) -> Tuning:
@@ -68,7 +70,7 @@ class Tuner:
             promising, groups = self._promising(groups)
             self._prove_alone(promising, winners, doubtful)
         self._not_alone += [group[0] for group in groups]
-        stack = Stacking(self.book, self._budget, self._ask, self._keep)
+        stack = Stacking(self.book, self._budget, self._ask, self._keep, self._may_last)
         stack.winners(winners)
         self._tell_untried(stack.chances(self._chances(doubtful, bool(winners))), bool(stack.kept))
         self._finish(stack)
@@ -103,6 +105,8 @@ class Tuner:
                 break
             trial = self._pair(trial, pair)
         self.book.decide(self._judge(trial, trial, self.book.record.asked, ()))
+        long = self._long_processes * self._long_cost(self._wanted)
+        self._budget.last_stage = min(long, LASTING_SHARE * self._budget.seconds)
         return trial
 
     def _promising(self, groups: list[list[Candidate]]) -> tuple[list[Candidate], list[list[Candidate]]]:
@@ -174,12 +178,22 @@ class Tuner:
         """0 where it failed or did nothing."""
         trial = self._pair(empty_trial(trial_name("alone", one), Stage.ALONE, one, (), (choice_of(one),)), 0)
         refused = self._refused(trial, one)
+        if refused is None and self._does_harm(trial):
+            return 0.0
         if refused is None:
             return speed_of(trial)
         self.book.decide(rejected(trial, refused))
         if refused.startswith(Status.REFUSED.value):
             self._refused_alone.append(one)
         return 0.0
+
+    def _does_harm(self, trial: Trial) -> bool:
+        """One pair is enough to see it; then no more are spent on it."""
+        verdict = self._judged(trial)
+        if verdict.gate is None or verdict.gate.passed is not False:
+            return False
+        self.book.decide(verdict)
+        return True
 
     def _slower(self, one: Candidate, best: Candidate) -> None:
         trial = self.book.found(trial_name("alone", one))
@@ -206,10 +220,33 @@ class Tuner:
                 )
 
     def _finish(self, stack: Stacking) -> None:
-        self.book.change(speedup=stack.finish())
+        speedup, lasting = stack.finish()
+        self.book.change(speedup=speedup, lasting=lasting)
+        self._budget.last_stage = 0.0
         for one in self._not_alone:
             if choice_of(one) in stack.kept and self._budget.affords(2):  # what it does by itself, for the report
                 self._ask(trial_name("alone", one), Stage.ALONE, one, (), (choice_of(one),), reserve=0, most=1)
+
+    # The last stage
+
+    @property
+    def _wanted(self) -> int:
+        return self._length.lasting(self._steps)
+
+    @property
+    def _long_processes(self) -> int:
+        """What need not be exact has the baseline once more to be held against."""
+        return 2 if self.book.record.asked.risk == Risk.EXACT.value else 3
+
+    def _long_cost(self, steps: int) -> float:
+        """Seconds of a process of the baseline."""
+        return self._budget.cost + max(0, steps - self._steps) * self._length.step_seconds
+
+    def _may_last(self) -> bool:
+        """Whether there is time for a run that is worth it; it is as long as there is time for."""
+        more = (self._budget.left / self._long_processes - self._budget.cost) / self._length.step_seconds
+        self._long_steps = min(self._wanted, self._steps + max(0, int(more)))
+        return self._long_steps >= min(self._wanted, WORTH_LASTING * self._steps)
 
     # One question
 
@@ -267,9 +304,9 @@ class Tuner:
 
     def _pair(self, trial: Trial, pair: int) -> Trial:
         """A B, then B A: what drifts weighs on both alike. Both of a pair have the same seeds."""
-        for place, arm in enumerate((BASE, NEW) if pair % 2 == 0 else (NEW, BASE)):
-            index, known = 2 * pair + place, self.book.recorded(trial.name)
-            sample = known[index] if index < len(known) else self._sample(trial, arm, pair)
+        for arm, nudge in self._arms(trial, pair):
+            index, known = len(trial.samples), self.book.recorded(trial.name)
+            sample = known[index] if index < len(known) else self._sample(trial, arm, pair, nudge)
             trial = replace(trial, samples=(*trial.samples, sample))
             self._count_in(trial.name, index, sample)
             if trial.stage == Stage.NOISE.value:
@@ -279,6 +316,14 @@ class Tuner:
                 break
         return trial
 
+    def _arms(self, trial: Trial, pair: int) -> list[tuple[str, float]]:
+        """With the nudge of each. A longer run that may differ needs a longer run of the baseline that does."""
+        first, second = (BASE, NEW) if pair % 2 == 0 else (NEW, BASE)
+        if trial.stage == Stage.NOISE.value:
+            return [(first, NUDGE if first == NEW else 0.0), (second, NUDGE if second == NEW else 0.0)]
+        differs = trial.stage == Stage.LASTING.value and pair == 0 and trial.risk != Risk.EXACT.value
+        return [(first, 0.0), (second, 0.0), *([(BASE, NUDGE)] if differs else [])]
+
     def _count_in(self, trial: str, index: int, sample: Sample) -> None:
         """Once, however often it is played."""
         if (trial, index) not in self._played:
@@ -286,10 +331,10 @@ class Tuner:
             self._to_come = max(0, self._to_come - 1)
             self.book.spent += sample.seconds
 
-    def _sample(self, trial: Trial, arm: str, pair: int) -> Sample:
+    def _sample(self, trial: Trial, arm: str, pair: int, nudge: float) -> Sample:
         own = arm == BASE or trial.stage == Stage.NOISE.value
         for _ in range(1 + RETRIES):
-            sample = self._runner.run(self._spec(trial, arm, pair))
+            sample = self._runner.run(self._spec(trial, arm, pair, nudge))
             if not own or trial.stage == Stage.NOISE.value or sample.ended == Ended.MEASURED.value:
                 return sample
         if trial.base:
@@ -299,19 +344,20 @@ class Tuner:
             f"go on when it does: hotlap tune --resume {self.book.record.run}"
         )
 
-    def _spec(self, trial: Trial, arm: str, pair: int) -> Spec:
+    def _spec(self, trial: Trial, arm: str, pair: int, nudge: float) -> Spec:
         first = not self._played and self.book.record.asked.metric is not None and self.book.record.asked.steps is None
-        steps = self._steps_on_top if trial.stage == Stage.STACKED.value else self._steps
+        long = trial.stage == Stage.LASTING.value
+        steps = self._long_steps if long else self._steps_on_top if trial.stage == Stage.STACKED.value else self._steps
         self._tell(trial, arm, pair, 0, steps)
         return Spec(
             number=len(self._played),
             arm=arm,
             choices=trial.base if arm == BASE else trial.new,
-            seed_shift=pair,
+            seed_shift=0 if long else pair,  # a second pair tells whether the baseline repeats itself that far
             steps=steps,
             least=LEAST_STEPS,
             seconds=self._seconds(trial, first),
-            nudge=NUDGE if trial.stage == Stage.NOISE.value and arm == NEW else 0.0,
+            nudge=nudge,
             readings=1 if first else 0,
         )
 
@@ -327,7 +373,11 @@ class Tuner:
             return max(limit, METRIC_SHARE * budget)
         if trial.stage == Stage.NOISE.value:
             return limit
-        return min(limit, max(SLOWER * self._budget.cost, min(PROCESS_SHARE * budget, budget - self.book.spent)))
+        cost = self._budget.cost
+        if trial.stage == Stage.LASTING.value:
+            cost = self._long_cost(self._long_steps)
+            limit = max(limit, PATIENCE * cost)
+        return min(limit, max(SLOWER * cost, min(PROCESS_SHARE * budget, self._budget.left)))
 
     def _learn(self, noise: Trial) -> None:
         """From the baseline: what a process costs, and how far it must train to tell the metric."""

@@ -117,6 +117,7 @@ class TestTune:
         assert headings == [
             "Step time, before and after",
             "What was tried",
+            "What was compared",
             "Loss",
             "Where the time went",
             "At full length",

@@ -33,7 +33,7 @@ def row(page, name: str):
 class TestTheSentence:
     def test_a_proven_speedup_with_what_holds(self):
         assert page_of(tunings.faster()).sentence == (
-            "Proven 2.40 times as fast with 2 optimisations, and harmless: "
+            "Proven 2.40 times as fast with 2 optimisations over 70 steps, and harmless: "
             "losses inside the baseline's own band, 3 seeds."
         )
 

@@ -1,0 +1,194 @@
+"""What both arms are compared in beside the loss: one check for each, all of which must hold.
+
+- Numbers (weights, optimizer state, saved tensors, what a model gives in evaluation). Exact: equal. Rounding: apart no
+  further than the baseline is from itself. Numeric: moved about as far, and what stood still stands still.
+- Random streams, exit code, calls in evaluation, which files, of which kind and with which names in them: equal; of
+  numeric class but for the streams of a device.
+- Printed lines and text files. Exact: equal. Else: equal but for their numbers.
+- The metric. Exact: equal. Else: see gates.py.
+
+Only a difference that two processes of the baseline with the same seed do not have rejects. What they do not repeat is
+left out, and said; where it is not known, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hotlap.judge import facts as of
+from hotlap.judge.alike import Reference, Stability, Unchanged, apart, by_name, length, moved
+from hotlap.judge.facts import Fact, shown
+from hotlap.model.plan import Risk
+from hotlap.model.traces import Fingerprint
+from hotlap.model.trial import Ended, Sample, Stage, Trial
+from hotlap.model.verdict import Check
+
+EVALUATION = "evaluation"
+TWICE = 2.0  # lower precision: a weight moves neither more than twice as far nor less than half
+DIGEST = re.compile("[0-9a-f]{16}")
+STILL = 2.0**-12  # of its size: a weight that moved no further stands still
+
+FactsOf = Callable[[Sample, Risk], Iterable[Fact]]
+PrintsOf = Callable[[Sample], Iterable[Fingerprint]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    name: str
+    facts: FactsOf
+    prints: PrintsOf | None = None  # of those of its facts that are numbers
+    more_from: Risk | None = None  # from this risk on the new arm may have facts that the baseline has not
+    if_both: bool = False  # a fact that one of the arms has not says nothing
+
+
+def _weights(sample: Sample) -> Iterable[Fingerprint]:
+    return of.state_of(sample).weights
+
+
+def _optimizers(sample: Sample) -> Iterable[Fingerprint]:
+    return of.state_of(sample).optimizers
+
+
+def _outputs(sample: Sample) -> Iterator[Fingerprint]:
+    for number, one in enumerate(of.state_of(sample).evaluations, start=1):
+        values = (one.total, one.size)
+        yield Fingerprint(
+            name=f"evaluation {number}: what the model gives", digest=repr(values), norm=one.size, sketch=values
+        )
+
+
+def _saved(sample: Sample) -> Iterator[Fingerprint]:
+    for name, part in of.saved_parts(sample):
+        yield replace(part, name=name)
+
+
+SUBJECTS = (
+    Subject(EVALUATION, of.evaluations, _outputs),
+    Subject("weights", of.weights, _weights, more_from=Risk.EXACT),
+    Subject("optimizer state", of.optimizers, _optimizers, more_from=Risk.ROUNDING),
+    Subject("random streams", of.streams),
+    Subject("saved files", of.files, _saved),
+    Subject("printed lines", of.printed),
+    Subject("error lines", of.complained, more_from=Risk.ROUNDING),
+    Subject("metric", of.metrics),
+    Subject("exit code", of.exit_codes, if_both=True),
+)
+
+
+def checks(trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> tuple[Check, ...]:
+    """None of them where no process was looked into beyond its losses."""
+    new = [one for one in trial.of("new") if one.ended == Ended.MEASURED.value]
+    unchanged = Unchanged(trial, noise, earlier)
+    if not any(one.traces is not None for one in (*new, *trial.of("base"))):
+        return ()
+    pairs = [(base, one) for one in new if (base := unchanged.like(one)) is not None]
+    if not pairs or any(one.traces is None or one.traces.state is None for pair in pairs for one in pair):
+        why = "no two processes with one seed and one length told what they had made"
+        return (Check(name="weights", passed=None, why=why),)
+    risk = Risk(trial.risk)
+    return tuple(_check(subject, risk, pairs, unchanged, trial.stage) for subject in SUBJECTS)
+
+
+def _check(
+    subject: Subject, risk: Risk, pairs: Sequence[tuple[Sample, Sample]], unchanged: Unchanged, stage: str
+) -> Check:
+
+    def facts(sample: Sample) -> Iterable[Fact]:
+        return subject.facts(sample, risk)
+
+    close = subject.prints is not None and risk is not Risk.EXACT
+    stability = Stability(unchanged, facts)
+    numbers = {one.name for base, _ in pairs for one in subject.prints(base)} if subject.prints is not None else set()
+    more_is_fine = subject.more_from is not None and risk.rank >= subject.more_from.rank
+    failed, unknown, left_out, count = list[str](), list[str](), dict[str, str](), 0
+    for base, new in pairs:
+        left, right = by_name(facts(base)), by_name(facts(new))
+        count, strays = max(count, len(left)), 0
+        for name in {**left, **right}:
+            before, after = left.get(name), right.get(name)
+            same = (
+                before is not None
+                and after is not None
+                and (before.value == after.value or (close and name in numbers))
+            )
+            if same or (before is None and more_is_fine) or (subject.if_both and None in (before, after)):
+                continue
+            fact = before or right[name]
+            strays += before is None
+            if fact.kind in stability.unstable or (before is None and strays <= stability.wild):
+                left_out[name] = fact.kind
+            elif stability.knows(fact, length(new)):
+                failed.append(_said(name, before, after))
+            else:
+                unknown.append(_said(name, before, after))
+    if subject.prints is not None and (close or left_out):
+        only = None if close else set(left_out)
+        more_failed, more_unknown = _numbers(subject.prints, risk, pairs, unchanged, only, stage)
+        failed, unknown = [*failed, *more_failed], [*unknown, *more_unknown]
+    return _verdict(subject.name, risk, failed, unknown, tuple(dict.fromkeys(left_out.values())), count)
+
+
+def _verdict(name: str, risk: Risk, failed: list[str], unknown: list[str], left: tuple[str, ...], count: int) -> Check:
+    if failed:
+        more = f" (and {len(failed) - 1:,} more)" if len(failed) > 1 else ""
+        return Check(name=name, passed=False, why=f"{name}: {failed[0]}{more}", left_out=left)
+    if unknown:
+        why = f"{name}: {unknown[0]}, and whether the baseline repeats that is not known"
+        return Check(name=name, passed=None, why=why, left_out=left)
+    same = "equal" if risk is Risk.EXACT else "as they may be"
+    return Check(name=name, passed=True, why=f"{count:,} compared, {same}" if count else "none seen", left_out=left)
+
+
+def _said(name: str, before: Fact | None, after: Fact | None) -> str:
+    if before is None:
+        return f"{name} is new"
+    if after is None:
+        return f"{name} is missing"
+    if DIGEST.fullmatch(before.value):
+        return f"{name} differs"
+    if (lacks := sorted(set(before.value.split(", ")) - set(after.value.split(", ")))) and ", " in before.value:
+        return f"{name} lacks {shown(', '.join(lacks))}"
+    return f"{name} is {shown(after.value)} instead of {shown(before.value)}"
+
+
+def _numbers(
+    prints: PrintsOf,
+    risk: Risk,
+    pairs: Sequence[tuple[Sample, Sample]],
+    unchanged: Unchanged,
+    only: set[str] | None,
+    stage: str,
+) -> tuple[list[str], list[str]]:
+    """What is wrong with numbers that need not be equal, and what cannot be said; `only`: those the baseline itself
+    does not repeat, where all others must be equal.
+    """
+    reference = Reference(unchanged, prints)
+    failed, unknown = list[str](), list[str]()
+    for base, new in pairs:
+        left = {one.name: one for one in prints(base) if only is None or one.name in only}
+        right = {one.name: one for one in prints(new)}
+        apart_ = [one for one in left if one in right and left[one].digest != right[one].digest]
+        if risk is Risk.NUMERIC:
+            failed += [said for one in apart_ if (said := _not_as_far(left[one], right[one])) is not None]
+        elif reference.pairs(length(new)):
+            failed += [said for one in apart_ if (said := _too_far(left[one], right[one], reference, length(new)))]
+        elif apart_ and stage != Stage.STACKED.value:  # where it is longer; what is kept at last has a reference
+            unknown.append(f"{apart_[0]} differs")
+    return failed, unknown
+
+
+def _too_far(base: Fingerprint, new: Fingerprint, reference: Reference, steps: int) -> str | None:
+    far, allowed = apart(base, new), reference.allowed(base, steps)
+    if far <= allowed:
+        return None
+    return f"{base.name} is {far:.2g} apart, where rounding explains {allowed:.2g}"
+
+
+def _not_as_far(base: Fingerprint, new: Fingerprint) -> str | None:
+    before, after = moved(base), moved(new)
+    still = STILL * max(base.norm, new.norm)
+    if max(before, after) <= still or (before > 0 and 1 / TWICE <= after / before <= TWICE):
+        return None
+    return f"{base.name} moved by {after:.2g} where the baseline's moved by {before:.2g}"

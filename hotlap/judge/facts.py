@@ -1,0 +1,142 @@
+"""What a process left, as facts: a name each, and a value that must be the same in both arms.
+
+A fact is of a *class*: where two processes of the baseline with the same seed differ in one fact (a time in a printed
+line, a time stamp in a file's name), all of its class are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hotlap.model.plan import Risk
+from hotlap.model.traces import Fingerprint, SavedFile, State
+from hotlap.model.trial import Sample
+
+NUMBER = re.compile(r"[-+]?[A-Za-z_]*\d[\w.]*(?:(?<=[eE])[-+]\d+)?")
+LONGEST = 80  # characters of a line, as it is shown
+
+
+class Fact(NamedTuple):
+    kind: str  # its class
+    name: str  # unique among the facts of one process
+    value: str
+
+
+def template(text: str) -> str:
+    return NUMBER.sub("#", text)
+
+
+def shown(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _fingerprints(found: Sequence[Fingerprint]) -> Iterator[Fact]:
+    for one in found:
+        yield Fact(one.name, one.name, one.digest)
+
+
+def weights(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    return _fingerprints(state_of(sample).weights)
+
+
+def optimizers(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    return _fingerprints(state_of(sample).optimizers)
+
+
+def streams(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    """Kernels of another precision draw another count on a device; nothing else of numeric class may."""
+    for name, digest in state_of(sample).streams:
+        if risk.rank < Risk.NUMERIC.rank or not name.startswith("cuda"):
+            yield Fact(name, name, digest)
+
+
+def evaluations(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    for number, one in enumerate(state_of(sample).evaluations, start=1):
+        name = f"evaluation {number}"
+        yield Fact("calls", f"{name}: calls of the model", f"{one.calls} after step {one.step}")
+        if risk is Risk.EXACT:
+            yield Fact("outputs", f"{name}: what the model gives", f"{one.total!r} in sum and {one.size!r} in size")
+
+
+def metrics(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    if risk is Risk.EXACT:
+        for number, one in enumerate(sample.readings, start=1):
+            yield Fact(one.name, f"{one.name}, reading {number}", repr(one.value))
+
+
+def exit_codes(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    code = sample.traces.exit_code if sample.traces is not None else None
+    if code is not None:
+        yield Fact("exit code", "exit code", str(code))
+
+
+def files(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    for path, name, one in _placed(sample):
+        yield Fact(f"{path} name", f"{name}: its name", one.path)
+        yield Fact(f"{path} kind", f"{name}: its kind", one.kind)
+        yield Fact(f"{path} parts", f"{name}: what is in it", ", ".join(part.name for part in one.parts))
+        if risk is not Risk.EXACT:
+            yield Fact(f"{path} words", f"{name}: its words", one.words)
+            continue
+        yield Fact(f"{path} rest", f"{name}: {'all but its tensors' if one.parts else 'its contents'}", one.digest)
+        for part in one.parts:
+            yield Fact(f"{path} {part.name}", f"{name}: {part.name}", part.digest)
+
+
+def saved_parts(sample: Sample) -> Iterator[tuple[str, Fingerprint]]:
+    for _, name, one in _placed(sample):
+        for part in one.parts:
+            yield f"{name}: {part.name}", part
+
+
+def _placed(sample: Sample) -> Iterator[tuple[str, str, SavedFile]]:
+    """By the place of a file among those whose names differ in numbers only: a name may hold the time."""
+    groups: dict[str, list[SavedFile]] = {}
+    for one in sample.traces.saved if sample.traces is not None else ():
+        groups.setdefault(template(one.path), []).append(one)
+    for path, some in groups.items():
+        for number, one in enumerate(some, start=1):
+            yield path, path if len(some) == 1 else f"{path} ({number})", one
+
+
+def printed(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    return _lines(sample.traces.printed if sample.traces is not None else (), risk, ordered=True)
+
+
+def complained(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    return _lines(sample.traces.complained if sample.traces is not None else (), risk, ordered=False)
+
+
+def _lines(lines: Sequence[str], risk: Risk, ordered: bool) -> Iterator[Fact]:
+    """By the words of a line: how often it was printed, and each number in it."""
+    words = [template(line) for line in lines]
+    for text, count in Counter(words).items():
+        yield Fact(f"count {text}", f"times that “{shown(text)}” was printed", str(count))
+    if ordered:
+        yield Fact("order", "the order of lines", _digest("\n".join(words)))
+    if risk is not Risk.EXACT:
+        return
+    places: Counter[str] = Counter()
+    for line, text in zip(lines, words, strict=True):
+        places[text] += 1
+        for number, found in enumerate(NUMBER.findall(line)):
+            name = f"line {places[text]} of “{shown(text)}”, number {number + 1}"
+            yield Fact(f"number {number} of {text}", name, found)
+
+
+def state_of(sample: Sample) -> State:
+    known = sample.traces.state if sample.traces is not None else None
+    return known if known is not None else _NOTHING
+
+
+_NOTHING = State(
+    weights=(), optimizers=(), streams=(), evaluations=(), memory=(), reserved_mb=None, unreadable=(), world=1
+)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()

@@ -1,0 +1,145 @@
+"""Memory is a gate: what takes more than the baseline by more than a margin, or keeps growing, is not kept.
+
+The margin is a tenth of what the baseline takes, 200 MB, or a fiftieth of what the machine has, whichever is most. Who
+gives --memory or --device-memory has said what may be taken, and that is the bound instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from hotlap.model.traces import State, Weight
+from hotlap.model.trial import Ended, Sample, Trial
+from hotlap.model.verdict import Check
+
+SHARE, LEAST_MB, OF_ALL = 0.10, 200.0, 0.02
+NOTICED_MB = 16.0  # less growth than that is how memory breathes
+QUARTERS = 4
+EACH_QUARTER = 0.1  # of the growth, at the least: what stops growing is not growing
+AHEAD = 10  # times the steps measured, or an epoch where that is longer
+
+Series = Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowed:
+    host_mb: float | None = None  # as asked for; None: the margin
+    device_mb: float | None = None
+    epoch_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Memory of the host or of the device."""
+
+    name: str
+    option: str
+    peaks: tuple[tuple[str, Callable[[Sample], float | None]], ...]
+    at: Callable[[Weight], float | None]
+    total: Callable[[State], float | None]
+
+    def margin_mb(self, base_mb: float, samples: Sequence[Sample]) -> float:
+        states = [one.traces.state for one in samples if one.traces is not None and one.traces.state is not None]
+        there = max((self.total(one) or 0.0 for one in states), default=0.0)
+        return max(SHARE * base_mb, LEAST_MB, OF_ALL * there)
+
+
+def _tree(sample: Sample) -> float | None:
+    return sample.traces.tree_mb if sample.traces is not None else None
+
+
+def _reserved(sample: Sample) -> float | None:
+    state = sample.traces.state if sample.traces is not None else None
+    return state.reserved_mb if state is not None else None
+
+
+HOST = Kind(
+    "host memory",
+    "--memory",
+    (("the training process", lambda one: one.host_mb), ("all its processes together", _tree)),
+    lambda weight: weight.host_mb,
+    lambda state: state.host_total_mb,
+)
+DEVICE = Kind(
+    "device memory",
+    "--device-memory",
+    (("what is in use", lambda one: one.device_mb), ("what torch holds", _reserved)),
+    lambda weight: weight.device_mb,
+    lambda state: state.device_total_mb,
+)
+
+
+def memory_checks(trial: Trial, allowed: Allowed) -> Iterator[Check]:
+    base, new = ([one for one in trial.of(arm) if one.ended == Ended.MEASURED.value] for arm in ("base", "new"))
+    for kind, limit in ((HOST, allowed.host_mb), (DEVICE, allowed.device_mb)):
+        if any(_known(read, base) and _known(read, new) for _, read in kind.peaks):
+            yield _check(kind, limit, base, new, allowed.epoch_steps)
+
+
+def _known(read: Callable[[Sample], float | None], samples: Iterable[Sample]) -> list[float]:
+    return [value for one in samples if (value := read(one)) is not None]
+
+
+def _check(kind: Kind, limit: float | None, base: Sequence[Sample], new: Sequence[Sample], epoch: int | None) -> Check:
+    said = []
+    for what, read in kind.peaks:
+        before, after = _known(read, base), _known(read, new)
+        if before and after:
+            most = max(before) + kind.margin_mb(max(before), base) if limit is None else limit
+            if max(after) > most:
+                return Check(name=kind.name, passed=False, why=_too_much(kind, what, max(before), max(after), most))
+            said.append(f"{max(after):,.0f} MB of at most {most:,.0f} MB")
+    grows = _growth(kind, limit, base, new, epoch)
+    if grows is not None:
+        return Check(name=kind.name, passed=False, why=f"{kind.name}: {grows}")
+    return Check(name=kind.name, passed=True, why=f"{said[0]}, and does not keep growing")
+
+
+def _too_much(kind: Kind, what: str, before: float, after: float, most: float) -> str:
+    allow = f"allow it: {kind.option} {after * 1.2:,.0f}M".replace(",", "")
+    return (
+        f"{kind.name}: {what} took {after:,.0f} MB where the baseline took {before:,.0f} MB, and {most:,.0f} MB is the "
+        f"most; {allow}"
+    )
+
+
+def _growth(
+    kind: Kind, limit: float | None, base: Sequence[Sample], new: Sequence[Sample], epoch: int | None
+) -> str | None:
+    for one, late in ((one, late) for one in new for late in (False, True)):
+        series = _series(one, kind, late)
+        grown = _grown(series) - max((_grown(_series(other, kind, late)) for other in base), default=0.0)
+        if grown < NOTICED_MB:
+            continue
+        steps = series[-1][0] - series[0][0]
+        ahead = max(epoch or 0, AHEAD * steps)
+        expected = grown / steps * ahead
+        most = kind.margin_mb(series[0][1], base) if limit is None else limit - series[0][1]
+        if expected > most:
+            return (
+                f"it grows by {grown:,.0f} MB in {steps:,} steps where the baseline's does not, which is "
+                f"{expected:,.0f} MB in {ahead:,}; {most:,.0f} MB is the most"
+            )
+    return None
+
+
+def _series(sample: Sample, kind: Kind, late: bool) -> Series:
+    """After warm-up, when what a training needs is there; `late`: the second half, in which it may begin to grow."""
+    state = sample.traces.state if sample.traces is not None else None
+    weights = state.memory if state is not None else ()
+    first = max(sample.warmup_steps, weights[-1].step // (2 if late else 8) if weights else 0)
+    return [(one.step, value) for one in weights if one.step >= first and (value := kind.at(one))]
+
+
+def _grown(series: Series) -> float:
+    """From the first quarter to the last, if each was above the one before."""
+    if len(series) < 2 * QUARTERS:
+        return 0.0
+    size = len(series) // QUARTERS
+    levels = [median(value for _, value in series[number * size : (number + 1) * size]) for number in range(QUARTERS)]
+    grown = levels[-1] - levels[0]
+    rising = all(after - before >= EACH_QUARTER * grown for before, after in pairwise(levels))
+    return grown * QUARTERS / (QUARTERS - 1) if grown > 0 and rising else 0.0

@@ -1,0 +1,334 @@
+"""Files that trials must leave alone, also where compiled code or another program writes past our diversion.
+
+Before the first process all files in the folders at stake are noted, and copied where they are small enough. After each
+process what has changed is looked at. Whose doing it was decides:
+
+- The trial's, and put back: a process of it had the file open for writing; or it is no source file, and the program
+  wrote files (which were diverted) into the same folder in that process, or two processes made the same of it, or it is
+  gone.
+- Another's, or not known, and left with a word about it: a process outside the trial has it open for writing, or it
+  changed while no trial ran, or anything else.
+
+What was found in its place is put aside, so nothing is lost either way. A file that is the trial's and was too large to
+be copied ends the tune. Files that a trial made anew are put aside as well, by the same rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hotlap.errors import BaselineUnusable
+from hotlap.trial.order import PLACES
+
+MOST_FILES = 20_000  # noted in all
+MOST_READ = 2_000  # files of a folder that was only read from: more are a data set
+LARGEST, ALL_COPIES = 64 << 20, 512 << 20  # bytes of a file that is copied, and of all
+SKIPPED = frozenset((".git", ".hg", "__pycache__", "node_modules", ".hotlap", ".ipynb_checkpoints", ".pytest_cache"))
+SOURCES = frozenset(
+    ".py .pyx .pyi .ipynb .sh .md .rst .tex .toml .cfg .ini .yaml .yml .c .cc .cpp .cu .h .hpp .rs .go .js .ts".split()
+)
+SYSTEM = ("/proc", "/sys", "/dev", "/run", "/usr", "/etc", "/lib", "/bin", "/opt")
+ASIDE = "put-aside"
+WRITES = os.O_WRONLY | os.O_RDWR
+
+
+class Noted(NamedTuple):
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
+    mode: int
+
+
+class Keeper:
+    def __init__(
+        self, folder: Path, roots: Iterable[Path], say: Callable[[str], None], ours: Iterable[Path] = ()
+    ) -> None:
+        """Copies are kept below `folder`; `say` is told one line about each file; `ours` are folders to leave out."""
+        self._folder, self._say = folder, say
+        self._ours = {os.path.realpath(one) for one in (folder, *ours)}
+        self._roots: list[str] = []
+        self._noted: dict[str, Noted] = {}
+        self._copies: dict[str, Path] = {}
+        self._room = ALL_COPIES
+        self._others: set[str] = set()  # changed while no trial ran
+        self._open: set[str] = set()  # by the process under way, for writing
+        self._once: dict[str, str] = {}  # changed in one process so far: digest of what it was made
+        self._first: dict[str, Noted] = {}  # as those were before
+        self._new: set[str] = set()  # files that nobody is known to have made
+        self._said: set[tuple[str, bool]] = set()
+        self.lines: list[str] = []
+        self.add(roots)
+
+    # Before
+
+    def add(self, folders: Iterable[Path], read_only: bool = False) -> None:
+        for folder in folders:
+            root = os.path.realpath(folder)
+            if not self._watches(root) and root != "/" and Path(root).is_dir():
+                found = list(self._walk(root, MOST_READ + 1 if read_only else MOST_FILES))
+                if read_only and len(found) > MOST_READ:
+                    continue
+                self._roots.append(root)
+                for path, noted in found:
+                    self._note(path, noted)
+
+    def _watches(self, path: str) -> bool:
+        return any(path == root or path.startswith(root + "/") for root in self._roots)
+
+    def _walk(self, root: str, most: int) -> Iterator[tuple[str, Noted]]:
+        """Files near the top first, so that a limit leaves out those far below."""
+        left, folders = most, deque([root])
+        while folders and left > 0:
+            with suppress(OSError), os.scandir(folders.popleft()) as entries:
+                for entry in sorted(entries, key=lambda one: one.name):
+                    if entry.is_dir(follow_symlinks=False):
+                        venv = os.path.exists(f"{entry.path}/pyvenv.cfg")
+                        if entry.name not in SKIPPED and entry.path not in self._ours and not venv:
+                            folders.append(entry.path)
+                    elif left > 0 and entry.is_file():
+                        left -= 1
+                        with suppress(OSError):  # of a link, what it leads to: that is what a write goes to
+                            path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+                            yield path, _noted(path)
+
+    def _note(self, path: str, noted: Noted) -> None:
+        if path in self._noted or len(self._noted) >= MOST_FILES:
+            return
+        self._noted[path] = noted
+        if noted.size > min(LARGEST, self._room):
+            return
+        copy = self._folder / "copies" / str(len(self._copies))
+        with suppress(OSError):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            self._copies[path] = copy
+            self._room -= noted.size
+
+    def process_begins(self) -> None:
+        """What changed since the last process ended, no trial did."""
+        self._open.clear()
+        for path, now in self._changed():
+            self._others.add(path)
+            self._accept(path, now)
+
+    def look_at(self, pids: Iterable[int]) -> None:
+        """Files that these processes have open for writing."""
+        self._open |= {
+            path for pid in pids for path in open_for_writing(pid) if path in self._noted or self._watches(path)
+        }
+
+    # After
+
+    def process_ended(self, folder: Path, scratch: Path) -> None:
+        """`folder` and `scratch` are of the process that is over."""
+        written = {os.path.dirname(one) for one in _files_below(scratch)}
+        lost = []
+        for path, now in list(self._changed()):
+            if _open_elsewhere(path):
+                self._others.add(path)
+            if not self._is_the_trials(path, now, written):
+                self._leave(path, now)
+            elif path in self._noted and path not in self._copies and path not in self._new:
+                lost.append(path)
+            else:
+                self._put_back(path, now)
+        if lost:
+            raise BaselineUnusable(
+                f"the command wrote to {', '.join(lost)} past hotlap (by compiled code or another program), which was "
+                "too large to be copied before, so it cannot be put back; leave that out of what you tune, or tune a "
+                "copy of the folder"
+            )
+        self.add(Path(one) for one in sorted(written) if _at_stake(one))
+        self.add((Path(one) for one in _places(folder) if _at_stake(one)), read_only=True)
+
+    def _changed(self) -> Iterator[tuple[str, Noted | None]]:
+        seen: set[str] = set()
+        for root in self._roots:
+            for path, now in self._walk(root, MOST_FILES):
+                seen.add(path)
+                before = self._noted.get(path)
+                if before is None:
+                    if len(self._noted) < MOST_FILES:
+                        yield path, now
+                elif before != now and (before.mode != now.mode or self._differs(path, before, now)):
+                    yield path, now
+        for path in [one for one in self._noted if one not in seen and not os.path.lexists(one)]:
+            yield path, None
+
+    def _differs(self, path: str, before: Noted, now: Noted) -> bool:
+        """By content where there is a copy: a file that is only touched is as it was."""
+        if before.size != now.size or path not in self._copies:
+            return before[:3] != now[:3]
+        same = _digest(path) == _digest(str(self._copies[path]))
+        if same:
+            self._noted[path] = now
+        return not same
+
+    def _is_the_trials(self, path: str, now: Noted | None, written: set[str]) -> bool:
+        if path in self._others:
+            return False
+        if path in self._open:
+            return True
+        if os.path.splitext(path)[1].lower() in SOURCES:
+            return False
+        if now is None or os.path.dirname(path) in written:
+            return True
+        made = _digest(path)
+        twice = self._once.get(path) == made
+        self._once[path] = made
+        return twice
+
+    def _leave(self, path: str, now: Noted | None) -> None:
+        """If the next process makes the same of it, it will be known; until then its copy is kept."""
+        what = "was deleted" if now is None else "is new" if path not in self._noted else "was changed"
+        if path not in self._others:
+            self._tell(path, f"{path} {what} while a trial ran, by whom is not known; it is left as it is")
+        if now is None or path not in self._once:
+            self._accept(path, now)
+        elif path not in self._noted:
+            self._new.add(path)
+            self._noted[path] = now
+        else:
+            self._first.setdefault(path, self._noted[path])
+            self._noted[path] = now
+
+    def _accept(self, path: str, now: Noted | None) -> None:
+        """As it is now is how it is to be."""
+        self._noted.pop(path, None)
+        self._new.discard(path)
+        if (copy := self._copies.pop(path, None)) is not None:
+            with suppress(OSError):
+                self._room += copy.stat().st_size
+                copy.unlink()
+        if now is not None:
+            self._noted[path] = now
+
+    def _put_back(self, path: str, now: Noted | None) -> None:
+        if now is not None:
+            self._put_aside(path)
+        copy = self._copies.get(path)
+        if copy is None:
+            Path(path).unlink(missing_ok=True)
+            self._noted.pop(path, None)
+            self._tell(
+                path,
+                f"{path} was made in a trial past hotlap's diversion; it is removed, and kept in {self._aside}",
+                True,
+            )
+            return
+        before = self._first.get(path, self._noted[path])
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if now is not None and now.inode == before.inode:
+            shutil.copyfile(copy, path)
+        else:
+            draft = f"{path}.hotlap"
+            shutil.copyfile(copy, draft)
+            os.replace(draft, path)
+        os.chmod(path, stat.S_IMODE(before.mode))
+        os.utime(path, ns=(before.mtime, before.mtime))
+        self._noted[path] = _noted(path)
+        what = "deleted" if now is None else "overwritten"
+        self._tell(
+            path,
+            f"{path} was {what} in a trial past hotlap's diversion (by compiled code or another program); it is put "
+            "back",
+            True,
+        )
+
+    @property
+    def _aside(self) -> Path:
+        return self._folder / ASIDE
+
+    def _put_aside(self, path: str) -> None:
+        with suppress(OSError):
+            self._aside.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, self._aside / f"{len(os.listdir(self._aside))}-{os.path.basename(path)}")
+
+    def _tell(self, path: str, line: str, known: bool = False) -> None:
+        """Once a file; once more where it is known by now."""
+        if (path, known) not in self._said:
+            self._said.add((path, known))
+            self.lines = [*(one for one in self.lines if not (known and one.startswith(f"{path} "))), line]
+            self._say(line)
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder / "copies", ignore_errors=True)
+        with suppress(OSError):  # not empty: what was put aside
+            self._folder.rmdir()
+
+
+def folders_at_stake(command: Iterable[str]) -> list[Path]:
+    """Where a command runs, where its script lies, and what its words name."""
+    found = [Path.cwd()]
+    for word in command:
+        path = Path(word.partition("=")[2] or word)
+        with suppress(OSError, ValueError):
+            if path.exists() and _at_stake(os.path.realpath(path)):
+                found.append(path if path.is_dir() else path.resolve().parent)
+    return found
+
+
+def _at_stake(path: str) -> bool:
+    """Neither the system's nor the interpreter's, nor all that a user has."""
+    outside = (*SYSTEM, sys.prefix, sys.base_prefix)
+    return (
+        path not in ("/", os.path.expanduser("~"), "/tmp", "/home", "/root")
+        and not any(path == one or path.startswith(one + "/") for one in outside)
+        and "/site-packages/" not in path + "/"
+    )
+
+
+def _noted(path: str) -> Noted:
+    found = os.lstat(path)
+    return Noted(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
+
+
+def _files_below(scratch: Path) -> Iterator[str]:
+    """As the program knows them."""
+    for folder, _, names in os.walk(scratch):
+        for name in names:
+            yield f"{folder[len(str(scratch)) :]}/{name}"
+
+
+def _places(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return list(dict.fromkeys((folder / PLACES).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]))
+    return []
+
+
+def open_for_writing(pid: int) -> Iterator[str]:
+    """By descriptor, or mapped into memory. Linux only."""
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError, ValueError):
+                path = os.readlink(f"/proc/{pid}/fd/{name}")
+                if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:")):
+                    with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as info:
+                        flags = next(line for line in info if line.startswith("flags:"))
+                    if int(flags.split()[1], 8) & WRITES:
+                        yield path
+
+
+def _open_elsewhere(path: str) -> bool:
+    """Whether a process still has it open for writing; those of the trial are over."""
+    with suppress(OSError):
+        return any(path in open_for_writing(int(pid)) for pid in os.listdir("/proc") if pid.isdigit())
+    return False
+
+
+def _digest(path: str) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    with suppress(OSError), open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            found.update(piece)
+    return found.hexdigest()

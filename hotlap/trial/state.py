@@ -1,0 +1,260 @@
+"""In a process of a trial: what its training has made by its last step, beside the losses.
+
+Models and optimizers are held from the first step on, so that they can be read when the program is over. In a step it
+costs nothing but a look at the memory, at some fifty of all steps; evaluations are summed up where they are computed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hotlap.model.traces import Evaluation, Fingerprint, State, Weight
+from hotlap.observe.surroundings import memory
+from hotlap.patch.dynamo import keep_out
+from hotlap.patch.ledger import Ledger
+from hotlap.patch.roots import children_of
+from hotlap.trial.fingerprints import Fingerprints, live_models, tensors_of
+
+WEIGHINGS = 48  # over the steps that were asked for
+MOST_OPTIMIZERS = 16  # held
+MIB = 1 << 20
+HOW = frozenset(("params", "fused", "foreach", "capturable", "differentiable"))  # how a step is computed, not what
+
+
+class Watch:
+    def __init__(self, torch: Any, steps: int | None, ledger: Ledger) -> None:
+        self._torch, self._every = torch, max(1, (steps or 0) // WEIGHINGS)
+        self._prints = Fingerprints(torch)
+        self._models: list[Any] = []
+        self._start: dict[int, dict[str, tuple[float, ...]]] = {}  # sketches, by model
+        self._optimizers: list[Any] = []
+        self._weights: list[Weight] = []
+        self.evaluations = Evaluations(torch, ledger)
+
+    def training_begins(self) -> None:
+        """Before the first step: models that are there now are held, and where they began is remembered."""
+        self._models = live_models(self._torch)
+        for model in self._models:
+            self._start[id(model)] = self._prints.sketches(self._named(model))
+        self.evaluations.watch(self._models)
+
+    def stepped(self, optimizer: Any) -> None:
+        if len(self._optimizers) < MOST_OPTIMIZERS and not any(one is optimizer for one in self._optimizers):
+            self._optimizers.append(optimizer)
+
+    def step_over(self, steps: int, on_cuda: bool) -> None:
+        self.evaluations.step = steps
+        if steps == 2:
+            self.evaluations.settle()
+        if steps % self._every == 0:
+            device = self._torch.cuda.memory_allocated() / MIB if on_cuda else None
+            self._weights.append(Weight(step=steps, host_mb=resident_mb(), device_mb=device))
+
+    def state(self, world: int) -> State:
+        evaluations = self.evaluations.told()
+        weights, optimizers = tuple(self._all_weights()), tuple(self._all_optimizers())
+        taken = memory(self._torch)
+        return State(
+            weights=weights,
+            optimizers=optimizers,
+            streams=tuple(streams(self._torch)),
+            evaluations=evaluations,
+            memory=tuple(self._weights),
+            reserved_mb=taken.reserved_device_mb,
+            host_total_mb=taken.total_host_mb,
+            device_total_mb=taken.total_device_mb,
+            unreadable=tuple(dict.fromkeys(self._prints.unreadable)),
+            world=world,
+        )
+
+    # Models, those that are trained first, in the order of their optimizers
+
+    def _all_weights(self) -> Iterator[Fingerprint]:
+        known = {id(one) for one in self._models}
+        models = [*self._models, *(one for one in live_models(self._torch) if id(one) not in known)]
+        places = {
+            id(weight): number
+            for number, weight in enumerate(
+                weight for one in self._optimizers for group in one.param_groups for weight in group["params"]
+            )
+        }
+        told: dict[str, int] = {}
+        for model in sorted(models, key=lambda one: self._rank(one, places)):
+            start = self._start.get(id(model), {})
+            kind = type(model).__name__
+            told[kind] = told.get(kind, 0) + 1
+            name = kind if told[kind] == 1 else f"{kind} {told[kind]}"
+            for found in self._prints.of(self._named(model)):
+                yield Fingerprint(
+                    name=f"{name}.{found.name}",
+                    digest=found.digest,
+                    norm=found.norm,
+                    sketch=found.sketch,
+                    start=start.get(found.name, ()),
+                )
+
+    def _rank(self, model: Any, places: dict[int, int]) -> tuple[int, str]:
+        """Models of one class are told apart by what trains them, else by where they began."""
+        first = min((places[id(one)] for one in model.parameters() if id(one) in places), default=len(places))
+        return first, repr(self._start.get(id(model)))
+
+    def _named(self, model: Any) -> list[tuple[str, Any]]:
+        with suppress(Exception):  # a model of the program's own making
+            return list(tensors_of(model))
+        return []
+
+    # Optimizers
+
+    def _all_optimizers(self) -> Iterator[Fingerprint]:
+        for number, optimizer in enumerate(self._optimizers, start=1):
+            kind = type(optimizer).__name__ + ("" if len(self._optimizers) == 1 else f" {number}")
+            named = [(f"{kind}: {name}", value) for name, value in self._of_optimizer(optimizer)]
+            yield from self._prints.of(named)
+
+    def _of_optimizer(self, optimizer: Any) -> Iterator[tuple[str, Any]]:
+        settings: dict[str, list[float]] = {}
+        counts: dict[str, list[float]] = {}
+        number = 0
+        for group in optimizer.param_groups:
+            for name, value in group.items():
+                if name not in HOW:
+                    settings.setdefault(name, []).extend(_numbers(value))
+            for weight in group["params"]:
+                for name, value in _entries(optimizer.state.get(weight)):
+                    if hasattr(value, "numel") and value.numel() != 1:
+                        yield f"{name} of parameter {number}", value
+                    else:
+                        counts.setdefault(name, []).extend(_numbers(value))
+                number += 1
+        for name, values in (settings | counts).items():
+            if values:
+                yield name, self._torch.tensor(values, dtype=self._torch.float64, device="cpu")
+
+
+def _entries(state: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(state.items(), key=lambda pair: str(pair[0])) if isinstance(state, dict) else ():
+        for place, one in enumerate(value if isinstance(value, list | tuple) else [value]):
+            if one is not None:
+                yield (f"{name}[{place}]" if isinstance(value, list | tuple) else str(name)), one
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, list | tuple):
+        return [number for one in value for number in _numbers(one)]
+    with suppress(TypeError, ValueError, RuntimeError):
+        return [float(value)]
+    return []
+
+
+def streams(torch: Any) -> Iterator[tuple[str, str]]:
+    """Of random numbers, where they stand."""
+    yield "torch", _digest(bytes(torch.random.default_generator.get_state().tolist()))
+    if torch.cuda.is_initialized():
+        for index, state in enumerate(torch.cuda.get_rng_state_all()):
+            yield f"cuda:{index}", _digest(bytes(state.tolist()))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, position, *more = numpy.random.get_state()
+        yield "numpy", _digest(repr((kind, position, more)).encode() + keys.tobytes())
+    yield "random", _digest(repr(random.getstate()).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def resident_mb() -> float:
+    """Of this process, now; 0 where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(_own("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
+    return 0.0
+
+
+def _own(path: str) -> str:
+    return Path(path).read_text(encoding="ascii")
+
+
+class Evaluations:
+    """Calls of a model while it is not trained: in eval mode, or without gradients. The outermost call counts."""
+
+    def __init__(self, torch: Any, ledger: Ledger) -> None:
+        self._torch, self._ledger = torch, ledger
+        self._watched: dict[int, Any] = {}
+        self._called: set[int] = set()
+        self._inside = False
+        self._sums: list[tuple[int, list[Any]]] = []  # of each evaluation: steps before it; calls, total, size
+        self.step = 0
+        keep_out(ledger)
+
+    def watch(self, models: list[Any]) -> None:
+        for model in models:
+            self._watched[id(model)] = model
+            if not self._ledger.holds(type(model), "__call__"):
+                self._ledger.wrap(type(model), "__call__", self._layer)
+
+    def settle(self) -> None:
+        """A model that is never called itself, as a LightningModule, gives way to its parts."""
+        for model in [one for key, one in self._watched.items() if key not in self._called]:
+            self.watch(children_of(model))
+
+    def _layer(self, original: Any) -> Any:
+        watched, called = self._watched, self._called
+
+        @functools.wraps(original)
+        def __call__(model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 it stands in for one
+            if self._inside or id(model) not in watched:
+                return original(model, *args, **kwargs)
+            called.add(id(model))
+            if model.training and self._torch.is_grad_enabled():
+                return original(model, *args, **kwargs)
+            self._inside = True
+            try:
+                outcome = original(model, *args, **kwargs)
+            finally:
+                self._inside = False
+            with suppress(Exception):  # an outcome of the program's own making
+                self._note(outcome)
+            return outcome
+
+        return __call__
+
+    def _note(self, outcome: Any) -> None:
+        torch = self._torch
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return
+        if not self._sums or self._sums[-1][0] != self.step:
+            self._sums.append((self.step, [0, 0.0, 0.0]))
+        sums = self._sums[-1][1]
+        sums[0] += 1
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            for tensor in _tensors(torch, outcome):
+                number = tensor.detach().to(torch.float64)
+                total, size = number.sum(), number.abs().sum()
+                if not number.is_cuda:
+                    total, size = total.item(), size.item()
+                sums[1] = sums[1] + (1 + sums[0] / 1024) * total
+                sums[2] = sums[2] + size
+
+    def told(self) -> tuple[Evaluation, ...]:
+        return tuple(
+            Evaluation(step=step, calls=calls, total=float(total), size=float(size))
+            for step, (calls, total, size) in self._sums
+        )
+
+
+def _tensors(torch: Any, outcome: Any, deepest: int = 3) -> Iterator[Any]:
+    if isinstance(outcome, torch.Tensor):
+        if outcome.is_floating_point() and outcome.numel():
+            yield outcome
+    elif deepest:
+        parts = outcome.values() if isinstance(outcome, dict) else outcome if isinstance(outcome, list | tuple) else ()
+        for part in parts:
+            yield from _tensors(torch, part, deepest - 1)

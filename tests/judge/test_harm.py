@@ -1,0 +1,33 @@
+"""Harmful changes through the real tuner: a few here, all of them in benchmarks/prover_planted.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import prover_planted as planted
+
+RESULT = Path(planted.__file__).parent / "results" / "arm-2-cores" / "2026-11-17-planted.json"
+SEEN_IN = {"zeros-saved": "saved files", "evaluation-constant": "evaluation", "exit-code": "exit code"}
+
+
+def test_what_is_faster_and_harmless_is_kept_and_what_does_harm_is_not():
+    found = planted.outcome(planted.tune([planted.HARMLESS, *SEEN_IN], steps=25, budget="5m", epochs=10))
+
+    assert [name for name, one in found.items() if one["kept"]] == [planted.HARMLESS]
+    for name, check in SEEN_IN.items():
+        assert found[name]["looked"] > 1, "it looks faster"
+        assert check in found[name]["failed"]
+
+
+def test_the_committed_result_keeps_none_of_the_harmful_changes():
+    told = json.loads(RESULT.read_text(encoding="utf-8"))
+
+    assert set(told["at once"]) == {planted.HARMLESS, *planted.AT_ONCE}
+    assert set(told["later"]) == set(planted.LATER)
+    assert {risk: set(found) for risk, found in told["by class"].items()} == {
+        risk: {planted.HARMLESS, *names} for risk, names in planted.BY_CLASS.items()
+    }
+    assert told["harmful"] >= 20
+    assert told["harmful kept"] == 0
+    assert told["harmless kept"] == 3
