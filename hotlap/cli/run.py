@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -36,7 +37,7 @@ def run(
     plans: tuple[str, ...],
     run_dir: Path | None,
     quiet: bool,
-) -> int:
+) -> NoReturn:
     """Train with optimisations applied; the source is untouched.
 
     COMMAND is what you would type without hotlap. See what there is: hotlap list, hotlap explain CODE.
@@ -44,18 +45,7 @@ def run(
     if len(plans) > 1:
         raise UnknownOptimization(f"--plan is given {len(plans)} times; give one, and add to it by --with")
     chosen = _chosen(command, with_, without, plans[0] if plans else None, run_dir)
-    done = pipeline.run(pipeline.RunOptions(command=command, plan=chosen, quiet=quiet, run_dir=run_dir))
-    problem = done.problem or _never_trained(done)
-    if problem is not None and not quiet:
-        print(f"hotlap: {problem}", file=sys.stderr)
-    return done.exit_code
-
-
-def _never_trained(done: pipeline.Applied) -> str | None:
-    """A command that failed says so itself."""
-    if done.outcomes or done.exit_code != 0:
-        return None
-    return "no optimizer step was seen; nothing is known of what was applied"
+    pipeline.run(pipeline.RunOptions(command=command, plan=chosen, quiet=quiet, run_dir=run_dir))
 
 
 def _chosen(

@@ -1,5 +1,7 @@
 """Our own errors never stop the user's training: they are noted, said once, and what failed is switched off.
 
+What a signal handler of the program raises while our code happens to run is the program's: it passes.
+
 Under HOTLAP_STRICT=1, as in our tests, they are raised instead.
 """
 
@@ -11,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from hotlap.patch.signals import raised_by_signal
 
 FILE = "hotlap-errors.txt"
 
@@ -30,7 +34,7 @@ class Guard:
             return None
 
     def failed(self, what: str, error: Exception) -> None:
-        if self.strict:
+        if self.strict or raised_by_signal(error):
             raise error
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._keep(what, error)
@@ -49,10 +53,12 @@ class Guard:
 
     def _say(self, what: str, error: Exception) -> None:
         where = f"; details in {self.folder / FILE}" if self.folder else ""
-        try:
-            sys.stderr.write(
-                f"hotlap: {what} failed ({type(error).__name__}: {error}) and was switched off; "
-                f"your training goes on{where}\n"
-            )
-        except (OSError, ValueError, AttributeError):
-            return  # stderr closed or replaced by something that cannot write
+        failed = f"{what} failed ({type(error).__name__}: {error})"
+        say(f"{failed} and was switched off; your training goes on{where}")
+
+
+def say(line: str) -> None:
+    try:
+        sys.stderr.write(f"hotlap: {line}\n")
+    except (OSError, ValueError, AttributeError):
+        return  # stderr closed or replaced by something that cannot write

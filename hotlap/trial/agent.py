@@ -15,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import wrapt
-
 from hotlap.catalog import running
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.progress import DONE, STARTING, TIMING, Progress, ProgressWriter
@@ -26,6 +24,7 @@ from hotlap.observe import surroundings
 from hotlap.observe.losses import Losses
 from hotlap.observe.ranks import rank_and_world
 from hotlap.observe.stop import Stopper
+from hotlap.patch.imports import when_imported
 from hotlap.patch.seams import Seams
 from hotlap.trial import metric
 from hotlap.trial.nudge import nudge
@@ -87,7 +86,7 @@ class Agent:
         metric.take_to(self._read, self.order.metric)
         if self.order.tag is not None:
             for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-                wrapt.register_post_import_hook(self._watch_writer, module)
+                when_imported(module, self._watch_writer)
 
     def _watch_writer(self, module: Any) -> None:
         tag = self.order.tag
