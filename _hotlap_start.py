@@ -8,9 +8,11 @@ from pathlib import Path
 
 
 def main() -> None:
-    package = Path(__file__).parent / "hotlap"
-    places = [str(package)]
-    spec = importlib.util.spec_from_file_location("hotlap", package / "__init__.py", submodule_search_locations=places)
+    packages = [Path(place) / "hotlap" for place in sys.path]
+    ours = next(one for one in packages if (one / "patch" / "boot" / "sitecustomize.py").exists())
+    spec = importlib.util.spec_from_file_location(
+        "hotlap", ours / "__init__.py", submodule_search_locations=[str(ours)]
+    )
     assert spec is not None
     assert spec.loader is not None
     sys.modules["hotlap"] = importlib.util.module_from_spec(spec)

@@ -98,6 +98,9 @@ def _call(function: Any, args: Any, kwargs: Any) -> Any: return function(*args, 
 @functools.lru_cache(maxsize=1024)
 def _function_at(file: str, line: int, names: _Globals) -> Callable[..., Any]:
     code = _call.__code__.replace(co_filename=file, co_firstlineno=line, co_name=AT)
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None:
+        dynamo.skip_code(code)  # it is not the program's, whatever its file name says
     return FunctionType(code, names.names, AT)
 
 

@@ -151,7 +151,7 @@ def test_the_boot_folder_leaves_no_trace_on_the_path(session):
 
 def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
     env = {**environment(session, clean()), "HOTLAP": "off"}
-    look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', 'wrapt')])"
+    look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', '_hotlap')])"
     assert python("-c", look, env=env).stdout == "[]\n"
     assert not hellos(session)
 
@@ -159,7 +159,7 @@ def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
 def test_without_a_session_nothing_happens(session):
     env = environment(session, clean())
     del env["HOTLAP_SESSION"]
-    assert python("-c", "import sys; print('hotlap' in sys.modules)", env=env).stdout == "False\n"
+    assert python("-c", "import sys; print('_hotlap' in sys.modules)", env=env).stdout == "False\n"
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
@@ -175,7 +175,7 @@ def test_a_session_that_cannot_be_read_lets_the_program_run_and_says_so_once(ses
         session.unlink()
     else:
         session.write_text("{")
-    done = python("-c", "import sys; print('ran', 'hotlap' in sys.modules)", env=environment(session, clean()))
+    done = python("-c", "import sys; print('ran', '_hotlap' in sys.modules)", env=environment(session, clean()))
     assert done.stdout == "ran False\n"
     assert done.stderr.count("hotlap: cannot enter") == 1
     assert len(done.stderr.splitlines()) == 1
