@@ -37,12 +37,12 @@ _bootstrap: Any = sys.modules["_frozen_importlib"]
 _real_import = builtins.__import__
 
 
-def load(package: str) -> Any:
-    """The module `patch.entry` of our package, found in this folder."""
+def enter(package: str) -> None:
+    """Begin our visit with the package in this folder, or leave nothing of it."""
     finder = _Finder(package)
     sys.meta_path.insert(0, finder)
     try:
-        return _import(f"{OURS}.patch.entry", fromlist=("enter",))
+        _import(f"{OURS}.patch.entry", fromlist=("enter",)).enter()
     except BaseException:
         sys.meta_path.remove(finder)
         _forget(NAME)

@@ -21,7 +21,7 @@ def _enter(here):
     inside = type(sys)("_hotlap_inside")
     inside.__file__ = file
     exec(loader.get_code("_hotlap_inside"), vars(inside))
-    inside.load(package).enter()
+    inside.enter(package)
 
 
 def _boot():
