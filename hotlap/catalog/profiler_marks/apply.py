@@ -1,8 +1,9 @@
 """Torch marks batches, dropped gradients and optimizer steps for its profiler, whether one is running or not.
 
-A mark is entered and left through the dispatcher. While no profiler is running, nobody reads it. What stands in here is
-as short as can be: it is called several times a step. It goes to the ledger without the guard of `site.replace`, and
-cannot fail.
+A mark is entered and left through the dispatcher. While no profiler is running in any thread, and nobody looks at what
+passes the dispatcher, nobody reads it; nor does a profiler that is started later show a mark that was open by then. What
+stands in here is as short as can be: it is called several times a step. It goes to the ledger without the guard of
+`site.replace`, and cannot fail.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from hotlap.catalog.site import Site
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.operations import ANYWHERE, watching
 
 DAEMON = "KINETO_USE_DAEMON"  # a profiler that is started from outside, at any moment
 
@@ -21,13 +23,16 @@ def apply(site: Site) -> None:
     if os.environ.get(DAEMON):
         site.no_effect(f"{DAEMON} is set: a profiler may be started from outside")
         return
-    mark, enabled = site.torch.autograd.profiler.record_function, site.torch.autograd._profiler_enabled
-    told, observers = False, _observers(site)
+    profiler = site.torch.autograd.profiler
+    if not hasattr(profiler, ANYWHERE):
+        site.no_effect("this torch does not tell whether a profiler runs in another thread")
+        return
+    mark, told, watched, observers = profiler.record_function, False, watching(site.torch), _observers(site)
 
     def entering(original: Any) -> Any:
         def __enter__(self: Any) -> Any:  # noqa: N807
             nonlocal told
-            if observers or enabled():
+            if observers or watched():
                 if self.record is None:
                     self.run_callbacks_on_exit = True
                 return original(self)
