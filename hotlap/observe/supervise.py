@@ -76,7 +76,7 @@ def die_by(number: int) -> None:
 
 
 @contextmanager
-def _signals_held() -> Iterator[set[signal.Signals]]:
+def _signals_held() -> Iterator[set[int | signal.Signals]]:
     """None is handled: they wait until they are asked for, and then tell who sent them. Gives the mask before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - OUR_OWN)
     try:

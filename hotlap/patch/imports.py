@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 Call = Callable[[Any], None]
 OF_IMPORTLIB = "<frozen importlib._bootstrap_external>"  # whose frames Python takes out of an error of an import
@@ -33,7 +33,7 @@ class _Finder:
             spec: ModuleSpec | None = find(name, path, target) if other is not self and find is not None else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec, spec.loader)
+                    spec.loader = cast("Any", _Loader(spec, spec.loader))
                 return spec
         return None
 

@@ -92,7 +92,8 @@ class _Finder:
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         top = name.partition(".")[0]
         if top == NAME:
-            return self._own(name, path)
+            own: ModuleSpec | None = self._own(name, path)
+            return own
         if top != OURS:
             return None
         if name == OURS:

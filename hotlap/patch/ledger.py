@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from hotlap.patch.unseen import sealed
+
 MISSING: Any = object()
 Layer = Callable[[Any], Any]  # what is below → what stands in its place
 
@@ -50,7 +52,7 @@ class Site:
     def _rebuild(self) -> None:
         before, new = self.installed, self.base
         for _, layer in self.layers:
-            new = layer(new)
+            new = sealed(layer(new))
         self.installed = new if self.layers else MISSING
         current = vars(self.owner).get(self.name, MISSING)
         if before is MISSING or current is before or current is self.original:

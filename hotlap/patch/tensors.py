@@ -20,7 +20,7 @@ from typing import Any
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Layer, Ledger
 from hotlap.patch.seams import Seam, Seams
-from hotlap.patch.unseen import at, leave_no_frame, written_in_c
+from hotlap.patch.unseen import Make, from_line, leave_no_frame
 
 # Tensor method → the kind a user would recognise.
 SYNC_METHODS = {
@@ -99,16 +99,6 @@ def _host_files(torch: Any) -> frozenset[str]:
     return frozenset(str(path) for room in ("optim", "utils/data") for path in (root / room).rglob("*.py"))
 
 
-Make = Callable[[FrameType, Any, Any], Any]
-
-
-def _from_line(original: Callable[..., Any]) -> Make:
-    """make(frame, args, kwargs): the call as the program's line makes it."""
-    if written_in_c(original):
-        return lambda frame, args, kwargs: at(frame)(original, args, kwargs)
-    return lambda frame, args, kwargs: original(*args, **kwargs)
-
-
 def _through(seam: Seam, kind: str, frame: FrameType, tensor: Any, make: Make, args: Any, kwargs: Any) -> Any:
     """The call itself, with what is asked for around it."""
     if seam.attended:
@@ -134,7 +124,7 @@ def _through(seam: Seam, kind: str, frame: FrameType, tensor: Any, make: Make, a
 
 def _method_on_cuda(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        make = _from_line(original)
+        make = from_line(original)
 
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -154,7 +144,7 @@ def _method_on_cuda(seam: Seam, kind: str) -> Layer:
 def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Layer]:
     def method(seam: Seam, kind: str) -> Layer:
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-            make = _from_line(original)
+            make = from_line(original)
 
             @functools.wraps(original)
             def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -176,7 +166,7 @@ def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Layer]:
 
 def _function(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        make = _from_line(original)
+        make = from_line(original)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -199,7 +189,7 @@ def _masked(seam: Seam, torch: Any) -> Layer:
     tensor, boolean = torch.Tensor, torch.bool
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        make = _from_line(original)
+        make = from_line(original)
 
         @functools.wraps(original)
         def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807 it stands in for one
@@ -218,7 +208,7 @@ def _masked(seam: Seam, torch: Any) -> Layer:
 
 def _copy(seams: Seams, name: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        make = _from_line(original)
+        make = from_line(original)
 
         @functools.wraps(original)
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -7,28 +7,34 @@ Every function of ours that stands between two frames of the program lets an err
         raise
 
 which costs nothing as long as nothing is raised; a bare `raise` adds no entry for the function that it stands in.
-`@unseen` does the same around a whole function, for one call more. Python 3.10 keeps the traceback of an error that is
+`@unseen` does the same around a whole function, for one call more; the ledger puts it around every function that does
+neither. Python 3.10 keeps the traceback of an error that is
 being handled apart from the error: there one entry of ours stays in what the program catches, and what ends the program
 is shown without.
 
 In a process that we entered, the files of our code have names that `warnings` and `logging` pass over (see inside.py).
-A warning that torch raises in C is blamed on the Python frame on top: `at(frame)` makes a call look made by that frame.
+A warning that torch raises in C is blamed on the Python frame on top: `from_line` makes the call look made by the frame
+of the program.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hotlap.patch.ledger import Ledger
+if TYPE_CHECKING:
+    from hotlap.patch.ledger import Ledger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+Make = Callable[[FrameType, Any, Any], Any]
 
 ROOMS = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("patch", "catalog", "observe", "trial"))
 AT = "<hotlap>"  # the name of the functions that `at` makes
@@ -72,6 +78,13 @@ def unseen(function: Function) -> Function:
     return call  # type: ignore[return-value]  # same signature as what it wraps
 
 
+def sealed(wrapper: Any) -> Any:
+    """What the ledger puts in place: a function that does not see to its frames itself is made `unseen`."""
+    if not isinstance(wrapper, FunctionType) or leave_no_frame.__name__ in wrapper.__code__.co_names:
+        return wrapper
+    return unseen(wrapper)
+
+
 def at(frame: FrameType) -> Callable[..., Any]:
     """call(function, args, kwargs) as if the code of this frame had made the call, at the line where it is."""
     return _function_at(frame.f_code.co_filename, frame.f_lineno, _Globals(frame.f_globals))
@@ -104,15 +117,11 @@ def _function_at(file: str, line: int, names: _Globals) -> Callable[..., Any]:
     return FunctionType(code, names.names, AT)
 
 
-def written_in_c(function: Any) -> bool:
-    """Whether a warning that it raises is blamed on who calls it."""
-    return not hasattr(inner(function), "__code__")
-
-
-def inner(function: Any) -> Any:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
+def from_line(function: Callable[..., Any]) -> Make:
+    """make(frame, args, kwargs): the call as the line of this frame makes it, where that could show."""
+    if hasattr(inspect.unwrap(function), "__code__"):
+        return lambda frame, args, kwargs: function(*args, **kwargs)
+    return lambda frame, args, kwargs: at(frame)(function, args, kwargs)
 
 
 def hide_from_stacks(ledger: Ledger) -> None:

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 @contextmanager
 def unwarned(torch: Any, message: str) -> Iterator[None]:
-    """Without a warning that begins so. The program would see it as before: nothing is noted of this one.
+    """Without a warning that this pattern matches. The program would see it as before: nothing is noted of this one.
 
-    Not by warnings.catch_warnings, which makes Python forget what it has warned of and warn of it again: the filter goes
-    straight into the list. And torch, which says some things once only, must not think that it has said this.
+    Not by warnings.catch_warnings, which makes Python forget what it has warned of and warn of it again: the filter
+    goes straight into the list. And torch, which says some things once only, must not think that it has said this.
     """
     filters = cast("list[Any]", warnings.filters)
-    ours = ("ignore", re.compile(re.escape(message)), Warning, None, 0)
+    ours = ("ignore", re.compile(message), Warning, None, 0)
     always = torch.is_warn_always_enabled()
     filters.insert(0, ours)
     torch.set_warn_always(True)

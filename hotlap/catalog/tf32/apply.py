@@ -12,7 +12,7 @@ from typing import Any
 from hotlap.catalog.site import Site
 from hotlap.patch.unwarned import unwarned
 
-ADVICE = "Please use the new API settings to control TF32"  # against the older interface, which the user did not use
+ADVICE = r"(?is).*(tf32|precision)"  # against the older interface, which the user did not use
 OURS = "high"
 PLAIN = "highest"
 FIRST_CAPABLE = (8, 0)
