@@ -256,7 +256,7 @@ def _why_nothing(options: ProfileOptions, ending: Ending) -> HotlapError:
         return TorchUnusable(ending.problem)
     if ending.interrupted:
         error = HotlapError(f"interrupted before a training step was measured; {_saw(ending)}")
-        error.exit_code = INTERRUPTED
+        error.exit_code = INTERRUPTED if ending.died_by is not None else ending.exit_code or INTERRUPTED
         return error
     if os.environ.get("HOTLAP") == "off":
         return NotPython(f"HOTLAP=off is set, which keeps hotlap out; type: unset HOTLAP; hotlap profile {command}")

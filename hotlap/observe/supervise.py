@@ -70,8 +70,9 @@ def die_by(number: int) -> None:
 
     if number in DUMPING:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
 
 
@@ -89,7 +90,7 @@ class _Attendant:
     def __init__(self, child: subprocess.Popen[bytes], session: Session, watch: Watch, on_progress: OnProgress) -> None:
         self._child, self._session, self._watch, self._on_progress = child, session, watch, on_progress
         self._folder = Path(session.folder)
-        self._stopped = False
+        self._is_stopped = self._were_stopped = False  # the command now, and we since the last SIGCONT
         self._ended_by_us = self._signalled = self._timed_out = self._stop_ignored = False
         self._done_at: float | None = None
         self._progress: Progress | None = None
@@ -110,14 +111,14 @@ class _Attendant:
             if pid and os.WIFSTOPPED(status):
                 self._stop_too(os.WSTOPSIG(status))
             elif pid and os.WIFCONTINUED(status):
-                self._stopped = False
+                self._is_stopped = False
             elif pid:
                 self._child.returncode = os.waitstatus_to_exitcode(status)
         return self._child.returncode is not None
 
     def _stop_too(self, number: int) -> None:
         """By the same signal, so that the shell says the same. Returns when we are continued."""
-        self._stopped = True
+        self._is_stopped = self._were_stopped = True
         if number == signal.SIGSTOP:
             os.kill(os.getpid(), number)
             return
@@ -137,19 +138,14 @@ class _Attendant:
         if number == signal.SIGCHLD:
             return  # it only wakes us
         self._signalled |= number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if number == signal.SIGCONT:
-            self._continue()
-        elif not by_terminal:
+        if number == signal.SIGCONT and self._were_stopped:
+            # Who continued us may have continued the whole group already.
+            self._were_stopped = False
+            if self._has_ended() or not self._is_stopped:
+                return
+        if not by_terminal:
             with suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)
-
-    def _continue(self) -> None:
-        """Who continued us may have continued the whole group, or us alone."""
-        if self._has_ended() or not self._stopped:
-            return
-        self._stopped = False
-        with suppress(ProcessLookupError):
-            os.kill(self._child.pid, signal.SIGCONT)
 
     def _look(self) -> None:
         found = [read_progress(path) for path in self._folder.glob("progress-*.bin")]
