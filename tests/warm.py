@@ -94,7 +94,7 @@ def warm_socket() -> str:
 
 
 def warmed(command: list[str]) -> list[str]:
-    """A command to use instead of `python script …`. The -I keeps hotlap out of the messenger, which is not to be told."""
+    """A command to use instead of `python script …`. The -I keeps hotlap out of the messenger."""
     assert command[0] == sys.executable
     assert Path(command[1]).suffix == ".py"
     return ["env", sys.executable, "-I", "-c", CLIENT, warm_socket(), *command[1:]]
