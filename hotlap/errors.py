@@ -37,6 +37,7 @@ class HotlapError(Exception):
     """What happened, with which value, and what to type next, in one line."""
 
     exit_code = 1
+    died_by: int | None = None  # the signal that ended the command
 
 
 class CommandNotFound(HotlapError):

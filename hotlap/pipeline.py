@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NoReturn
 
 from hotlap import scanning, store
 from hotlap.diagnose import diagnose
@@ -23,15 +24,16 @@ from hotlap.errors import (
 )
 from hotlap.model import private
 from hotlap.model.caution import Caution
-from hotlap.model.codec import SCHEMA, from_json
+from hotlap.model.codec import SCHEMA
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Ceiling, Observation
-from hotlap.model.plan import Choice, Outcomes, Plan
+from hotlap.model.plan import Choice, Plan
 from hotlap.model.progress import Progress
 from hotlap.model.session import Session
 from hotlap.observe.join import join, read_parts
-from hotlap.observe.supervise import Ending, accompany, supervise
-from hotlap.patch.launch import resolve
+from hotlap.observe.supervise import Ending, supervise
+from hotlap.patch.guard import say
+from hotlap.patch.launch import become, keeps_us_out, resolve
 from hotlap.plan.choose import variables
 
 AGENT = "hotlap.observe.agent:start"
@@ -60,6 +62,7 @@ class Profile:
     observation: Observation
     diagnosis: Diagnosis
     exit_code: int
+    died_by: int | None  # the signal that ended the command
 
 
 def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
@@ -73,6 +76,7 @@ def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
         return _finish(options, run, replace(observation, started=started), ending, on_stage)
     except RunFolderUnwritable as error:
         error.exit_code = _exit_code(ending) or error.exit_code  # a command that failed keeps its own
+        error.died_by = ending.died_by
         raise
 
 
@@ -85,16 +89,8 @@ class RunOptions:
     run_dir: Path | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
-    run: store.Run
-    outcomes: tuple[Outcomes, ...]  # one per process that trained
-    problem: str | None  # why nothing was applied
-    exit_code: int
-
-
-def run(options: RunOptions) -> Applied:
-    """The command to its own end, with the plan applied."""
+def run(options: RunOptions) -> NoReturn:
+    """The command in place of this process, with the plan applied. What became of it the command's own process says."""
     resolve(options.command)
     kept = store.create(options.command, options.run_dir)
     kept.save("plan", options.plan)
@@ -114,22 +110,20 @@ def run(options: RunOptions) -> Applied:
         proven=options.plan.proven,
         otherwise=options.otherwise,
         quiet=options.quiet,
+        speaker=os.getpid(),
     )
-    ending = accompany(
-        options.command, _prepare(kept, folder, session), session, variables(options.plan.choices, os.environ)
-    )
-    outcomes = tuple(
-        from_json(Outcomes, path.read_text(encoding="utf-8"), str(path)) for path in sorted(folder.glob("outcomes-*"))
-    )
-    return Applied(run=kept, outcomes=outcomes, problem=_not_applied(ending), exit_code=ending.exit_code)
+    file = _prepare(kept, folder, session)
+    if not options.quiet and (why := _stays_out(options.command)) is not None:
+        say(f"{why}; nothing is applied")
+    become(options.command, file, variables(options.plan.choices, os.environ))
 
 
-def _not_applied(ending: Ending) -> str | None:
-    if ending.problem is not None:
-        return f"{ending.problem}; nothing was applied"
+def _stays_out(command: tuple[str, ...]) -> str | None:
+    """Why nothing can be applied, as far as that is certain before the command has begun."""
     if os.environ.get("HOTLAP") == "off":
-        return "HOTLAP=off is set; nothing was applied"
-    return None if ending.hellos else "no Python of at least 3.10 could be entered; nothing was applied"
+        return "HOTLAP=off is set"
+    option = keeps_us_out(command)
+    return None if option is None else f"{option} keeps hotlap out of {command[0]}"
 
 
 def _finish(
@@ -141,7 +135,9 @@ def _finish(
         run.save("observation", observation)
     diagnosis = _diagnosis(observation)
     run.save("diagnosis", diagnosis)
-    return Profile(run=run, observation=observation, diagnosis=diagnosis, exit_code=_exit_code(ending))
+    return Profile(
+        run=run, observation=observation, diagnosis=diagnosis, exit_code=_exit_code(ending), died_by=ending.died_by
+    )
 
 
 def _diagnosis(observation: Observation) -> Diagnosis:
@@ -242,8 +238,6 @@ def _ended(ending: Ending, complete: bool) -> str:
 
 
 def _exit_code(ending: Ending) -> int:
-    if ending.interrupted:
-        return INTERRUPTED
     if ending.timed_out or ending.stop_ignored:
         return 0  # its code is that of our signal
     return ending.exit_code
@@ -251,12 +245,18 @@ def _exit_code(ending: Ending) -> int:
 
 def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
     """No training step was observed: the error that says why."""
+    error = _why_nothing(options, ending)
+    error.died_by = ending.died_by
+    return error
+
+
+def _why_nothing(options: ProfileOptions, ending: Ending) -> HotlapError:
     command = " ".join(options.command)
     if ending.problem is not None:
         return TorchUnusable(ending.problem)
     if ending.interrupted:
         error = HotlapError(f"interrupted before a training step was measured; {_saw(ending)}")
-        error.exit_code = INTERRUPTED
+        error.exit_code = INTERRUPTED if ending.died_by is not None else ending.exit_code or INTERRUPTED
         return error
     if os.environ.get("HOTLAP") == "off":
         return NotPython(f"HOTLAP=off is set, which keeps hotlap out; type: unset HOTLAP; hotlap profile {command}")

@@ -111,4 +111,4 @@ def warmed(command: list[str]) -> list[str]:
     """A command to use instead of `python script …`. The -I keeps hotlap out of the messenger."""
     assert command[0] == sys.executable
     assert Path(command[1]).suffix == ".py"
-    return [sys.executable, "-I", "-c", CLIENT, warm_socket(), *command[1:]]
+    return ["env", sys.executable, "-I", "-c", CLIENT, warm_socket(), *command[1:]]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
-
-import wrapt
 
 from hotlap.catalog.running import Running, lines
 from hotlap.model.plan import Choice, Outcome
 from hotlap.model.visible import visible
+from hotlap.patch.imports import when_imported
 
 _enabled: Enabled | None = None
 _follows_forks = False
@@ -74,8 +73,7 @@ def start(choices: Iterable[Choice], quiet: bool) -> Enabled:
     if "torch" in sys.modules:
         enabled.torch_imported(sys.modules["torch"])
     else:
-        notify: Callable[[Any], None] = enabled.torch_imported
-        wrapt.register_post_import_hook(notify, "torch")
+        when_imported("torch", enabled.torch_imported)
     return enabled
 
 

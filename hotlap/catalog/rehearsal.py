@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
+from hotlap.catalog.alone import why_not_alone
 from hotlap.catalog.attributes import Attributes
 from hotlap.catalog.silence import silenced
 from hotlap.loading.generators import access
@@ -22,6 +23,10 @@ from hotlap.loading.generators import access
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 IN_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule")
+
+
+class NotAlone(RuntimeError):
+    """Other threads may draw random numbers meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
     Neither the call nor the gradients pass a seam: to the other entries this is no step of the user's.
     """
+    if (why := why_not_alone()) is not None:
+        raise NotAlone(why)
     if parallel(module):
         module = module.module  # the wrapper would wait for a backward pass that never comes
     given_args, given_kwargs = _copied(torch, (args, kwargs))

@@ -13,11 +13,12 @@ from typing import Any
 from hotlap.catalog.entry import Entry
 from hotlap.catalog.moments import Moments
 from hotlap.loading.identity import ByIdentity
-from hotlap.loading.signals import raised_by_signal
 from hotlap.model.plan import Outcome, Status
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam, Seams
+from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.unseen import leave_no_frame
 
 CHECKPOINT = "torch.utils.checkpoint"  # ends a recomputation by an exception, as soon as all is saved
 Original = Callable[..., Any]
@@ -137,16 +138,15 @@ class Site:
 
         def layer(original: Original) -> Original:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if concerns is not None:
-                    try:
-                        is_ours = bool(args) and concerns(args[0])
-                    except Exception:  # noqa: BLE001 whatever our own code raises
-                        is_ours = False
-                    if not is_ours:
+                try:
+                    if concerns is not None and not _asked(concerns, args):
                         return original(*args, **kwargs)
-                if method:
-                    return guarded(_bound(original, args[0]), args[0], args[1:], kwargs)
-                return guarded(original, None, args, kwargs)
+                    if method:
+                        return guarded(_bound(original, args[0]), args[0], args[1:], kwargs)
+                    return guarded(original, None, args, kwargs)
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
 
             vars(call).update(getattr(original, "__dict__", {}))  # torch marks a step that it has put hooks around
             call.__wrapped__ = original  # type: ignore[attr-defined]
@@ -194,9 +194,10 @@ class Site:
                 if error is attempt.error or type(error).__module__ == CHECKPOINT:
                     raise
                 self._failed(error)
-                if attempt.error is not None and attempt.as_asked:
-                    raise attempt.error from None
-                return attempt.outcome if attempt.done else original(*args, **kwargs)
+            # Here no error of ours is being handled, which would become the context of an error of the program's.
+            if attempt.error is not None and attempt.as_asked:
+                raise attempt.error
+            return attempt.outcome if attempt.done else original(*args, **kwargs)
 
         return call
 
@@ -222,6 +223,15 @@ class Attempt:
             raise
         self.done = True
         return self.outcome
+
+
+def _asked(concerns: Callable[[Any], bool], args: tuple[Any, ...]) -> bool:
+    try:
+        return bool(args) and concerns(args[0])
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        return False
 
 
 def _same(some: dict[Any, Any], others: dict[Any, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hotlap import pipeline, report
 from hotlap.cli.live import LiveLine
 from hotlap.cli.say import note
 from hotlap.errors import HotlapError
+from hotlap.observe.supervise import die_by
 
 
 @click.command(
@@ -68,14 +70,23 @@ def profile(
         trace=trace,
         run_dir=run_dir,
     )
-    with LiveLine(enabled=not quiet) as live:
-        result = pipeline.profile(options, live.update)
+    try:
+        with LiveLine(enabled=not quiet) as live:
+            result = pipeline.profile(options, live.update)
+    except HotlapError as error:
+        if error.died_by is None:
+            raise
+        print(f"hotlap: {error}", file=sys.stderr)
+        die_by(error.died_by)
+        return error.exit_code
     _write(json_file, lambda: report.as_json(result.observation, result.diagnosis))
     _write(markdown_file, lambda: report.markdown(result.observation, result.diagnosis))
     if not quiet:
         console = Console(stderr=True, highlight=False)
         report.terminal(result.observation, result.diagnosis, console)
         note(console, f"Kept in {result.run.folder}; see it again: hotlap show {result.run.id}")
+    if result.died_by is not None:
+        die_by(result.died_by)
     return result.exit_code
 
 

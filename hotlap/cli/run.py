@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -52,7 +53,7 @@ def run(
     plans: tuple[str, ...],
     run_dir: Path | None,
     quiet: bool,
-) -> int:
+) -> NoReturn:
     """Train with optimisations applied; the source is untouched.
 
     COMMAND is what you would type without hotlap. See what there is: hotlap list, hotlap explain CODE.
@@ -70,23 +71,19 @@ def run(
             place = where()
             store.prepare(place, "runs")
             _say_where(place, why, told=quiet or store.is_named(run_dir))
-            options = pipeline.RunOptions(
-                command=command,
-                plan=changes.of(find(place)),
-                otherwise=changes.of(choose.automatic(Risk.EXACT)).choices,
-                quiet=quiet,
-                run_dir=place,
+            pipeline.run(
+                pipeline.RunOptions(
+                    command=command,
+                    plan=changes.of(find(place)),
+                    otherwise=changes.of(choose.automatic(Risk.EXACT)).choices,
+                    quiet=quiet,
+                    run_dir=place,
+                )
             )
-            done = pipeline.run(options)
         except RunFolderUnwritable as error:  # which is found out before the command is started
             why = str(error).partition("; choose")[0]
-            continue
-        problem = done.problem or _never_trained(done)
-        if problem is not None and not quiet:
-            say(problem)
-        return done.exit_code
     say(f"{why}; the command runs as it is, and nothing is applied")
-    return os.execv(resolve(command), command)
+    os.execv(resolve(command), command)
 
 
 def _say_where(place: Path, why: str | None, told: bool) -> None:
@@ -94,13 +91,6 @@ def _say_where(place: Path, why: str | None, told: bool) -> None:
         say(f"{why}; this run is kept in {place}")
     elif not told:
         say(f"kept in {place}")
-
-
-def _never_trained(done: pipeline.Applied) -> str | None:
-    """A command that failed says so itself."""
-    if done.outcomes or done.exit_code != 0:
-        return None
-    return "no optimizer step was seen; nothing is known of what was applied"
 
 
 def _finder(command: tuple[str, ...], plan: str | None, risk: Risk | None, asked: bool) -> Find:

@@ -12,8 +12,8 @@ from typing import Any
 from hotlap.loading.files import Files
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
-from hotlap.loading.signals import raised_by_signal
 from hotlap.loading.state import State, Unwatchable
+from hotlap.patch.signals import raised_by_signal
 
 LOUD = frozenset({"always", "error", "all"})
 

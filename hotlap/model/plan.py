@@ -9,8 +9,8 @@ from enum import Enum
 class Risk(str, Enum):
     """What an optimisation may change; it decides what must hold to keep it."""
 
-    EXACT = "exact"  # same numbers
-    ROUNDING = "rounding"  # same mathematics, other order of operations
+    EXACT = "exact"  # same numbers, and the same in all else that the program can see
+    ROUNDING = "rounding"  # same mathematics, other order of operations; or seen by the program in another way
     NUMERIC = "numeric"  # lower precision
     TRAINING = "training"  # another recipe: never automatic
 

@@ -23,4 +23,5 @@ class Session:
     proven: Circumstances | None = None  # of those choices; under others …
     otherwise: tuple[Choice, ...] = ()  # … these are applied
     quiet: bool = False  # say nothing on stderr
+    speaker: int | None = None  # the process that says at its end why nothing was applied
     early: str | None = None  # "package.module:function", called with (session) before the program's first line

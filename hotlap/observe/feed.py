@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 from hotlap.patch.seams import Seam, Seams
+from hotlap.patch.unseen import unseen
 
 
 class Repeat:
@@ -23,6 +24,7 @@ class Repeat:
             raise TypeError("this loader has no length")
         return self._length
 
+    @unseen
     def __next__(self) -> Any:
         return self._fetching.around(self._next, self, (), {})
 

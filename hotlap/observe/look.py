@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -26,16 +26,15 @@ class LineSampler:
 
     def __init__(self, thread: int, phase: Callable[[], str]) -> None:
         self._stacks, self._phase = Stacks(thread), phase
-        self._stop = threading.Event()
+        self._stop, self._over = threading.Event(), threading.Event()
         self._samples: Counter[tuple[Call, str]] = Counter()
-        self._thread = threading.Thread(target=self._run, name="hotlap-sampler", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        _thread.start_new_thread(self._run, ())  # which the program's threading.enumerate() does not list
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(timeout=1.0)
+        self._over.wait(1.0)
 
     def _run(self) -> None:
         pause = INTERVAL
@@ -46,6 +45,7 @@ class LineSampler:
                 self._samples[call, phase] += 1
             pause = max(INTERVAL, (time.perf_counter() - started) / SPENT)
         self._stacks.close()
+        self._over.set()
 
     def rows(self, step_ms: float) -> tuple[HotLine, ...]:
         total = sum(self._samples.values())
@@ -70,15 +70,13 @@ class Tracer:
         """`whole` also records what runs on the host, which makes a trace to look at but slows the host more."""
         kinds = torch.profiler.ProfilerActivity
         activities = ([kinds.CPU] if whole or not on_cuda else []) + ([kinds.CUDA] if on_cuda else [])
-        self._profile = torch.profiler.profile(activities=activities)
+        self._profile = torch.profiler.profile(activities=activities, acc_events=True)  # else it warns
         self.path = path
         self.steps = 0
         self.saved = False
 
     def start(self) -> None:
-        with warnings.catch_warnings():  # some torch warn of how profiles are read, which is not the user's concern
-            warnings.simplefilter("ignore")
-            self._profile.start()
+        self._profile.start()
 
     def stop(self) -> None:
         self._profile.stop()

@@ -6,6 +6,8 @@ import math
 import time
 from typing import Any, NamedTuple
 
+from hotlap.patch.operations import watching
+
 
 class Kept(NamedTuple):
     """A loss on the device as it was at its backward, if its version still is."""
@@ -29,6 +31,7 @@ class Losses:
         self._torch = torch
         self._tensor = torch.Tensor
         self._item = torch._C.TensorBase.item  # never the patched one
+        self._watched = watching(torch)  # by a profiler of the program, which would show what we read
         self._now: list[Any] = []
         self._ended: list[Any] = []  # before an optimizer step that may be the last of its step
         self._steps: list[list[Any]] = []
@@ -52,7 +55,7 @@ class Losses:
     def note(self, instance: Any, args: Any, kwargs: Any) -> Any:
         """What backward is about to be called on: a number, a tensor, or a list of them. Runs in the user's step."""
         root = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
-        if not self.keeping or root is None:
+        if not self.keeping or root is None or self._watched():
             return None
         if type(root) is not self._tensor:
             # A subclass of Tensor may have no length, and an iterator is the user's to read.

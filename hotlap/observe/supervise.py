@@ -1,4 +1,9 @@
-"""Running the command to its end, or to ours: signals, time limits, and what it says of itself meanwhile."""
+"""Running the command to its end, or to ours: time limits, what it says of itself meanwhile, and its signals.
+
+We stand between the shell and the command, and it must not show. Every signal that is sent to us alone is passed on;
+what the terminal sends went to the whole group of processes already. When the command stops we stop, when we are
+continued it is, and the caller dies by the signal that it died by.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
@@ -24,7 +28,11 @@ POLL = 0.1
 GRACE = float(os.environ.get("HOTLAP_GRACE", "30"))  # for the program to clean up once it was asked to stop
 OVERTIME = 10.0  # beyond --max-seconds for a step that is still under way
 PATIENCE = 5.0  # between SIGTERM and SIGKILL
-INSIST = 3  # times Ctrl-C is passed on as it is to a command that may ignore it
+
+# The first two cannot be caught; the others are about what this process itself did, unless they stop or continue it.
+OUR_OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGPIPE}
+TYPED = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH}
+DUMPING = {signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
 
 OnProgress = Callable[[Progress | None, float], None]
 
@@ -32,7 +40,8 @@ OnProgress = Callable[[Progress | None, float], None]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
     exit_code: int
-    interrupted: bool  # Ctrl-C, or a signal sent to us
+    died_by: int | None  # the signal that ended it, unless it was one of ours
+    interrupted: bool  # Ctrl-C, or a signal sent to us that ends programs
     timed_out: bool  # ended by us at --max-seconds
     stop_ignored: bool  # ended by us because it caught our request to stop
     progress: Progress | None  # of the process that got furthest
@@ -43,49 +52,100 @@ class Ending:
 def supervise(
     command: Sequence[str], session_file: Path, session: Session, on_progress: OnProgress, quiet: bool = False
 ) -> tuple[Ending, Watch]:
-    child = start(command, session_file, quiet)
-    watch = Watch(child.pid)
-    watch.start()
-    attendant = _Attendant(child, session, watch, on_progress)
-    try:
-        with attendant.forwarding_signals():
+    with _signals_held() as before:
+        child = start(command, session_file, quiet, before)
+        watch = Watch(child.pid)
+        watch.start()
+        attendant = _Attendant(child, session, watch, on_progress)
+        try:
             attendant.wait()
-    finally:
-        watch.stop()
+        finally:
+            watch.stop()
     return attendant.ending(), watch
 
 
-def accompany(command: Sequence[str], session_file: Path, session: Session, extra: Mapping[str, str]) -> Ending:
-    """Run the command to its own end, whatever we find in it."""
-    child = start(command, session_file, extra=extra)
-    attendant = _Attendant(child, session, Watch(child.pid), lambda progress, elapsed: None)
-    attendant.only_watching = True
-    with attendant.forwarding_signals():
-        attendant.wait()
-    return attendant.ending()
+def die_by(number: int) -> None:
+    """As the command died, for the shell to see; without a core file of ours."""
+    import resource
+
+    if number in DUMPING:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def _signals_held() -> Iterator[set[int | signal.Signals]]:
+    """None is handled: they wait until they are asked for, and then tell who sent them. Gives the mask before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - OUR_OWN)
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Attendant:
-    only_watching = False  # never end the command
-
     def __init__(self, child: subprocess.Popen[bytes], session: Session, watch: Watch, on_progress: OnProgress) -> None:
         self._child, self._session, self._watch, self._on_progress = child, session, watch, on_progress
         self._folder = Path(session.folder)
-        self._signals = 0
-        self._signalled = self._timed_out = self._stop_ignored = False
+        self._is_stopped = self._were_stopped = False  # the command now, and we since the last SIGCONT
+        self._ended_by_us = self._signalled = self._timed_out = self._stop_ignored = False
         self._done_at: float | None = None
         self._progress: Progress | None = None
         self._problem: str | None = None
 
     def wait(self) -> None:
-        while self._child.poll() is None:
+        while not self._has_ended():
             self._look()
             elapsed = time.time() - self._session.started
             self._on_progress(self._progress, elapsed)
             self._enforce_limits(elapsed)
-            with suppress(subprocess.TimeoutExpired):
-                self._child.wait(POLL)
+            self._pass_on_signals(POLL)
         self._look()
+
+    def _has_ended(self) -> bool:
+        if self._child.returncode is None:
+            pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if pid and os.WIFSTOPPED(status):
+                self._stop_too(os.WSTOPSIG(status))
+            elif pid and os.WIFCONTINUED(status):
+                self._is_stopped = False
+            elif pid:
+                self._child.returncode = os.waitstatus_to_exitcode(status)
+        return self._child.returncode is not None
+
+    def _stop_too(self, number: int) -> None:
+        """By the same signal, so that the shell says the same. Returns when we are continued."""
+        self._is_stopped = self._were_stopped = True
+        if number == signal.SIGSTOP:
+            os.kill(os.getpid(), number)
+            return
+        before = signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # here we stop
+        signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+        signal.signal(number, before)
+
+    def _pass_on_signals(self, seconds: float) -> None:
+        sent = _next_signal(seconds)
+        while sent is not None:
+            self._pass_on(*sent)
+            sent = _next_signal(0)
+
+    def _pass_on(self, number: int, by_terminal: bool) -> None:
+        if number == signal.SIGCHLD:
+            return  # it only wakes us
+        self._signalled |= number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if number == signal.SIGCONT and self._were_stopped:
+            # Who continued us may have continued the whole group already.
+            self._were_stopped = False
+            if self._has_ended() or not self._is_stopped:
+                return
+        if not by_terminal:
+            with suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
 
     def _look(self) -> None:
         found = [read_progress(path) for path in self._folder.glob("progress-*.bin")]
@@ -96,8 +156,6 @@ class _Attendant:
             self._problem = path.read_text(encoding="utf-8").strip()
 
     def _enforce_limits(self, elapsed: float) -> None:
-        if self.only_watching:
-            return
         if self._problem is not None:
             self._end()
         if self._session.full:
@@ -116,6 +174,9 @@ class _Attendant:
 
     def _end(self) -> None:
         """SIGTERM to the command, then SIGKILL to whatever is left of it."""
+        if self._child.returncode is not None:
+            return
+        self._ended_by_us = True
         family = _family(self._child.pid)
         self._child.terminate()
         try:
@@ -128,30 +189,13 @@ class _Attendant:
             with suppress(psutil.Error):
                 process.kill()
 
-    @contextmanager
-    def forwarding_signals(self) -> Iterator[None]:
-        """The terminal sends Ctrl-C to the command as well as to us; what is sent to us alone is passed on."""
-        names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {name: signal.signal(name, self._forward) for name in names}
-        try:
-            yield
-        finally:
-            for name, handler in before.items():
-                signal.signal(name, handler)
-
-    def _forward(self, number: int, frame: FrameType | None) -> None:
-        self._signalled = True
-        self._signals += 1
-        if number == signal.SIGINT and self._signals == 1 and _in_terminal_foreground():
-            return
-        with suppress(ProcessLookupError):
-            self._child.send_signal(number if self._signals < INSIST else signal.SIGTERM)
-
     def ending(self) -> Ending:
         code = self._child.returncode
+        assert code is not None
         hellos = [path.read_text(encoding="utf-8").strip() for path in self._folder.glob(f"{HELLO}-*.txt")]
         return Ending(
             exit_code=code if code >= 0 else 128 - code,
+            died_by=-code if code < 0 and not self._ended_by_us else None,
             interrupted=self._signalled,
             timed_out=self._timed_out,
             stop_ignored=self._stop_ignored,
@@ -161,11 +205,18 @@ class _Attendant:
         )
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
+def _next_signal(seconds: float) -> tuple[int, bool] | None:
+    """The signal that waits or comes, and whether the terminal sent it, to our whole group of processes."""
+    awaited = signal.valid_signals() - OUR_OWN
+    if hasattr(signal, "sigtimedwait"):
+        sent = signal.sigtimedwait(awaited, seconds)
+        return None if sent is None else (sent.si_signo, sent.si_code > 0)  # a process sends with 0 or less
+    waiting = signal.sigpending() & awaited  # macOS does not tell who sent it
+    if not waiting:
+        time.sleep(seconds)
+        return None
+    number = signal.sigwait(waiting)
+    return number, number in TYPED and _in_terminal_foreground()
 
 
 def _in_terminal_foreground() -> bool:
@@ -173,3 +224,10 @@ def _in_terminal_foreground() -> bool:
         with suppress(OSError):
             return os.tcgetpgrp(descriptor) == os.getpgrp()
     return False
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []

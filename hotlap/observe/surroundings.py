@@ -48,7 +48,7 @@ def cpu_name() -> str:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.lower().startswith(("model name", "hardware", "cpu model")):
                 return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine() or "unknown"
+    return platform.machine() or "unknown"  # platform.processor() would start a process
 
 
 def usable_cores() -> int:

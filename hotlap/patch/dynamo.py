@@ -8,17 +8,16 @@ never compiled. Nothing here imports Dynamo: that alone takes a second.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import wrapt
-
+from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
+from hotlap.patch.unseen import leave_no_frame
 
-OUR_ROOMS = ("hotlap.patch", "hotlap.catalog", "hotlap.observe", "hotlap.trial")
+OUR_ROOMS = ("patch", "loading", "catalog", "observe", "trial")
 SCRIPTING = "_script_impl"  # of torch.jit._script
 TRACING = "trace"  # of torch.fx.Tracer
 THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function
@@ -43,9 +42,9 @@ def keep_out(ledger: Ledger, for_good: bool = False) -> None:
         if not ledger.closed:
             _hide_during(ledger, module.Tracer, TRACING)
 
-    wrapt.register_post_import_hook(dynamo_imported, "torch._dynamo")
-    wrapt.register_post_import_hook(script_imported, "torch.jit._script")
-    wrapt.register_post_import_hook(fx_imported, "torch.fx._symbolic_trace")
+    when_imported("torch._dynamo", dynamo_imported)
+    when_imported("torch.jit._script", script_imported)
+    when_imported("torch.fx._symbolic_trace", fx_imported)
 
 
 def _hide_during(ledger: Ledger, owner: Any, name: str) -> None:
@@ -63,6 +62,9 @@ def _hide_during(ledger: Ledger, owner: Any, name: str) -> None:
                     return original(*args, **kwargs)
                 with ledger.hidden():
                     return original(*args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             finally:
                 depth -= 1
 
@@ -77,8 +79,12 @@ def _leave_when_compiling(ledger: Ledger) -> None:
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         def install_callbacks(*args: Any, **kwargs: Any) -> Any:
-            ledger.close()
-            return original(*args, **kwargs)
+            try:
+                ledger.close()
+                return original(*args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return install_callbacks
 
@@ -135,7 +141,6 @@ _skip = _Skip()
 
 @functools.cache
 def _our_files() -> list[str]:
-    specs = filter(None, map(importlib.util.find_spec, OUR_ROOMS))
-    folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
-    files = [file for folder in folders for file in sorted(Path(folder).rglob("*.py"))]
+    package = Path(__file__).parents[1]
+    files = [file for room in OUR_ROOMS for file in sorted((package / room).rglob("*.py"))]
     return [str(file) for file in files if file.name != THE_USERS]

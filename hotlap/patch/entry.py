@@ -5,6 +5,7 @@ Loader workers stay untouched. Other children of the program may train, so each 
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import os
@@ -17,11 +18,14 @@ from hotlap.model import private
 from hotlap.model.codec import from_json
 from hotlap.model.session import Session
 from hotlap.patch.forks import watch_registrations
+from hotlap.patch.imports import when_imported
 
 MINIMUM_TORCH = (2, 6)
 HELLO = "hello"  # files in the session folder: one line each, named by process
 PROBLEM = "problem"
+OUTCOMES = "outcomes"
 CANNOT_PREPARE = 70
+PACKAGE = __name__.partition(".")[0]  # hotlap, or what it is called inside the user's process
 
 _current: Visit | None = None
 
@@ -38,9 +42,8 @@ class Visit:
         self.finish: Callable[[], Any] | None = None
 
     def begin(self) -> None:
-        module, function = self.session.agent.split(":")
         self.seams.open()
-        self.finish = getattr(importlib.import_module(module), function)(self.torch, self.session, self.seams)
+        self.finish = _named(self.session.agent)(self.torch, self.session, self.seams)
 
     def leave(self) -> None:
         """Gone without a word: for processes that are not ours to watch."""
@@ -59,15 +62,24 @@ def enter() -> None:
         HELLO,
         f"{sys.executable}\t{sys.version.split()[0]}\t{importlib.util.find_spec('torch') is not None}",
     )
-    _import_wrapt().register_post_import_hook(lambda torch: _torch_imported(torch, session), "torch")
+    when_imported("torch", lambda torch: _torch_imported(torch, session))
+    if session.speaker == os.getpid():
+        atexit.register(_last_words, session)
+
+
+def _named(place: str) -> Callable[..., Any]:
+    """The function that "package.module:function" names."""
+    module, function = place.split(":")
+    if module.startswith("hotlap."):
+        module = module.replace("hotlap", PACKAGE, 1)
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
 
 
 def _begin_early(session: Session, early: str) -> None:
     """What must hold before the program's first line, or the program does not run at all."""
-    module, function = early.split(":")
     try:
-        _import_wrapt()  # which it needs, and an interpreter without hotlap in it may not have
-        getattr(importlib.import_module(module), function)(session)
+        _named(early)(session)
     except Exception as error:  # noqa: BLE001 fails closed: a trial that cannot be kept from writing must not write
         note(session, PROBLEM, f"cannot prepare {sys.executable} ({type(error).__name__}: {error}); please report it")
         os._exit(CANNOT_PREPARE)
@@ -80,17 +92,6 @@ def read_session() -> Session:
 
 def note(session: Session, kind: str, text: str) -> None:
     private.write_text(Path(session.folder) / f"{kind}-{os.getpid()}.txt", text + "\n")
-
-
-def _import_wrapt() -> Any:
-    """The program's wrapt, or ours when its interpreter has none (wrapt works without its compiled part)."""
-    if importlib.util.find_spec("wrapt") is not None:
-        return importlib.import_module("wrapt")
-    sys.path.append(os.environ["HOTLAP_WRAPT"])
-    try:
-        return importlib.import_module("wrapt")
-    finally:
-        sys.path.remove(os.environ["HOTLAP_WRAPT"])
 
 
 def _torch_imported(torch: Any, session: Session) -> None:
@@ -109,7 +110,6 @@ def _open(torch: Any, session: Session) -> None:
     _current = Visit(torch, session)
     _current.begin()
     _follow_children(torch)
-    _leave_no_frames()
 
 
 def _new_enough(version: str) -> bool:
@@ -119,7 +119,6 @@ def _new_enough(version: str) -> bool:
 
 def _follow_children(torch: Any) -> None:
     """Close in loader workers, begin anew in other children; registered once, inherited by fork."""
-    import atexit
     from multiprocessing import process, util
 
     os.register_at_fork(after_in_child=_forked)
@@ -134,7 +133,9 @@ def _follow_children(torch: Any) -> None:
 
 def _leaving_workers_alone(run: Callable[[Any], None], torch: Any) -> Callable[[Any], None]:
     """A spawned child learns its target only after torch was imported."""
+    from hotlap.patch.unseen import unseen
 
+    @unseen
     def checked(self: Any) -> None:
         if _current is not None and _is_loader_worker(torch):
             _current.leave()
@@ -178,30 +179,15 @@ def _finish() -> None:
         visit.seams.guard.run("keeping the observation", visit.finish)
 
 
-def _leave_no_frames() -> None:
-    """A traceback of the user's shows the user's frames: ours are taken out before it is printed."""
-    show = sys.excepthook
+def _last_words(session: Session) -> None:
+    """Why nothing was applied, where that is so. A program that failed has said enough itself."""
+    if session.quiet or os.getpid() != session.speaker or hasattr(sys, "last_value"):
+        return
+    from hotlap.patch.guard import say
 
-    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        show(kind, error, without_our_frames(trace))
-
-    if _current is not None:
-        sys.excepthook = excepthook
-        _current.seams.ledger.later(lambda: _restore_excepthook(excepthook, show))
-
-
-def _restore_excepthook(ours: Any, before: Any) -> None:
-    if sys.excepthook is ours:
-        sys.excepthook = before
-
-
-def without_our_frames(trace: Any) -> Any:
-    room = f"{Path(__file__).parent}/"
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(room):
-        trace = trace.tb_next
-    link = trace
-    while link is not None:
-        while link.tb_next is not None and link.tb_next.tb_frame.f_code.co_filename.startswith(room):
-            link.tb_next = link.tb_next.tb_next
-        link = link.tb_next
-    return trace
+    folder = Path(session.folder)
+    problems = [path.read_text(encoding="utf-8").strip() for path in sorted(folder.glob(f"{PROBLEM}-*.txt"))]
+    if problems:
+        say(f"{problems[-1]}; nothing was applied")
+    elif not any(folder.glob(f"{OUTCOMES}-*.json")):
+        say("no optimizer step was seen; nothing is known of what was applied")

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from typing import Any
 
-_LIBRARIES = ("torch", "numpy", "hotlap", "joblib", "pyarrow")
+_LIBRARIES = ("torch", "numpy", "joblib", "pyarrow", __name__.partition(".")[0])
 _registered_by: list[str] = []
 
 

@@ -1,5 +1,7 @@
 """Our own errors never stop the user's training: they are noted, said once, and what failed is switched off.
 
+What a signal handler of the program raises while our code happens to run is the program's: it passes.
+
 Under HOTLAP_STRICT=1, as in our tests, they are raised instead.
 """
 
@@ -14,6 +16,7 @@ from typing import Any
 
 from hotlap.model import private
 from hotlap.model.visible import visible
+from hotlap.patch.signals import raised_by_signal
 
 FILE = "hotlap-errors.txt"
 
@@ -33,7 +36,7 @@ class Guard:
             return None
 
     def failed(self, what: str, error: Exception) -> None:
-        if self.strict:
+        if self.strict or raised_by_signal(error):
             raise error
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._keep(what, error)
@@ -53,8 +56,12 @@ class Guard:
 
     def _say(self, what: str, error: Exception) -> None:
         where = f"; details in {self.folder / FILE}" if self.folder else ""
-        try:
-            why = visible(f"{what} failed ({type(error).__name__}: {error}) and was switched off")
-            sys.stderr.write(f"hotlap: {why}; your training goes on{where}\n")
-        except (OSError, ValueError, AttributeError):
-            return  # stderr closed or replaced by something that cannot write
+        failed = f"{what} failed ({type(error).__name__}: {error})"
+        say(f"{failed} and was switched off; your training goes on{where}")
+
+
+def say(line: str) -> None:
+    try:
+        sys.stderr.write(f"hotlap: {visible(line)}\n")
+    except (OSError, ValueError, AttributeError):
+        return  # stderr closed or replaced by something that cannot write

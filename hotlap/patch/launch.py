@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-
-import wrapt
+from typing import NoReturn
 
 from hotlap.errors import CommandNotFound, CommandNotRunnable, UnknownName
 
 BOOT = Path(__file__).parent / "boot"
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # which a program that takes our place would inherit
 
 
 def resolve(command: Sequence[str]) -> str:
@@ -56,23 +58,52 @@ def environment(session_file: Path, base: Mapping[str, str], extra: Mapping[str,
         **(extra or {}),
         "PYTHONPATH": f"{BOOT}{os.pathsep}{path}" if path else str(BOOT),
         "HOTLAP_SESSION": str(session_file),
-        "HOTLAP_WRAPT": str(Path(wrapt.__file__).parents[1]),
     }
 
 
 def start(
-    command: Sequence[str], session_file: Path, quiet: bool = False, extra: Mapping[str, str] | None = None
+    command: Sequence[str], session_file: Path, quiet: bool, mask: Iterable[signal.Signals | int]
 ) -> subprocess.Popen[bytes]:
-    """The command in our own process group, on our own streams (or on none when quiet)."""
+    """The command in our own process group, on our own streams (or on none when quiet), with these signals blocked."""
     stream = subprocess.DEVNULL if quiet else None
     try:
         return subprocess.Popen(
             list(command),
             executable=resolve(command),
-            env=environment(session_file, os.environ, extra),
+            env=environment(session_file, os.environ),
             stdin=stream,
             stdout=stream,
             stderr=stream,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
         )
     except OSError as error:
-        raise CommandNotRunnable(f"cannot run {command[0]}: {error.strerror}; check its first line") from error
+        raise _not_runnable(command, error) from error
+
+
+def become(command: Sequence[str], session_file: Path, extra: Mapping[str, str]) -> NoReturn:
+    """The command in place of this process: its signals, job control and death are its own, with nobody in between."""
+    program = resolve(command)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for name in IGNORED_BY_PYTHON:
+        signal.signal(name, signal.SIG_DFL)
+    try:
+        os.execve(program, list(command), environment(session_file, os.environ, extra))
+    except OSError as error:
+        raise _not_runnable(command, error) from error
+
+
+def _not_runnable(command: Sequence[str], error: OSError) -> CommandNotRunnable:
+    return CommandNotRunnable(f"cannot run {command[0]}: {error.strerror}; check its first line")
+
+
+def keeps_us_out(command: Sequence[str]) -> str | None:
+    """The option by which a Python that is told to run without its environment leaves us out too."""
+    if not Path(command[0]).name.startswith("python"):
+        return None
+    for word in command[1:]:
+        if not word.startswith("-") or word.startswith("--") or word[1:2] in "cmWX":
+            return None
+        if any(letter in word for letter in "EIS"):
+            return word
+    return None

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-import wrapt
+from hotlap.patch.unseen import sealed
 
 MISSING: Any = object()
 Layer = Callable[[Any], Any]  # what is below → what stands in its place
@@ -52,7 +52,7 @@ class Site:
     def _rebuild(self) -> None:
         before, new = self.installed, self.base
         for _, layer in self.layers:
-            new = layer(new)
+            new = sealed(layer(new))
         self.installed = new if self.layers else MISSING
         current = vars(self.owner).get(self.name, MISSING)
         if before is MISSING or current is before or current is self.original:
@@ -138,7 +138,7 @@ def _inherited(owner: Any, name: str) -> Any:
 def _relink(old: Any, new: Any) -> None:
     """Point whoever still holds our wrapper at what replaces it: closures, `__wrapped__`, saved originals.
 
-    What cannot be changed in place (a tuple of defaults, a bound wrapper) is made anew and its own holders relinked.
+    What cannot be changed in place (a tuple of defaults, a bound method) is made anew and its own holders relinked.
     No comprehension may use `old` here: up to Python 3.11 that puts it in a cell, which would be one more holder.
     """
     holders = gc.get_referrers(old)
@@ -171,8 +171,6 @@ def _copy(holder: Any, old: Any, new: Any) -> Any:
         return types.MethodType(new, holder.__self__)
     if type(holder) in (staticmethod, classmethod):
         return type(holder)(new)
-    if isinstance(holder, wrapt.BoundFunctionWrapper) and holder._self_parent is old:
-        return _bound(new, holder)
     return MISSING
 
 
@@ -202,10 +200,3 @@ def _relink_attributes(holder: Any, old: Any, new: Any) -> None:
         if getattr(holder, name, None) is old:
             with suppress(AttributeError, TypeError):  # read-only: it holds us, but cannot be changed
                 setattr(holder, name, new)
-
-
-def _bound(function: Any, like: Any) -> Any:
-    """What our bound wrapper stood for: the function as its class or instance gives it."""
-    bind = getattr(type(function), "__get__", None)
-    instance, owner = like._self_instance, getattr(like, "_self_owner", None)
-    return bind(function, instance, owner or type(instance)) if bind else function

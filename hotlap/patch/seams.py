@@ -16,11 +16,10 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
-import wrapt
-
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.guard import Guard
 from hotlap.patch.ledger import Ledger
+from hotlap.patch.unseen import hide_from_stacks, hide_when_shown, leave_no_frame, unseen
 
 Subscriber = Callable[..., None]
 Entry = tuple[int, int, int, Any]  # kind, perf_counter_ns, thread, note
@@ -191,15 +190,17 @@ class Seams:
         """The seams that cost a call per step. The others open when someone needs them."""
         torch = self.torch
         loader = torch.utils.data.DataLoader
-        self._around(loader, "__init__", self.loader_made)
-        self._around(loader, "__iter__", self.iterating)
+        self._around_method(loader, "__init__", self.loader_made)
+        self._around_method(loader, "__iter__", self.iterating)
         self._around_each_step(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self.fetching)
-        self._around(torch.optim.Optimizer, "__init__", self.optimizer_made)
+        self._around_method(torch.optim.Optimizer, "__init__", self.optimizer_made)
         self._around_each_step(torch.autograd, "backward", self.backward)
-        self._around(torch.autograd, "grad", self.backward)
+        self._around_function(torch.autograd, "grad", self.backward)
         self._around_method(torch.amp.grad_scaler.GradScaler, "scale", self.scaling)
         self._around_method(torch.amp.grad_scaler.GradScaler, "step", self.scaled_step)
         self._open_steps()
+        hide_from_stacks(self.ledger)
+        hide_when_shown(self.ledger)
         keep_out(self.ledger)
 
     def close(self) -> None:
@@ -217,16 +218,20 @@ class Seams:
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 it stands in for one
-                if id(self) not in roots or (seam.brief and self.training and not seam.attended):
-                    return original(self, *args, **kwargs)
-                tape = seam.tape
-                if tape is None or seam.attended or not self.training:
-                    return seam.around(original.__get__(self), self, args, kwargs)
-                tape((seam.enter, perf_counter_ns(), get_ident(), None))  # the short way of a training step
                 try:
-                    return original(self, *args, **kwargs)
-                finally:
-                    tape((seam.leave, perf_counter_ns(), get_ident(), None))
+                    if id(self) not in roots or (seam.brief and self.training and not seam.attended):
+                        return original(self, *args, **kwargs)
+                    tape = seam.tape
+                    if tape is None or seam.attended or not self.training:
+                        return seam.around(original.__get__(self), self, args, kwargs)
+                    tape((seam.enter, perf_counter_ns(), get_ident(), None))  # the short way of a training step
+                    try:
+                        return original(self, *args, **kwargs)
+                    finally:
+                        tape((seam.leave, perf_counter_ns(), get_ident(), None))
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
 
             return __call__
 
@@ -242,51 +247,68 @@ class Seams:
         hooks.open()
         self.ledger.later(hooks.close)
 
-    def _around(self, owner: Any, name: str, seam: Seam) -> None:
-        self.ledger.wrap(owner, name, lambda original: wrapt.FunctionWrapper(original, seam.around))
+    def _around_function(self, owner: Any, name: str, seam: Seam) -> None:
+        def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return seam.around(original, None, args, kwargs)
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
+
+            return call
+
+        self.ledger.wrap(owner, name, layer)
 
     def _around_method(self, owner: type, name: str, seam: Seam) -> None:
-        """As _around, for a method that every step may call, though few programs need what it tells."""
-
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if seam.tape is None and not seam.attended:
-                    return original(self, *args, **kwargs)
-                return seam.around(original.__get__(self), self, args, kwargs)
+                try:
+                    if seam.tape is None and not seam.attended:
+                        return original(self, *args, **kwargs)
+                    return seam.around(original.__get__(self), self, args, kwargs)
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
 
             return call
 
         self.ledger.wrap(owner, name, layer)
 
     def _around_each_step(self, owner: Any, name: str, seam: Seam) -> None:
-        """As _around, for what every step calls: a plain function with a short way to the tape."""
+        """As _around_function, for what every step calls: with a short way to the tape."""
 
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def call(*args: Any, **kwargs: Any) -> Any:
-                tape = seam.tape
-                if tape is None or seam.attended:
-                    return seam.around(original, args[0] if args else None, args, kwargs)
-                brief = seam.brief
                 try:
-                    note = id(args[0]) if seam.note is None else seam.note(None, args, kwargs)
-                    tape((seam.glance if brief else seam.enter, perf_counter_ns(), get_ident(), note))
-                except Exception as error:  # noqa: BLE001 whatever our own code raises
-                    seam.stop_writing(error)
-                if brief:
-                    return original(*args, **kwargs)
-                outcome = None
-                try:
-                    outcome = original(*args, **kwargs)
-                    return outcome
-                finally:
-                    now = perf_counter_ns()
+                    tape = seam.tape
+                    if tape is None or seam.attended:
+                        return seam.around(original, args[0] if args else None, args, kwargs)
+                    brief = seam.brief
                     try:
-                        note = None if seam.result is None else seam.result(args[0], outcome)
-                        tape((seam.leave, now, get_ident(), note))
+                        note = id(args[0]) if seam.note is None else seam.note(None, args, kwargs)
+                        tape((seam.glance if brief else seam.enter, perf_counter_ns(), get_ident(), note))
                     except Exception as error:  # noqa: BLE001 whatever our own code raises
                         seam.stop_writing(error)
+                    if brief:
+                        return original(*args, **kwargs)
+                    outcome = None
+                    try:
+                        outcome = original(*args, **kwargs)
+                        return outcome
+                    finally:
+                        now = perf_counter_ns()
+                        try:
+                            note = None if seam.result is None else seam.result(args[0], outcome)
+                            tape((seam.leave, now, get_ident(), note))
+                        except Exception as error:  # noqa: BLE001 whatever our own code raises
+                            seam.stop_writing(error)
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
 
             return call
 
@@ -318,6 +340,7 @@ class StepHooks:
         if self._steps_under_way() == 0:
             self._remove()
 
+    @unseen
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._closed:
             seam = self._seam
@@ -328,6 +351,7 @@ class StepHooks:
         if self._closed:
             self._guard.run("leaving the optimizer's hooks", self._make_last)
 
+    @unseen
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._closed:
             seam = self._seam

@@ -1,6 +1,7 @@
 """The seams on tensors: host-to-device copies and host syncs. They cost a call per use, so they open for a window only.
 
-Plain functions, not wrapt objects: a tensor's methods are called far more often than anything else we stand around.
+A tensor's methods are called far more often than anything else we stand around: what does not concern us is passed on
+at once. Most are written in C, and warn of the line that calls them, so the call is made at the program's line.
 Entries on the tape carry what seam.result(kind, frame, tensor, args, kwargs, outcome) makes of the call.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Layer, Ledger
 from hotlap.patch.seams import Seam, Seams
+from hotlap.patch.unseen import Make, from_line, leave_no_frame
 
 # Tensor method → the kind a user would recognise.
 SYNC_METHODS = {
@@ -72,7 +74,11 @@ def _reading_host_counts(torch: Any) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def _get_value(value: Any) -> Any:
-            return item(value) if type(value) is tensor and not value.is_cuda else original(value)
+            try:
+                return item(value) if type(value) is tensor and not value.is_cuda else original(value)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return _get_value
 
@@ -93,9 +99,7 @@ def _host_files(torch: Any) -> frozenset[str]:
     return frozenset(str(path) for room in ("optim", "utils/data") for path in (root / room).rglob("*.py"))
 
 
-def _through(
-    seam: Seam, kind: str, frame: FrameType, tensor: Any, original: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
+def _through(seam: Seam, kind: str, frame: FrameType, tensor: Any, make: Make, args: Any, kwargs: Any) -> Any:
     """The call itself, with what is asked for around it."""
     if seam.attended:
         seam.before(kind, tensor)
@@ -104,7 +108,7 @@ def _through(
         tape((seam.enter, perf_counter_ns(), get_ident(), None))
     outcome = None
     try:
-        outcome = original(*args, **kwargs)
+        outcome = make(frame, args, kwargs)
         return outcome
     finally:
         if tape is not None:
@@ -120,11 +124,17 @@ def _through(
 
 def _method_on_cuda(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        make = from_line(original)
+
         @functools.wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if seam.brief or not self.is_cuda:  # an optimizer reads its host-side step counts with item()
-                return original(self, *args, **kwargs)
-            return _through(seam, kind, _getframe(1), self, original, (self, *args), kwargs)
+            try:
+                if seam.brief or not self.is_cuda:  # an optimizer reads its host-side step counts with item()
+                    return make(_getframe(1), (self, *args), kwargs)
+                return _through(seam, kind, _getframe(1), self, make, (self, *args), kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return call
 
@@ -134,12 +144,18 @@ def _method_on_cuda(seam: Seam, kind: str) -> Layer:
 def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Layer]:
     def method(seam: Seam, kind: str) -> Layer:
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+            make = from_line(original)
+
             @functools.wraps(original)
             def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-                frame = _getframe(1)
-                if frame.f_code.co_filename in host_files:
-                    return original(self, *args, **kwargs)
-                return _through(seam, kind, frame, self, original, (self, *args), kwargs)
+                try:
+                    frame = _getframe(1)
+                    if frame.f_code.co_filename in host_files:
+                        return make(_getframe(1), (self, *args), kwargs)
+                    return _through(seam, kind, frame, self, make, (self, *args), kwargs)
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
 
             return call
 
@@ -150,12 +166,18 @@ def _method_on_host(host_files: frozenset[str]) -> Callable[[Seam, str], Layer]:
 
 def _function(seam: Seam, kind: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        make = from_line(original)
+
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if seam.brief:
-                return original(*args, **kwargs)
-            tensor = args[0] if args else kwargs.get("input")
-            return _through(seam, kind, _getframe(1), tensor, original, args, kwargs)
+            try:
+                if seam.brief:
+                    return make(_getframe(1), args, kwargs)
+                tensor = args[0] if args else kwargs.get("input")
+                return _through(seam, kind, _getframe(1), tensor, make, args, kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return call
 
@@ -167,11 +189,17 @@ def _masked(seam: Seam, torch: Any) -> Layer:
     tensor, boolean = torch.Tensor, torch.bool
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        make = from_line(original)
+
         @functools.wraps(original)
         def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807 it stands in for one
-            if type(index) is not tensor or index.dtype is not boolean or not self.is_cuda:
-                return original(self, index)
-            return _through(seam, "mask", _getframe(1), self, original, (self, index), {})
+            try:
+                if type(index) is not tensor or index.dtype is not boolean or not self.is_cuda:
+                    return make(_getframe(1), (self, index), {})
+                return _through(seam, "mask", _getframe(1), self, make, (self, index), {})
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return __getitem__
 
@@ -180,14 +208,20 @@ def _masked(seam: Seam, torch: Any) -> Layer:
 
 def _copy(seams: Seams, name: str) -> Layer:
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        make = from_line(original)
+
         @functools.wraps(original)
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            direction = None if seams.copying.brief else direction_of(name, self, args, kwargs)
-            if direction is None:
-                return original(self, *args, **kwargs)
-            source = (args[0] if args else kwargs.get("src")) if name == "copy_" else self
-            seam, kind = (seams.copying, name) if direction == IN else (seams.syncing, "cpu")
-            return _through(seam, kind, _getframe(1), source, original, (self, *args), kwargs)
+            try:
+                direction = None if seams.copying.brief else direction_of(name, self, args, kwargs)
+                if direction is None:
+                    return make(_getframe(1), (self, *args), kwargs)
+                source = (args[0] if args else kwargs.get("src")) if name == "copy_" else self
+                seam, kind = (seams.copying, name) if direction == IN else (seams.syncing, "cpu")
+                return _through(seam, kind, _getframe(1), source, make, (self, *args), kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return copy
 

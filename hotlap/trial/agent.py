@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import wrapt
-
 from hotlap.catalog import running
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
@@ -28,6 +26,7 @@ from hotlap.observe import surroundings
 from hotlap.observe.losses import Losses
 from hotlap.observe.ranks import rank_and_world
 from hotlap.observe.stop import Stopper
+from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seams
 from hotlap.trial import metric
@@ -94,7 +93,7 @@ class Agent:
         metric.take_to(self._read, self.order.metric)
         if self.order.tag is not None:
             for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-                wrapt.register_post_import_hook(self._watch_writer, module)
+                when_imported(module, self._watch_writer)
 
     def _watch_writer(self, module: Any) -> None:
         tag = self.order.tag

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import wrapt
-
+from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 from hotlap.trial.order import PLACES
 from hotlap.trial.shadow import Shadow
@@ -288,9 +287,9 @@ def _foreign(shadow: Shadow, ledger: Ledger) -> None:
     )
     for module, name, position, keyword, writes in calls:
         layer = _path_argument(shadow, position, keyword, writes)
-        wrapt.register_post_import_hook(_wrapping(ledger, name, layer), module)
-    wrapt.register_post_import_hook(lambda h5py: ledger.wrap(h5py.File, "__init__", _h5_file(shadow)), "h5py")
-    wrapt.register_post_import_hook(_wrapping(ledger, "connect", _database(shadow)), "sqlite3")
+        when_imported(module, _wrapping(ledger, name, layer))
+    when_imported("h5py", lambda h5py: ledger.wrap(h5py.File, "__init__", _h5_file(shadow)))
+    when_imported("sqlite3", _wrapping(ledger, "connect", _database(shadow)))
 
 
 def _wrapping(ledger: Ledger, name: str, layer: Any) -> Callable[[Any], None]:

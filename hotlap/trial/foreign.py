@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import wrapt
-
+from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 
 FILE = "programs.txt"
@@ -31,7 +30,7 @@ class Foreign:
 
     def install(self) -> None:
         self._ledger.wrap(os, "system", self._system)
-        wrapt.register_post_import_hook(self._subprocess, "subprocess")
+        when_imported("subprocess", self._subprocess)
 
     def _subprocess(self, module: Any) -> None:
         self._ledger.wrap(module.Popen, "__init__", self._popen)

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import wrapt
-
+from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 
 SEED = 20_260  # where the program sets none
@@ -28,8 +27,8 @@ class Seeds:
         random.seed(SEED + self._shift)
         self._ledger.wrap(random, "seed", self._shifting(SEED))
         self._ledger.wrap(random.Random, "__init__", self._python_generator)
-        wrapt.register_post_import_hook(self._numpy, "numpy.random")
-        wrapt.register_post_import_hook(self._torch, "torch")
+        when_imported("numpy.random", self._numpy)
+        when_imported("torch", self._torch)
 
     def shifted(self, seed: Any) -> Any:
         """A whole number is shifted; anything else (bytes, a state) is the program's own affair."""

@@ -290,7 +290,8 @@ def test_the_recorder_of_cuda_uses_what_torch_has_and_comes_back_from_failures()
     assert {"pool", "stream", "capture_error_mode"} <= set(parameters)
 
     cuda = StubCuda()
-    recorder = CudaRecorder(SimpleNamespace(cuda=cuda))
+    warns = {name: getattr(torch, name) for name in ("is_warn_always_enabled", "set_warn_always")}
+    recorder = CudaRecorder(SimpleNamespace(cuda=cuda, **warns))
     assert recorder.here(lambda: cuda.mode) == "error"
     assert recorder.aside(lambda: cuda.mode) == 0
     assert cuda.notes == ["wait", "stream", "back", "wait"]

@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from hotlap.catalog.resident_data.sameness import Unfit
 from hotlap.catalog.silence import silenced
-from hotlap.loading.signals import raised_by_signal
+from hotlap.patch.signals import raised_by_signal
 from tests.catalog.resident import outcome, resident
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from types import SimpleNamespace
 
 import torch
 
@@ -44,8 +43,14 @@ def test_a_trace_is_saved_where_it_was_asked_for_and_on_a_cpu_tells_nothing_of_a
     assert read_trace(tracer.path, steps=1, mean_step_ms=1.0) is None
 
 
-def test_what_torch_warns_of_when_a_profile_starts_is_not_shown(tmp_path, recwarn):
+def test_a_trace_makes_torch_warn_of_nothing_and_python_forget_nothing(tmp_path, recwarn):
+    def warn_once_here():
+        warnings.warn("mine", UserWarning, stacklevel=1)
+
+    warnings.simplefilter("default")
+    warn_once_here()
     tracer = Tracer(torch, tmp_path / "one.pt.trace.json", on_cuda=False, whole=True)
-    tracer._profile = SimpleNamespace(start=lambda: warnings.warn("Profiler clears events", stacklevel=2))
     tracer.start()
-    assert not recwarn.list
+    tracer.stop()
+    warn_once_here()
+    assert [str(one.message) for one in recwarn.list] == ["mine"]

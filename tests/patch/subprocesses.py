@@ -32,9 +32,6 @@ def shout(original):
         return f"ours({original(*args, **kwargs)})"
     return ours
 
-def shout_wrapt(original):
-    return wrapt.FunctionWrapper(original, lambda wrapped, instance, args, kwargs: f"ours({wrapped(*args, **kwargs)})")
-
 def assert_gone(*seen):
     '''Nothing of ours can be reached from these objects.'''
     left, known = list(seen), set()

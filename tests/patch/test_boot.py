@@ -14,6 +14,7 @@ from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.session import Session
 from hotlap.patch.guard import FILE
 from hotlap.patch.launch import BOOT, environment
+from tests.patch.subprocesses import REPOSITORY
 
 LOOK = r"""
 import json, re, sys
@@ -151,7 +152,7 @@ def test_the_boot_folder_leaves_no_trace_on_the_path(session):
 
 def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
     env = {**environment(session, clean()), "HOTLAP": "off"}
-    look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', 'wrapt')])"
+    look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', '_hotlap')])"
     assert python("-c", look, env=env).stdout == "[]\n"
     assert not hellos(session)
 
@@ -159,7 +160,7 @@ def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
 def test_without_a_session_nothing_happens(session):
     env = environment(session, clean())
     del env["HOTLAP_SESSION"]
-    assert python("-c", "import sys; print('hotlap' in sys.modules)", env=env).stdout == "False\n"
+    assert python("-c", "import sys; print('_hotlap' in sys.modules)", env=env).stdout == "False\n"
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
@@ -175,7 +176,7 @@ def test_a_session_that_cannot_be_read_lets_the_program_run_and_says_so_once(ses
         session.unlink()
     else:
         session.write_text("{")
-    done = python("-c", "import sys; print('ran', 'hotlap' in sys.modules)", env=environment(session, clean()))
+    done = python("-c", "import sys; print('ran', '_hotlap' in sys.modules)", env=environment(session, clean()))
     assert done.stdout == "ran False\n"
     assert done.stderr.count("hotlap: cannot enter") == 1
     assert len(done.stderr.splitlines()) == 1
@@ -215,3 +216,77 @@ def test_a_traceback_of_the_users_shows_the_users_frames_only(session, tmp_path)
     plain, entered = (python(str(script), env=env, code=1) for env in (base, environment(session, base)))
     assert entered.stderr == plain.stderr
     assert "hotlap" not in entered.stderr
+
+
+NAMES = "import sys; {before}import hotlap, wrapt, statistics; print(hotlap.me, wrapt.me, statistics.me)"
+
+
+@pytest.mark.parametrize("how", ["script", "package", "module", "command", "python path", "later"])
+def test_modules_of_the_program_that_are_called_like_ours_are_the_ones_imported(session, tmp_path, how):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    for name in ("hotlap", "wrapt", "statistics"):
+        file = theirs / name / "__init__.py" if how == "package" else theirs / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("me = __file__\n")
+    before = f"sys.path.insert(0, {str(theirs)!r}); " if how == "later" else ""
+    (theirs / "train.py").write_text(NAMES.format(before=""))
+    arguments = {
+        "script": [str(theirs / "train.py")],
+        "package": ["-u", str(theirs / "train.py")],
+        "module": ["-m", "train"],
+    }
+    base = {**clean(), "PYTHONPATH": str(theirs)} if how == "python path" else clean()
+    words = arguments.get(how, ["-c", NAMES.format(before=before)])
+    cwd = theirs if how in ("module", "command") else Path("/")
+    plain, entered = (python(*words, env=env, cwd=cwd) for env in (base, environment(session, base)))
+    assert plain.stdout.count(str(theirs)) == 3
+    assert entered.stdout == plain.stdout
+    assert entered.stderr == ""
+    assert hellos(session)
+
+
+def test_a_program_that_uses_hotlap_gets_the_package_that_entered(session):
+    base = {**clean(), "PYTHONPATH": str(REPOSITORY)}
+    look = (
+        "import sys, hotlap, hotlap.observe.span as span\n"
+        "print(hotlap.span is span.span, hotlap is sys.modules['_hotlap'], hotlap.enable.__name__, hotlap.__file__)\n"
+        "print(span is sys.modules['_hotlap.observe.span'], span.__spec__.name)\n"
+    )
+    entered = python("-c", look, env=environment(session, base)).stdout.splitlines()
+    assert entered == [
+        f"True True enable {REPOSITORY / 'hotlap' / '__init__.py'}",
+        "True _hotlap.observe.span",
+    ]
+
+
+def test_hotlap_itself_can_be_run_under_us(session):
+    base = {**clean(), "PYTHONPATH": str(REPOSITORY)}
+    plain, entered = (python("-m", "hotlap", "list", env=env) for env in (base, environment(session, base)))
+    assert entered.stdout == plain.stdout
+
+
+def test_where_there_is_no_hotlap_to_import_there_is_none_under_us(session, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    command = [str(tmp_path / "env" / "bin" / "python"), "-c", "import hotlap"]
+    done = subprocess.run(command, env=environment(session, clean()), cwd="/", capture_output=True, text=True)
+    assert "No module named 'hotlap'" in done.stderr
+    assert hellos(session)
+
+
+def test_an_error_in_an_import_of_torch_is_shown_as_without_us(session, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("1 / 0\n")
+    base = {**clean(), "PYTHONPATH": str(tmp_path)}
+    plain, entered = (python("-c", "import torch", env=env, code=1) for env in (base, environment(session, base)))
+    assert entered.stderr == plain.stderr
+    assert "importlib" not in entered.stderr
+
+
+def test_torch_is_imported_by_the_loader_that_python_chose(session, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.1'\n")
+    look = "import torch; print(type(torch.__loader__), torch.__loader__ is torch.__spec__.loader)"
+    base = {**clean(), "PYTHONPATH": str(tmp_path)}
+    plain, entered = (python("-c", look, env=env).stdout for env in (base, environment(session, base)))
+    assert entered == plain

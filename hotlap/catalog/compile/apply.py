@@ -11,6 +11,7 @@ import types
 from functools import partial
 from typing import Any
 
+from hotlap.catalog.alone import why_not_alone
 from hotlap.catalog.compile.attempt import Before, Compiled, FirstCall, Graphs, NotWorthIt, backward_at_once, near
 from hotlap.catalog.forwards import call_with, is_wrapper
 from hotlap.catalog.silence import silenced
@@ -161,6 +162,10 @@ class Root:
         earlier = self._earlier.get(function) or Compiled(None)
         if earlier.times >= most_recompiles(self.torch):
             self.site.no_effect(f"{self.name} was compiled for {earlier.times} models, and Dynamo takes no more")
+            self._for = MISSING_KIND
+            return function(module, *args, **kwargs)
+        if (why := why_not_alone()) is not None:  # a compilation that fails is taken back
+            self.site.refused(why)
             self._for = MISSING_KIND
             return function(module, *args, **kwargs)
         before = Before(self.torch, module)

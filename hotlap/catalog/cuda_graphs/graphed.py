@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from inspect import unwrap
 from typing import Any
 
+from hotlap.catalog.alone import why_not_alone
 from hotlap.catalog.cuda_graphs.gradients import Gradients
 from hotlap.catalog.cuda_graphs.inputs import Inputs
 from hotlap.catalog.cuda_graphs.listed import Listed
@@ -40,6 +41,8 @@ class GraphedRoot:
     def __init__(
         self, torch: Any, recorder: Recorder, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        if (why := why_not_alone()) is not None:
+            raise Refused(why)
         self._torch, self._recorder = torch, recorder
         self._tree = torch.utils._pytree
         self._inputs = Inputs(torch, recorder.device_type, args, kwargs)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+from hotlap.patch.unwarned import unwarned
+
+PROTOTYPE = "Synchronization debug mode is a prototype feature"
 Work = Callable[[], Any]
 
 
@@ -75,8 +77,7 @@ class CudaRecorder:
             here.wait_stream(stream)
 
     def _set_debug_mode(self, mode: Any) -> None:
-        with warnings.catch_warnings():  # it warns that it is a prototype, which is not the user's concern
-            warnings.simplefilter("ignore")
+        with unwarned(self._torch, PROTOTYPE):
             self._torch.cuda.set_sync_debug_mode(mode)
 
     def new_pool(self) -> Any:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable
+from sys import _getframe
 from typing import Any
 
 from hotlap.catalog.early_read.backward import Backward
 from hotlap.catalog.early_read.reader import CudaReader, Reader
 from hotlap.catalog.site import Site
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.unseen import from_line, leave_no_frame
 
 REMEMBERED = 4  # losses: a program with two optimizers reads both at the end of the step
 CHECKED = 8  # reads, compared with what the device says
@@ -74,16 +77,20 @@ class Reads:
     # Reads
 
     def _layer(self, give: Give, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_here = self._reader.is_here
+        is_here, make = self._reader.is_here, from_line(original)
 
         @functools.wraps(original)
         def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if args or kwargs or not is_here(tensor):
-                return original(tensor, *args, **kwargs)
-            ours = self._tried(tensor, give)
-            if ours is None or self._checked >= CHECKED:
-                return original(tensor) if ours is None else ours
-            return self._compared(original(tensor), ours)
+            try:
+                ours = None if args or kwargs or not is_here(tensor) else self._tried(tensor, give)
+                if ours is None:
+                    return make(_getframe(1), (tensor, *args), kwargs)
+                if self._checked < CHECKED:
+                    return self._compared(make(_getframe(1), (tensor,), {}), ours)
+                return ours
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return read
 
@@ -92,7 +99,7 @@ class Reads:
             host = self._found(tensor, give)
             return None if host is None else give(host)
         except Exception as error:
-            if self._site.seams.guard.strict:
+            if self._site.seams.guard.strict or raised_by_signal(error):
                 raise
             self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
             return None

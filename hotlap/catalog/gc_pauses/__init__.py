@@ -6,7 +6,7 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="H102",
     title="Full garbage collections wait until between two epochs",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,  # of what the program can see, not of a number
     apply=apply,
     detect=detect,
     values=WholeNumber(1, 1_000_000),

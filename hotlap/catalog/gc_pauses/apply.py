@@ -11,6 +11,7 @@ from gc import collect  # the function itself: another entry may stand in for it
 from typing import Any
 
 from hotlap.catalog.site import Original, Site
+from hotlap.patch.unseen import leave_no_frame
 
 WARM = 5  # optimizer steps before anything is frozen: caches and state are there by then
 LATEST = 1000  # steps without a full collection
@@ -95,12 +96,16 @@ class Pauses:
             return original(*args, **kwargs)
 
     def _referring(self, original: Original) -> Original:
-        """Without the guard of `site.replace`: what it hands the arguments on in would refer to them too."""
+        """Without the guard of `site.replace`, nor `unseen`: what hands the arguments on would refer to them too."""
 
         def get_referrers(*objects: Any) -> list[Any]:
-            with self._thawed():
-                found = original(*objects)
-            return [one for one in found if one is not objects]
+            try:
+                with self._thawed():
+                    found = original(*objects)
+                return [one for one in found if one is not objects]
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return get_referrers
 

@@ -6,7 +6,7 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="H109",
     title="Lines the loop prints are written by another thread",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,  # of what the program can see, not of a number
     apply=apply,
     detect=detect,
     automatic=False,  # a program that is killed loses its last lines: for who prints a lot and asks for it

@@ -6,6 +6,7 @@ uses stdout another way, forks or ends the program finds everything written that
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
 import os
@@ -14,8 +15,6 @@ import threading
 import weakref
 from collections import deque
 from typing import Any
-
-import wrapt
 
 from hotlap.catalog.site import Original, Site
 
@@ -37,7 +36,7 @@ class Lines:
         self._stream: Any = None  # what stands in for stdout
         self._pending: deque[str] = deque()
         self._lock = threading.RLock()  # a signal's handler may print while a line is being written
-        self._thread: threading.Thread | None = None
+        self._started = False
         self._over = threading.Event()
 
     def begin(self, *_: Any) -> None:
@@ -60,13 +59,13 @@ class Lines:
     def _print(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         file, stream = kwargs.get("file"), self._stream
         ours = not self._over.is_set() and sys.stdout is stream and (file is None or file is stream)
-        if not ours or not (kwargs.get("flush") or _writes_at_once(stream)) or not kwargs.keys() <= KNOWN:
+        if not ours or not (kwargs.get("flush") or _writes_at_once(stream.__wrapped__)) or not kwargs.keys() <= KNOWN:
             return original(*args, **kwargs)
         sep, end = kwargs.get("sep"), kwargs.get("end")
         text = (" " if sep is None else sep).join(map(str, args)) + ("\n" if end is None else end)
-        if not _can_be_written(text, stream):
+        if not _can_be_written(text, stream.__wrapped__):
             return original(*args, **kwargs)  # the program gets its error
-        if self._thread is None:
+        if not self._started:
             self._start()
         self._pending.append(text)
         if len(self._pending) > MOST:
@@ -74,8 +73,8 @@ class Lines:
         return None
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="hotlap-print", daemon=True)
-        self._thread.start()
+        self._started = True
+        _thread.start_new_thread(self._run, ())  # which the program's threading.enumerate() does not list
         self._site.applied(f"lines of print are written every {1000 * INTERVAL:.0f} ms")
 
     def _run(self) -> None:
@@ -112,33 +111,37 @@ class Lines:
         atexit.unregister(self.drain)
 
 
-class Stream(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """Stdout for everybody but print: what waits is written first."""
+class Stream:
+    """Stdout for everybody but print: what waits is written before anything is asked of it."""
+
+    __slots__ = ("__weakref__", "__wrapped__", "_drain")
+    __wrapped__: Any
+    _drain: Any
 
     def __init__(self, stdout: Any, lines: Lines) -> None:
-        super().__init__(stdout)
-        self._self_drain = lines.drain
+        object.__setattr__(self, "__wrapped__", stdout)
+        object.__setattr__(self, "_drain", lines.drain)
 
-    def write(self, text: str) -> Any:
-        self._self_drain()
-        return self.__wrapped__.write(text)
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.__wrapped__)
 
-    def writelines(self, lines: Any) -> Any:
-        self._self_drain()
-        return self.__wrapped__.writelines(lines)
+    def __getattr__(self, name: str) -> Any:
+        self._drain()
+        return getattr(self.__wrapped__, name)
 
-    def flush(self) -> Any:
-        self._self_drain()
-        return self.__wrapped__.flush()
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
 
-    def fileno(self) -> Any:
-        self._self_drain()
-        return self.__wrapped__.fileno()
+    def __iter__(self) -> Any:
+        return iter(self.__wrapped__)
 
-    @property
-    def buffer(self) -> Any:
-        self._self_drain()
-        return self.__wrapped__.buffer
+    def __enter__(self) -> Any:
+        return self.__wrapped__.__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        self._drain()
+        return self.__wrapped__.__exit__(*error)
 
 
 def _can_be_written(text: str, stream: Any) -> bool:

@@ -1,8 +1,8 @@
 """Torch marks batches, dropped gradients and optimizer steps for its profiler, whether one is running or not.
 
-A mark is entered and left through the dispatcher. While no profiler is running, nobody reads it. What stands in here is
-as short as can be: it is called several times a step. It goes to the ledger without the guard of `site.replace`, and
-cannot fail.
+A mark is entered and left through the dispatcher. While no profiler is running in any thread, and nobody looks at what
+passes the dispatcher, nobody reads it; nor does a profiler that is started later show a mark that was open by then.
+It is made several times a step, so what stands in is short and goes to the ledger without the guard of `site.replace`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,40 @@ from typing import Any
 
 from hotlap.catalog.site import Site
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.ledger import Layer
+from hotlap.patch.operations import ANYWHERE, watching
+from hotlap.patch.unseen import leave_no_frame, unseen
 
+ARGUMENTS = (str, type(None))  # which torch takes; others are an error of the program
 DAEMON = "KINETO_USE_DAEMON"  # a profiler that is started from outside, at any moment
 
 
 def apply(site: Site) -> None:
     if os.environ.get(DAEMON):
         site.no_effect(f"{DAEMON} is set: a profiler may be started from outside")
-        return
-    mark, enabled = site.torch.autograd.profiler.record_function, site.torch.autograd._profiler_enabled
-    told, observers = False, _observers(site)
+    elif not hasattr(site.torch.autograd.profiler, ANYWHERE):
+        site.no_effect("this torch does not tell whether a profiler runs in another thread")
+    else:
+        mark = site.torch.autograd.profiler.record_function
+        keep_out(site.ledger)
+        site.ledger.wrap(mark, "__enter__", _entering(site))
+        site.ledger.wrap(mark, "_call_end_callbacks_on_future", functools.partial(_awaiting, site.torch))
 
-    def entering(original: Any) -> Any:
+
+def _entering(site: Site) -> Layer:
+    told, watched, observers = False, watching(site.torch), _observers(site)
+
+    def layer(original: Any) -> Any:
         def __enter__(self: Any) -> Any:  # noqa: N807
             nonlocal told
-            if observers or enabled():
-                if self.record is None:
-                    self.run_callbacks_on_exit = True
-                return original(self)
+            try:
+                if observers or watched() or type(self.name) is not str or type(self.args) not in ARGUMENTS:
+                    if self.record is None:
+                        self.run_callbacks_on_exit = True
+                    return original(self)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             if not told:
                 told = True
                 site.applied("marks of batches and steps, while no profiler is running")
@@ -39,18 +55,18 @@ def apply(site: Site) -> None:
 
         return __enter__
 
-    def awaiting(original: Any) -> Any:
-        def _call_end_callbacks_on_future(self: Any, future: Any) -> Any:
-            if self.record is None:  # a future is to be told of its end: so it must have begun
-                self.run_callbacks_on_exit = True
-                self.record = site.torch.ops.profiler._record_function_enter_new(self.name, self.args)
-            return original(self, future)
+    return layer
 
-        return _call_end_callbacks_on_future
 
-    keep_out(site.ledger)
-    site.ledger.wrap(mark, "__enter__", entering)
-    site.ledger.wrap(mark, "_call_end_callbacks_on_future", awaiting)
+def _awaiting(torch: Any, original: Any) -> Any:
+    @unseen
+    def _call_end_callbacks_on_future(self: Any, future: Any) -> Any:
+        if self.record is None:  # a future is to be told of its end: so it must have begun
+            self.run_callbacks_on_exit = True
+            self.record = torch.ops.profiler._record_function_enter_new(self.name, self.args)
+        return original(self, future)
+
+    return _call_end_callbacks_on_future
 
 
 def _observers(site: Site) -> set[int]:
@@ -58,6 +74,7 @@ def _observers(site: Site) -> set[int]:
     running: set[int] = set()
 
     def layer(original: Any) -> Any:
+        @unseen
         @functools.wraps(original)
         def start_or_stop(self: Any) -> None:
             original(self)

@@ -6,7 +6,7 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="H103",
     title="Progress bars are drawn once a second",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,  # of what the program can see, not of a number
     apply=apply,
     detect=detect,
     values=WholeNumber(1, 3600),

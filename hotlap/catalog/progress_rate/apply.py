@@ -7,9 +7,8 @@ import time
 import weakref
 from typing import Any
 
-import wrapt
-
 from hotlap.catalog.site import Original, Site
+from hotlap.patch.imports import when_imported
 
 SECONDS = 1
 DRAWING = ("set_postfix", "set_postfix_str", "set_description", "set_description_str")
@@ -18,7 +17,7 @@ DRAWING = ("set_postfix", "set_postfix_str", "set_description", "set_description
 def apply(site: Site) -> None:
     site.no_effect("the program makes no tqdm bar")
     rate = Rate(site, float(site.value or SECONDS))
-    wrapt.register_post_import_hook(rate.imported, "tqdm.std")  # at once where it is imported already
+    when_imported("tqdm.std", rate.imported)
 
 
 class Rate:

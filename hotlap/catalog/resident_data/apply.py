@@ -19,8 +19,8 @@ from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Unfit
 from hotlap.loading.purity.known import genuine
-from hotlap.loading.signals import raised_by_signal
 from hotlap.model.visible import visible
+from hotlap.patch.signals import raised_by_signal
 
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning
@@ -352,9 +352,8 @@ def _place() -> tuple[str, int]:
     """The line that iterates, outside torch and hotlap."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
-        "hotlap",
+        __name__.partition(".")[0],
         "torch",
-        "wrapt",
     ):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

@@ -16,7 +16,7 @@ from hotlap.catalog.resident_data.rows import Rows, TensorRows, Wanted
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.pure import Unfit, pure, pure_collate, visit
 from hotlap.loading.purity.known import genuine
-from hotlap.loading.signals import raised_by_signal
+from hotlap.patch.signals import raised_by_signal
 
 LARGE = 4096  # bytes: less is not worth a stand-in
 PLAIN = (int, float, bool, complex, str, bytes, type(None))  # cannot be written into

@@ -18,7 +18,7 @@ from hotlap.catalog.resident_data.sameness import same, signature
 from hotlap.catalog.room import free_bytes, held_bytes
 from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit
 from hotlap.loading.purity import Study
-from hotlap.loading.signals import raised_by_signal
+from hotlap.patch.signals import raised_by_signal
 
 CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
 FIRST = 3  # items fetched to see what a batch is made of

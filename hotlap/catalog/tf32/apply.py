@@ -6,14 +6,13 @@ keeps both in step, so that is what is used, and an error when reading means tha
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 from hotlap.catalog.site import Site
+from hotlap.patch.unwarned import unwarned
 
+ADVICE = r"(?is).*(tf32|precision)"  # against the older interface, which the user did not use
 OURS = "high"
 PLAIN = "highest"
 FIRST_CAPABLE = (8, 0)
@@ -50,7 +49,7 @@ def _tell(site: Site, optimizer: Any) -> None:
 
 def precision(torch: Any) -> str | None:
     """None: chosen through the newer interface, which the older cannot read."""
-    with _no_advice():
+    with unwarned(torch, ADVICE):
         try:
             return str(torch.get_float32_matmul_precision())
         except RuntimeError:
@@ -58,18 +57,10 @@ def precision(torch: Any) -> str | None:
 
 
 def put(torch: Any, value: str) -> None:
-    with _no_advice():
+    with unwarned(torch, ADVICE):
         torch.set_float32_matmul_precision(value)
 
 
 def take_back(torch: Any) -> None:
     if precision(torch) == OURS:
         put(torch, PLAIN)
-
-
-@contextmanager
-def _no_advice() -> Iterator[None]:
-    """Some versions of torch advise against the older interface; that is nothing the user did."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

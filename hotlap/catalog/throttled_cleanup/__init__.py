@@ -6,7 +6,7 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="H101",
     title="Clean-up calls in the training loop are made once in a hundred times",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,  # of what the program can see, not of a number
     apply=apply,
     detect=detect,
     values=OneOf((MEMORY, ALL)),

@@ -17,7 +17,10 @@ from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
 
 MOST_ELEMENTS = 256  # of a container of objects, each of which is read
-LIBRARIES = frozenset("builtins hotlap torch torchvision numpy PIL pandas h5py scipy cv2 pyarrow wrapt".split())
+OURS = __name__.partition(".")[0]  # inside a program our package has another name
+LIBRARIES = frozenset({OURS, "hotlap"}) | frozenset(
+    "builtins torch torchvision numpy PIL pandas h5py scipy cv2 pyarrow".split()
+)
 USUAL_LOOKUPS: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__, ModuleType.__getattribute__)
 ABSENT: Any = object()
 
@@ -251,8 +254,8 @@ def without_our_layers(thing: Any) -> Any:
 
 def _is_ours(thing: Any) -> bool:
     if isinstance(thing, FunctionType):
-        return str(thing.__globals__.get("__name__", "")).partition(".")[0] == "hotlap"
-    return type(thing).__module__.partition(".")[0] in ("wrapt", "hotlap") and hasattr(thing, "_self_wrapper")
+        return str(thing.__globals__.get("__name__", "")).partition(".")[0] == OURS
+    return type(thing).__module__.partition(".")[0] == OURS
 
 
 def _usual_lookup(kind: type) -> bool:

@@ -14,18 +14,14 @@ def _leave_path():
 def _enter(here):
     if sys.version_info < (3, 10) or os.environ.get("HOTLAP") == "off" or not os.environ.get("HOTLAP_SESSION"):
         return
-    import importlib.util
-
+    # Nothing is imported by a name that the program may have a module of: see inside.py.
     package = os.path.dirname(os.path.dirname(here))
-    spec = importlib.util.spec_from_file_location(
-        "hotlap", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["hotlap"] = module
-    spec.loader.exec_module(module)
-    from hotlap.patch import entry
-
-    entry.enter()
+    file = os.path.join(package, "patch", "inside.py")
+    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader("_hotlap_inside", file)
+    inside = type(sys)("_hotlap_inside")
+    inside.__file__ = file
+    exec(loader.get_code("_hotlap_inside"), vars(inside))
+    inside.enter(package)
 
 
 def _boot():
@@ -33,7 +29,6 @@ def _boot():
     try:
         _enter(here)
     except Exception as error:
-        sys.modules.pop("hotlap", None)
         sys.stderr.write("hotlap: cannot enter %s (%s); it runs without us\n" % (sys.executable, error))
     del sys.modules["sitecustomize"]
     import sitecustomize  # noqa: F401 another one, or the ImportError that site expects when there is none

@@ -1,0 +1,75 @@
+"""Being told that the program has imported a module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import FunctionType, ModuleType
+from typing import Any, cast
+
+Call = Callable[[Any], None]
+OF_IMPORTLIB = "<frozen importlib._bootstrap_external>"  # whose frames Python takes out of an error of an import
+
+_awaited: dict[str, list[Call]] = {}
+
+
+def when_imported(name: str, call: Call) -> None:
+    """call(module) as soon as the module is imported; at once where it is already."""
+    if name in sys.modules:
+        call(sys.modules[name])
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _awaited.setdefault(name, []).append(call)
+
+
+class _Finder:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in _awaited:
+            return None
+        for other in list(sys.meta_path):
+            find = getattr(other, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if other is not self and find is not None else None
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = cast("Any", _Loader(spec, spec.loader))
+                return spec
+        return None
+
+
+_finder = _Finder()
+
+
+class _Loader:
+    """The loader that was found, until the module is loaded: no trace of this one is left in it."""
+
+    def __init__(self, spec: ModuleSpec, loader: Any) -> None:
+        self._spec, self._loader = spec, loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _imported(module, self._spec.name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _imported(module: ModuleType, name: str) -> None:
+    for call in _awaited.pop(name, ()):
+        call(module)
+
+
+def _of_importlib(function: Callable[..., Any]) -> Any:
+    assert isinstance(function, FunctionType)
+    function.__code__ = function.__code__.replace(co_filename=OF_IMPORTLIB)
+    return function
+
+
+for _each in (_Loader.create_module, _Loader.exec_module):
+    _of_importlib(_each)

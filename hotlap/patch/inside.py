@@ -1,0 +1,220 @@
+"""Our package inside the user's process, under a name that no program uses.
+
+The program may have a module called `hotlap`, or put one on its path later: `import hotlap` in its code is answered as
+without us. Where that finds hotlap itself, the program gets the very package that entered. Our own modules go on saying
+`from hotlap.model import …`: Python asks the `__import__` of the module that imports, and theirs reads hotlap as NAME.
+
+The standard library is shared with the program, unless the program has a module of the same name: then what we imported
+is ours alone, and the program's `import statistics` finds its own.
+
+Everything that Python, warnings and logging take for a file of the import system is passed over when they look for the
+line to blame. The code of ours that stands between two frames of the program is loaded with such a file name.
+
+The boot file executes this one by its path. So nothing may be imported here but what Python has loaded by itself.
+"""
+
+from __future__ import annotations
+
+import _imp
+import _thread
+import builtins
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
+    from typing import Any
+
+NAME, OURS = "_hotlap", "hotlap"
+BORROWED = ("psutil", "pynvml")  # of others, and not of the program: nothing is left of them once we have them
+UNSEEN_ROOMS = ("patch", "loading", "catalog", "observe", "trial")
+UNSEEN = " (importlib._bootstrap)"  # at the end of a file name; see is_internal_frame in CPython's warnings
+_external: Any = sys.modules["_frozen_importlib_external"]
+_bootstrap: Any = sys.modules["_frozen_importlib"]
+_real_import = builtins.__import__
+
+
+def enter(package: str) -> None:
+    """Begin our visit with the package in this folder, or leave nothing of it."""
+    finder = _Finder(package)
+    sys.meta_path.insert(0, finder)
+    try:
+        _import(f"{OURS}.patch.entry", fromlist=("enter",)).enter()
+    except BaseException:
+        sys.meta_path.remove(finder)
+        _forget(NAME)
+        raise
+
+
+def _import(
+    name: str,
+    globals: Mapping[str, Any] | None = None,  # noqa: A002 as Python calls it
+    locals: Mapping[str, Any] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> Any:
+    top = name.partition(".")[0]
+    if level == 0 and top == OURS:
+        name = NAME + name[len(OURS) :]
+    elif level == 0 and top not in sys.modules and top in sys.stdlib_module_names:
+        with _OfPython():
+            return _real_import(name, globals, locals, fromlist or (), level)
+    elif level == 0 and top in BORROWED and top not in sys.modules:
+        try:
+            return _real_import(name, globals, locals, fromlist or (), level)
+        finally:
+            _forget(top)
+    return _real_import(name, globals, locals, fromlist or (), level)
+
+
+_BUILTINS = {**vars(builtins), "__import__": _import}
+
+
+class _Loader(_external.SourceFileLoader):  # type: ignore[misc]
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = super().get_code(fullname)
+        if fullname.split(".")[1:2] and fullname.split(".")[1] in UNSEEN_ROOMS:
+            _imp._fix_co_filename(code, self.path + UNSEEN)  # type: ignore[attr-defined]
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = _BUILTINS
+        super().exec_module(module)
+
+
+class _Finder:
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        top = name.partition(".")[0]
+        if top == NAME:
+            own: ModuleSpec | None = self._own(name, path)
+            return own
+        if top != OURS:
+            return None
+        if name == OURS:
+            return self._first(_elsewhere(self, name, path, target))
+        return self._alias(name) if sys.modules.get(OURS) is sys.modules[NAME] else None
+
+    def _own(self, name: str, path: Sequence[str] | None) -> Any:
+        if name == NAME:
+            file = os.path.join(self._package, "__init__.py")  # noqa: PTH118 pathlib is not loaded yet
+            loader, places = _Loader(name, file), [self._package]
+            return _external.spec_from_file_location(name, file, loader=loader, submodule_search_locations=places)
+        return _external.FileFinder((path or [""])[0], (_Loader, [".py"])).find_spec(name)
+
+    def _first(self, found: ModuleSpec | None) -> ModuleSpec | None:
+        """The program's own `hotlap` is what it is; another copy of ours is this one."""
+        places = found.submodule_search_locations if found is not None else None
+        boot = [os.path.join(place, "patch", "boot", "sitecustomize.py") for place in places or ()]  # noqa: PTH118
+        return self._alias(OURS) if any(map(os.path.exists, boot)) else found
+
+    def _alias(self, name: str) -> ModuleSpec | None:
+        own = NAME + name[len(OURS) :]
+        parent = sys.modules.get(own.rpartition(".")[0])
+        real = self._own(own, getattr(parent, "__path__", None))
+        if real is None:
+            return None
+        spec: ModuleSpec = _bootstrap.ModuleSpec(name, _Alias(real), origin=real.origin)
+        spec.submodule_search_locations = real.submodule_search_locations
+        return spec
+
+
+class _Alias:
+    """Gives a module of ours by the name that the program knows."""
+
+    def __init__(self, real: ModuleSpec) -> None:
+        self._real = real
+
+    def create_module(self, _: ModuleSpec) -> ModuleType:
+        name = self._real.name
+        module: ModuleType = _real_import(name, fromlist=("",))
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+    def get_code(self, _: str) -> CodeType:
+        """For `python -m hotlap`."""
+        loader: Any = self._real.loader
+        code: CodeType = loader.get_code(self._real.name)
+        return code
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real.loader, name)
+
+
+def _elsewhere(finder: Any, name: str, path: Any, target: Any) -> Any:
+    """What everybody else on the way to a module finds."""
+    for other in list(sys.meta_path):
+        find = getattr(other, "find_spec", None)
+        found = find(name, path, target) if other is not finder and find is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+class _OfPython:
+    """An import of the standard library: of Python's own, not of a module of the program that has the same name."""
+
+    def __enter__(self) -> None:
+        self._thread, self._before = _thread.get_ident(), set(sys.modules)
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if path is not None or name not in sys.stdlib_module_names or _thread.get_ident() != self._thread:
+            return None
+        own = _bootstrap.BuiltinImporter.find_spec(name) or _bootstrap.FrozenImporter.find_spec(name)
+        return own or _external.PathFinder.find_spec(name, _of_python())
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+        new = {name.partition(".")[0] for name in set(sys.modules) - self._before} & sys.stdlib_module_names
+        for top in _shadowed(new):
+            _forget(top)
+
+
+def _forget(top: str) -> None:
+    for name in [one for one in sys.modules if one.partition(".")[0] == top]:
+        del sys.modules[name]
+
+
+def _of_python() -> list[str]:
+    """The folders of the standard library, as they stand on the path."""
+    home = os.path.dirname(os.__file__)  # noqa: PTH120
+    return [home, *(place for place in sys.path if place.startswith(home) and place.endswith("lib-dynload"))]
+
+
+def _shadowed(names: Iterable[str]) -> list[str]:
+    """Those that the program would find in a folder of its own."""
+    home = os.path.dirname(os.__file__)  # noqa: PTH120
+    path = sys.path[: sys.path.index(home)] if home in sys.path else sys.path
+    places = [place or os.getcwd() for place in [*_folder_of_the_program(), *path]]  # noqa: PTH109
+    found = ((name, _external.PathFinder.find_spec(name, places)) for name in names)
+    return [name for name, spec in found if spec is not None and spec.loader is not None]
+
+
+def _folder_of_the_program() -> list[str]:
+    """What Python is going to put in front of the path, once it gets to the program."""
+    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
+        return []
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word == "-" or not word.startswith("-"):
+            script = os.path.realpath(word)
+            return [script if os.path.isdir(script) else os.path.dirname(script)]  # noqa: PTH112, PTH120
+        if word.startswith("--"):
+            next(words, None)  # only --check-hash-based-pycs goes on
+            continue
+        letters = word[1:]
+        ending = next((place for place, letter in enumerate(letters) if letter in "cmWX"), None)
+        if ending is not None and letters[ending] in "cm":
+            return [""]
+        if ending == len(letters) - 1:
+            next(words, None)
+    return [""]

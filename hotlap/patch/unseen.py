@@ -1,0 +1,158 @@
+"""No frame of ours in what the program catches, prints, warns of or logs.
+
+Every function of ours that stands between two frames of the program lets an error out by
+
+    except BaseException as error:
+        leave_no_frame(error)
+        raise
+
+which costs nothing as long as nothing is raised; a bare `raise` adds no entry for the function that it stands in.
+`@unseen` does the same around a whole function, for one call more; the ledger puts it around every function that does
+neither. Python 3.10 keeps the traceback of an error that is
+being handled apart from the error: there one entry of ours stays in what the program catches, and what ends the program
+is shown without.
+
+In a process that we entered, the files of our code have names that `warnings` and `logging` pass over (see inside.py).
+A warning that torch raises in C is blamed on the Python frame on top: `from_line` makes the call look made by the frame
+of the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from hotlap.patch.ledger import Ledger
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+Make = Callable[[FrameType, Any, Any], Any]
+
+ROOMS = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("patch", "catalog", "observe", "trial"))
+AT = "<hotlap>"  # the name of the functions that `at` makes
+
+
+def is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(ROOMS) or code.co_name == AT
+
+
+def leave_no_frame(error: BaseException) -> None:
+    error.__traceback__ = without_our_frames(error.__traceback__)
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    trace = link = _next_of_the_program(trace)
+    while link is not None:
+        following = _next_of_the_program(link.tb_next)
+        if following is not link.tb_next:
+            link.tb_next = following
+        link = following
+    return trace
+
+
+def _next_of_the_program(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and is_ours(trace.tb_frame.f_code):
+        trace = trace.tb_next
+    return trace
+
+
+def unseen(function: Function) -> Function:
+    """The function, which leaves no frame of ours in the errors that it raises or lets through."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
+
+    return call  # type: ignore[return-value]  # same signature as what it wraps
+
+
+def sealed(wrapper: Any) -> Any:
+    """What the ledger puts in place: a function that does not see to its frames itself is made `unseen`."""
+    if not isinstance(wrapper, FunctionType) or leave_no_frame.__name__ in wrapper.__code__.co_names:
+        return wrapper
+    return unseen(wrapper)
+
+
+def at(frame: FrameType) -> Callable[..., Any]:
+    """call(function, args, kwargs) as if the code of this frame had made the call, at the line where it is."""
+    return _function_at(frame.f_code.co_filename, frame.f_lineno, _Globals(frame.f_globals))
+
+
+class _Globals:
+    """A module's names, compared by identity."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    def __hash__(self) -> int:
+        return id(self.names)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Globals) and other.names is self.names
+
+
+def _call(function: Any, args: Any, kwargs: Any) -> Any: return function(*args, **kwargs)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _function_at(file: str, line: int, names: _Globals) -> Callable[..., Any]:
+    code = _call.__code__.replace(co_filename=file, co_firstlineno=line, co_name=AT)
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None:
+        dynamo.skip_code(code)  # it is not the program's, whatever its file name says
+    return FunctionType(code, names.names, AT)
+
+
+def from_line(function: Callable[..., Any]) -> Make:
+    """make(frame, args, kwargs): the call as the line of this frame makes it, where that could show."""
+    if hasattr(inspect.unwrap(function), "__code__"):
+        return lambda frame, args, kwargs: function(*args, **kwargs)
+    return lambda frame, args, kwargs: at(frame)(function, args, kwargs)
+
+
+def hide_from_stacks(ledger: Ledger) -> None:
+    """traceback.print_stack, logging with stack_info and torch's anomaly mode all walk the stack by this function."""
+
+    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
+        def walk_stack(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+            skip = frame is None  # the original finds who asked by counting frames, of which this is one more
+            for found, line in original(frame):
+                if skip and not is_ours(found.f_code):
+                    skip = False
+                elif not is_ours(found.f_code):
+                    yield found, line
+
+        return walk_stack
+
+    ledger.wrap(traceback, "walk_stack", layer)
+
+
+def hide_when_shown(ledger: Ledger) -> None:
+    """On Python 3.10 an error that ends the program is shown without our frames, if one that it catches is not."""
+    if sys.version_info >= (3, 11):
+        return
+    show = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        show(kind, error, without_our_frames(trace))
+
+    def undo() -> None:
+        if sys.excepthook is excepthook:
+            sys.excepthook = show
+
+    sys.excepthook = excepthook
+    ledger.later(undo)
