@@ -19,6 +19,7 @@ from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Unfit
 from hotlap.loading.purity.known import genuine
+from hotlap.loading.unprofiled import unprofiled
 from hotlap.model.visible import visible
 from hotlap.patch.signals import raised_by_signal
 
@@ -68,7 +69,8 @@ class Keeper:
         why = unsuited(self.torch, loader)
         if why is not None:
             self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")
-        kept = None if why is not None else self._kept(loader)
+        with unprofiled(self.torch):
+            kept = None if why is not None else self._kept(loader)
         if kept is None or kept.store is None:
             return original(*args, **kwargs)
         return self._iterator(partial(original, *args, **kwargs), loader, kept, kept.store)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from inspect import unwrap
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 
 from hotlap.catalog.resident_data.drawn import drawn
 from hotlap.catalog.resident_data.rows import Wanted
+from hotlap.loading.unprofiled import unprofiled
 
 Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
@@ -93,10 +95,14 @@ class Gathering(_BaseDataLoaderIter):
         return self._made(indices, rows)
 
     def _made(self, indices: list[Any] | None, rows: Wanted | None) -> Any:
-        """Indices that are no row numbers, and anything that fails, go the usual way."""
-        if rows is not None and self._own_way:
+        """Indices that are no row numbers, and anything that fails, go the usual way.
+
+        So does all while the program profiles itself: without workers its own fetching is in the profile.
+        """
+        if rows is not None and self._own_way and (self._num_workers or not _profiler_enabled()):
             try:
-                return self._pick(rows, self._pin_memory)
+                with unprofiled(torch) if _profiler_enabled() else nullcontext():
+                    return self._pick(rows, self._pin_memory)
             except Exception as error:  # noqa: BLE001 whatever our own code raises
                 self._own_way = False
                 self._failed(error)

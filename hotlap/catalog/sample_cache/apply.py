@@ -17,6 +17,7 @@ from hotlap.catalog.sample_cache.copies import copied
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Pure, Unfit, fetch, length_of, pure, visit
+from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.model.visible import visible
 
@@ -61,7 +62,8 @@ class Keeper:
             return original(*args, **kwargs)
         self._busy = True
         try:
-            cache = self._cache(loader.dataset, name)
+            with unprofiled(self._torch):
+                cache = self._cache(loader.dataset, name)
         finally:
             self._busy = False
         iterator = original(*args, **kwargs)
@@ -132,7 +134,7 @@ class Cache:
     """Does not hold the dataset: it lives as long as that."""
 
     def __init__(self, torch: Any, dataset: Any, known: Pure, limit: float, item_us: float) -> None:
-        self._torch, self.total, self.limit = torch, length_of(dataset), limit
+        self.torch, self.total, self.limit = torch, length_of(dataset), limit
         self._watch = known.watch(torch)
         self._watch.closely(item_us * 1e-6)
         self._samples: dict[int, Any] = {}
@@ -149,7 +151,7 @@ class Cache:
         if self.spoiled is None and all(key in self._samples for key in keys):
             self._try_one(dataset, self._random.choice(keys))
         if self.spoiled is None and all(key in self._samples for key in keys):
-            return [copied(self._torch, self._samples[key]) for key in keys]
+            return [copied(self.torch, self._samples[key]) for key in keys]
         samples = fetch(dataset, keys)
         for key, sample in zip(keys, samples, strict=True):
             self._keep(key, sample)
@@ -161,7 +163,7 @@ class Cache:
         if self._spent > UNDER_TEST * (now - self._since):
             return
         try:
-            alike = same(self._torch, visit(dataset, [key])[0], self._samples[key])
+            alike = same(self.torch, visit(dataset, [key])[0], self._samples[key])
         except Unfit:
             alike = False
         if not alike:
@@ -174,7 +176,7 @@ class Cache:
         if self.spoiled is not None or self._bytes > self.limit or key in self._samples:
             return
         try:
-            self._samples[key] = copied(self._torch, sample)
+            self._samples[key] = copied(self.torch, sample)
         except Unfit as unfit:
             self._spoil(str(unfit))
         else:
@@ -194,7 +196,7 @@ class Cache:
             raise Unfit(f"{what}, which its samples are made from, has changed since they were kept")
         known = list(self._samples)
         for key in self._random.sample(known, min(CHECKED, len(known))):
-            if not same(self._torch, visit(dataset, [key])[0], self._samples[key]):
+            if not same(self.torch, visit(dataset, [key])[0], self._samples[key]):
                 raise Unfit(f"sample {key} has changed since it was kept")
 
 
@@ -211,6 +213,7 @@ class Remembering:
         cache = self.cache
         if cache is not None and cache.spoiled is not None:
             self.cache = cache = None
-        if cache is None or type(keys) is not list or not keys or any(type(key) is not int for key in keys):
+        usual = type(keys) is list and bool(keys) and all(type(key) is int for key in keys)
+        if cache is None or not usual or is_profiled(cache.torch):
             return self._original.fetch(keys)
         return self.collate_fn(cache.get(self.dataset, keys))

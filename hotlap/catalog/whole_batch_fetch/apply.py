@@ -14,6 +14,7 @@ from hotlap.catalog.making import NoEffect
 from hotlap.catalog.site import Site
 from hotlap.catalog.whole_batch_fetch.source import Source, source_of
 from hotlap.loading.pure import Unfit, Watch, pure
+from hotlap.loading.unprofiled import is_profiled
 
 UNDER_TEST = 0.01  # of the time, spent on batches that are fetched the program's own way too
 
@@ -78,7 +79,7 @@ class WholeBatches:
         self._stopped = True
 
     def fetch(self, keys: Any) -> Any:
-        if self._stopped or type(keys) is not list or not keys:
+        if self._stopped or type(keys) is not list or not keys or is_profiled(self._site.torch):
             return self._original.fetch(keys)
         if self._watch.changed_now() is not None:  # its code, or what it is: the tensors are read as they are
             self._stopped = True
