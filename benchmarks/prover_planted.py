@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import torch
+from prover_noise import machine
 
 import hotlap
 
@@ -130,8 +129,7 @@ def main() -> None:
     harmful = [one for name, one in _all(told) if name != HARMLESS]
     told["harmful"], told["harmful kept"] = len(harmful), sum(one["kept"] for one in harmful)
     told["harmless kept"] = sum(one["kept"] for name, one in _all(told) if name == HARMLESS)
-    told["machine"] = f"{os.cpu_count()} cores of {platform.machine()}, torch {torch.__version__}"
-    told["machine"] += f", Python {platform.python_version()}, {datetime.now(timezone.utc).isoformat('T', 'seconds')}"
+    told |= {"machine": machine(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     Path(sys.argv[1]).write_text(json.dumps(told, indent=1) + "\n")
     for name, one in _all(told):
         print(f"{'kept    ' if one['kept'] else 'not kept'} {name}: {one['why']}")
