@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import torch
+from prover_noise import machine
 
 import hotlap
 
@@ -128,7 +129,7 @@ def main() -> None:
     harmful = [one for name, one in _all(told) if name != HARMLESS]
     told["harmful"], told["harmful kept"] = len(harmful), sum(one["kept"] for one in harmful)
     told["harmless kept"] = sum(one["kept"] for name, one in _all(told) if name == HARMLESS)
-    told["torch"], told["cores"] = str(torch.__version__), os.cpu_count()
+    told |= {"machine": machine(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     Path(sys.argv[1]).write_text(json.dumps(told, indent=1) + "\n")
     for name, one in _all(told):
         print(f"{'kept    ' if one['kept'] else 'not kept'} {name}: {one['why']}")

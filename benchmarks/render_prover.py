@@ -29,6 +29,12 @@ judged by the gates. All must be rejected.
 """
 HARMLESS = "Harmless changes must pass the same gates:\n"
 BEYOND = "What is out of reach of so few steps, said and not hidden:\n"
+THROUGH = """### Harm through the real tuner
+
+Changes that make a small training faster and do harm besides, planted as catalogue entries and tried by `hotlap tune`
+itself (`python benchmarks/prover_planted.py`). Each looks faster, so that only the gates stand against it; none may be
+kept. What makes it as fast and does no harm must be kept in each of the three classes.
+"""
 KILL = """### kill -9
 
 Real tunes killed at random moments and gone on with by `hotlap tune --resume`, again and again (`python
@@ -42,7 +48,12 @@ def section(folder: Path) -> list[str]:
     """Empty where there are no results."""
     parts = [
         text
-        for pattern, draw in (("prover", _speeds), ("prover-harm", _harm), ("prover-kill", _kills))
+        for pattern, draw in (
+            ("prover", _speeds),
+            ("prover-harm", _harm),
+            ("prover-planted", _through),
+            ("prover-kill", _kills),
+        )
         for path in sorted((folder / "results").glob(f"*/*-{pattern}.json"))
         for text in (*draw(json.loads(path.read_text(encoding="utf-8"))), _source(path, folder))
     ]
@@ -101,6 +112,24 @@ def _changes(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         task = one["workload"] + (f", {one['added']}" if one["added"] else "")
         result = PASSED[one["passed"]] + (" **wrong**" if one["as it should be"] is False else "")
         yield one["change"], task, one["risk"], result, one["why"]
+
+
+def _through(found: dict[str, Any]) -> Iterator[str]:
+    yield THROUGH
+    groups = [("exact", found["at once"]), ("exact", found["later"]), *found["by class"].items()]
+    yield _table(
+        ("change", "class", "looked", "result", "why"),
+        (
+            (name, risk, _looked(one), "kept" if one["kept"] else "not kept", one["why"])
+            for risk, group in groups
+            for name, one in group.items()
+        ),
+    )
+    yield f"{found['harmful kept']} of {found['harmful']} harmful changes kept.\n"
+
+
+def _looked(one: dict[str, Any]) -> str:
+    return f"{one['looked']:.1f}×" if one["looked"] else "–"
 
 
 def _kills(found: dict[str, Any]) -> Iterator[str]:

@@ -21,10 +21,10 @@ from hotlap.judge.checks import EVALUATION, checks
 from hotlap.judge.curves import Curves, baseline, curves, evidence_missing, harm_seen, readings
 from hotlap.judge.exact import exact
 from hotlap.judge.memory import Allowed, memory_checks
-from hotlap.judge.numeric import metric_gate, numeric, unmeasured_rounding
+from hotlap.judge.numeric import late_loss, late_metric, metric_gate, numeric, unmeasured_rounding
 from hotlap.judge.rounding import rounding
 from hotlap.model.plan import Risk
-from hotlap.model.trial import Sample, Trial
+from hotlap.model.trial import Sample, Stage, Trial
 from hotlap.model.tuning import Metric
 from hotlap.model.verdict import Check, Gate
 
@@ -85,9 +85,25 @@ def _by_loss(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: 
     if missing is not None:
         return Gate(risk=risk.value, passed=None, rule="losses of both arms", why=missing)
     by_loss = _BY_RISK[risk](found)
+    if trial.stage == Stage.LASTING.value:
+        return _lasting(trial, noise, metric, found, by_loss)
     if metric is None or risk is Risk.EXACT or not by_loss.passed:
         return by_loss
     return _weaker([by_loss, _by_metric(trial, noise, metric, risk)])
+
+
+def _lasting(trial: Trial, noise: Trial | None, metric: Metric | None, found: Curves, by_loss: Gate) -> Gate:
+    """One longer run looks for harm that comes late: over seeds it was proven before, so what is too uncertain by that
+    rule must only be no worse in plain sight.
+    """
+    risk = Risk(trial.risk)
+    if risk is Risk.EXACT and found.repeats is not False:
+        return by_loss
+    gates = [late_loss(found, risk) if by_loss.passed is None else by_loss]
+    if metric is not None:
+        plain = [one for one in trial.of("base") if not one.nudge]
+        gates.append(late_metric(readings(plain, metric), readings(trial.of("new"), metric), metric, risk))
+    return _weaker(gates)
 
 
 def _exact(found: Curves) -> Gate:

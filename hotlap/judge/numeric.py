@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from hotlap.judge.curves import Curves, first_difference
 from hotlap.judge.rounding import Stretch, apart
-from hotlap.judge.seeds import Paired, final_losses, loss_margin, missing_seeds, paired, seeds_needed
+from hotlap.judge.seeds import MOST_MARGIN, Paired, final_losses, loss_margin, missing_seeds, paired, seeds_needed
 from hotlap.model.plan import Risk
 from hotlap.model.tuning import Metric
 from hotlap.model.verdict import Gate
@@ -73,6 +73,39 @@ def metric_gate(base: Readings, new: Readings, metric: Metric, risk: Risk) -> Ga
     margin = result.spread if metric.margin is None else metric.margin
     rule = f"{metric.name} non-inferior, margin {margin:.3g}, {share}, {result.seeds} seeds"
     return _inside(result, margin, rule, risk, confidence, what=metric.name, better_too=True)
+
+
+def late_loss(found: Curves, risk: Risk) -> Gate:
+    """The last quarter of one long run, in plain sight: no further from the baseline's than a tenth of it, or than four
+    times what the baseline is from itself.
+    """
+    last = Stretch(found.steps - max(1, found.steps // 4), found.steps)
+    own = [abs(apart(other, first, last).mean) for other, first in found.parted]
+    rule = f"loss of the last quarter of {found.steps} steps within {100 * MOST_MARGIN:.0f} % of the baseline's"
+    for seed in found.seeds:
+        base = found.base[seed][0]
+        level = sum(abs(loss) for loss in base[last.first :]) / (last.end - last.first)
+        allowed = max(MOST_MARGIN * level, 4 * max(own, default=0.0))
+        far = max((apart(curve, base, last).mean for curve in found.new[seed]), key=abs)
+        if abs(far) > allowed:
+            why = f"in steps {last.first} to {last.end - 1} the loss is {100 * far / level:+.2g} % from the baseline's"
+            return Gate(risk=risk.value, passed=False, rule=rule, why=why)
+    return Gate(risk=risk.value, passed=True, rule=rule, why="the loss at the end of a longer run is the baseline's")
+
+
+def late_metric(base: Readings, new: Readings, metric: Metric, risk: Risk) -> Gate:
+    """The last reading of one long run: not worse by more than the margin, or a tenth where there is none."""
+    rule = f"{metric.name} at the end of a longer run not worse"
+    for seed, values in _worse(base, metric).items():
+        if seed not in new:
+            why = f"the new arm gave no reading of {metric.name}"
+            return Gate(risk=risk.value, passed=False, rule=rule, why=why)
+        before, after = values[-1], _worse(new, metric)[seed][-1]
+        margin = MOST_MARGIN * abs(before) if metric.margin is None else metric.margin
+        if after - before > margin:
+            why = f"{metric.name} is {abs(after):.4g} instead of {abs(before):.4g} at the end of a longer run"
+            return Gate(risk=risk.value, passed=False, rule=rule, why=why)
+    return Gate(risk=risk.value, passed=True, rule=rule, why=f"{metric.name} is not worse at the end of a longer run")
 
 
 def _inside(

@@ -286,6 +286,8 @@ class Tuner:
     def _may_yet(self, trial: Trial, verdict: Verdict, pairs: int, reserve: int, most: int) -> bool:
         """Whether more processes could decide it, and there is time for them."""
         more = max(1, verdict.speed.more_as_measured if verdict.speed else 0, verdict.gate.more if verdict.gate else 0)
+        if trial.stage == Stage.LASTING.value:
+            more = 1  # its speed is proven; a second run tells whether the baseline repeats itself so far
         return pairs + more <= most and self._budget.affords_pair(trial.stage, reserve)
 
     def _refused(self, trial: Trial, candidate: Candidate | None) -> str | None:

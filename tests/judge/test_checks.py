@@ -14,6 +14,7 @@ from hotlap.judge.rounding import NUDGE
 from hotlap.model.plan import Risk
 from hotlap.model.traces import Evaluation, Fingerprint, SavedFile, State, Traces, Weight
 from hotlap.model.trial import Block, Reading, Stage
+from hotlap.model.tuning import Metric
 
 LOSSES = tuple(1.0 / (1 + step) for step in range(40))
 
@@ -235,6 +236,31 @@ def test_what_becomes_slow_later_is_rejected_once_two_pairs_show_it():
     found = late_check(long_run(1.5), None)
     assert found.passed is False
     assert "becomes slower later" in found.why
+
+
+@pytest.mark.parametrize("risk", [Risk.ROUNDING, Risk.NUMERIC])
+@pytest.mark.parametrize(("factor", "passed"), [(1.0, True), (1.02, True), (1.4, False), (0.6, False)])
+def test_one_longer_run_that_need_not_be_exact_shows_harm_in_plain_sight(risk, factor, passed):
+    """Three seeds were run before; at the end of a long run the baseline is far from itself."""
+    late = [loss * (factor if step > 150 else 1) for step, loss in enumerate(falling())]
+    nudged = [loss * (1 + 0.001 * step % 0.02) for step, loss in enumerate(falling())]
+    samples = [sample(losses=falling()), sample("new", losses=late), sample(losses=nudged, nudge=NUDGE)]
+    found = gate(trial(samples, risk, Stage.LASTING), None, None)
+    assert found.passed is passed, found.why
+
+
+def test_a_metric_that_is_worse_at_the_end_of_a_longer_run_rejects():
+    def run(arm, value):
+        return sample(arm, falling(), readings=[Reading(name="acc", step=90, value=value)])
+
+    accuracy = Metric(name="acc", pattern=None, tag=None, higher_is_better=True, margin=None)
+    for value, passed in ((0.9, True), (0.95, True), (0.7, False)):
+        whole = trial([run("base", 0.9), run("new", value)], Risk.NUMERIC, Stage.LASTING)
+        assert gate(whole, None, accuracy).passed is passed
+
+
+def falling() -> list[float]:
+    return [1.0 + 2.0 / (1 + step / 20) for step in range(200)]
 
 
 def test_an_evaluation_as_slow_as_ever_is_no_slower_training():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import prover_planted as planted
 
-RESULT = Path(planted.__file__).parent / "results" / "arm-2-cores" / "2026-11-17-planted.json"
+RESULT = Path(planted.__file__).parent / "results" / "arm-2-cores" / "2026-11-17-prover-planted.json"
 SEEN_IN = {"zeros-saved": "saved files", "evaluation-constant": "evaluation", "exit-code": "exit code"}
 
 
