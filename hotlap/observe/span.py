@@ -65,9 +65,13 @@ class span:  # noqa: N801 used as a function
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            if _listener() is None:
-                return function(*args, **kwargs)
-            with span(name):
-                return function(*args, **kwargs)
+            to = _listener()
+            if to is not None:
+                to.enter_span(name)
+            try:
+                return function(*args, **kwargs)  # one line for both, as a traceback shows it
+            finally:
+                if to is not None:
+                    to.leave_span(name)
 
         return inside  # type: ignore[return-value]  # same signature as what it wraps

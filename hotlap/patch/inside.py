@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 NAME, OURS = "_hotlap", "hotlap"
 BORROWED = ("psutil", "pynvml")  # of others, and not of the program: nothing is left of them once we have them
 UNSEEN_ROOMS = ("patch", "loading", "catalog", "observe", "trial")
+SEEN = ("/observe/span.py", "/trial/metric.py", "/catalog/enabling.py")  # which the program calls itself
 UNSEEN = " (importlib._bootstrap)"  # at the end of a file name; see is_internal_frame in CPython's warnings
 _external: Any = sys.modules["_frozen_importlib_external"]
 _bootstrap: Any = sys.modules["_frozen_importlib"]
@@ -45,7 +46,7 @@ def enter(package: str) -> None:
         _import(f"{OURS}.patch.entry", fromlist=("enter",)).enter()
     except BaseException:
         sys.meta_path.remove(finder)
-        _forget(NAME)
+        _take_out(NAME)
         raise
 
 
@@ -59,15 +60,25 @@ def _import(
     top = name.partition(".")[0]
     if level == 0 and top == OURS:
         name = NAME + name[len(OURS) :]
-    elif level == 0 and top not in sys.modules and top in sys.stdlib_module_names:
-        with _OfPython():
-            return _real_import(name, globals, locals, fromlist or (), level)
-    elif level == 0 and top in BORROWED and top not in sys.modules:
-        try:
-            return _real_import(name, globals, locals, fromlist or (), level)
-        finally:
-            _forget(top)
+    elif level == 0 and top not in _shared and (top in sys.stdlib_module_names or top in BORROWED):
+        if name not in _private:
+            _load(name, top)
+        if name in _private:
+            return _private[name if fromlist else top]
+        _shared.add(top)
     return _real_import(name, globals, locals, fromlist or (), level)
+
+
+_private: dict[str, ModuleType] = {}  # modules that are ours alone
+_shared: set[str] = set()  # names of modules that the program and we have in common
+
+
+def _load(name: str, top: str) -> None:
+    """The module is private afterwards, unless the program may have the same one."""
+    there = sys.modules.get(top)
+    if there is None or not (top in BORROWED or _is_of_python(there)):
+        with _OfPython(top):
+            _real_import(name, fromlist=("__name__",))
 
 
 _BUILTINS = {**vars(builtins), "__import__": _import}
@@ -76,7 +87,7 @@ _BUILTINS = {**vars(builtins), "__import__": _import}
 class _Loader(_external.SourceFileLoader):  # type: ignore[misc]
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = super().get_code(fullname)
-        if fullname.split(".")[1:2] and fullname.split(".")[1] in UNSEEN_ROOMS:
+        if fullname.split(".")[1:2] and fullname.split(".")[1] in UNSEEN_ROOMS and not self.path.endswith(SEEN):
             _imp._fix_co_filename(code, self.path + UNSEEN)  # type: ignore[attr-defined]
         return code
 
@@ -132,7 +143,7 @@ class _Alias:
 
     def create_module(self, _: ModuleSpec) -> ModuleType:
         name = self._real.name
-        module: ModuleType = _real_import(name, fromlist=("",))
+        module: ModuleType = _real_import(name, fromlist=("__name__",))
         self._spec = module.__spec__
         return module
 
@@ -162,8 +173,11 @@ def _elsewhere(finder: Any, name: str, path: Any, target: Any) -> Any:
 class _OfPython:
     """An import of the standard library: of Python's own, not of a module of the program that has the same name."""
 
+    def __init__(self, top: str) -> None:
+        self._thread, self._theirs = _thread.get_ident(), _take_out(top)
+        self._before = set(sys.modules)
+
     def __enter__(self) -> None:
-        self._thread, self._before = _thread.get_ident(), set(sys.modules)
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
@@ -174,14 +188,21 @@ class _OfPython:
 
     def __exit__(self, *_: object) -> None:
         sys.meta_path.remove(self)
-        new = {name.partition(".")[0] for name in set(sys.modules) - self._before} & sys.stdlib_module_names
-        for top in _shadowed(new):
-            _forget(top)
+        new = {name.partition(".")[0] for name in set(sys.modules) - self._before}
+        alone = {one.partition(".")[0] for one in self._theirs} | new & set(BORROWED)
+        for top in (*alone, *_shadowed((new & sys.stdlib_module_names) - alone)):
+            _private.update(_take_out(top))
+        sys.modules.update(self._theirs)
 
 
-def _forget(top: str) -> None:
-    for name in [one for one in sys.modules if one.partition(".")[0] == top]:
-        del sys.modules[name]
+def _take_out(top: str) -> dict[str, ModuleType]:
+    """The modules of this name, which are imported no longer."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == top}
+
+
+def _is_of_python(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is None or (file.startswith(os.path.dirname(os.__file__)) and "-packages" not in file)  # noqa: PTH120
 
 
 def _of_python() -> list[str]:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from tqdm import tqdm
 
-from hotlap.catalog.rehearsal import rehearse, signature
+from hotlap.catalog.rehearsal import NotAlone, rehearse, signature
 
 INPUTS = torch.ones(4, 3)
 
@@ -87,3 +88,27 @@ def test_a_container_that_is_filled_counts_as_kept():
 def test_another_value_may_take_another_way(one, other):
     assert signature(torch, (INPUTS, one), {}) != signature(torch, (INPUTS, other), {})
     assert signature(torch, (INPUTS, one), {}) == signature(torch, (INPUTS, one), {})
+
+
+def test_the_random_numbers_of_another_thread_are_not_taken_back():
+    begin, end = threading.Event(), threading.Event()
+
+    def draw():
+        begin.set()
+        end.wait()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    begin.wait()
+    with pytest.raises(NotAlone, match=r"another thread of the program is running \(test_rehearsal.py:\d+\)"):
+        rehearse(torch, nn.Linear(3, 3), (INPUTS,), {})
+    end.set()
+    thread.join()
+    rehearse(torch, nn.Linear(3, 3), (INPUTS,), {})
+
+
+def test_threads_that_libraries_keep_are_no_obstacle():
+    bar = tqdm(total=3, file=sys.stderr)
+    assert threading.active_count() > 1, "tqdm watches its bars"
+    rehearse(torch, nn.Linear(3, 3), (INPUTS,), {})
+    bar.close()

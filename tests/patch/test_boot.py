@@ -290,3 +290,13 @@ def test_torch_is_imported_by_the_loader_that_python_chose(session, tmp_path):
     base = {**clean(), "PYTHONPATH": str(tmp_path)}
     plain, entered = (python("-c", look, env=env).stdout for env in (base, environment(session, base)))
     assert entered == plain
+
+
+@pytest.mark.parametrize("order", ["theirs first", "ours first"])
+def test_a_module_of_the_program_does_not_stand_in_for_one_of_python_that_we_need(session, tmp_path, order):
+    (tmp_path / "statistics.py").write_text("me = 'theirs'\n")
+    theirs = "import statistics; print(statistics.me)\n"
+    ours = "import sys; print(sys.modules['_hotlap.patch.entry']._named('hotlap.observe.window:median')([1, 2, 3]))\n"
+    (tmp_path / "train.py").write_text(theirs + ours + theirs if order == "theirs first" else ours + theirs + ours)
+    done = python(str(tmp_path / "train.py"), env=environment(session, clean()))
+    assert done.stdout.split() == (["theirs", "2", "theirs"] if order == "theirs first" else ["2", "theirs", "2"])
