@@ -53,6 +53,7 @@ class Instance:
     kind: type
     fields: Names = field(default_factory=dict)
     version: int = 0  # grows when more is known of a field
+    born: int = 0  # by the clock of changes
 
 
 @dataclass(eq=False)
@@ -72,6 +73,7 @@ class Calls:
     study: Study
     objects: Objects
     frames: list[Any]
+    _stores: int
 
     # The parts that the reader has
 
@@ -415,7 +417,8 @@ class Calls:
         unusual = {name for base in kind.__mro__[:-1] for name in vars(base)} & UNUSUAL
         if type(kind) is not type or unusual:
             raise Impure(f"makes a {kind.__name__}")
-        made = Instance(kind)
+        self._stores += 1
+        made = Instance(kind, born=self._stores)
         whole = Value(made=(made,), deep=all(one.deep for one in values), steady=all(one.steady for one in values))
         init = self.objects._member(kind, "__init__")
         if dataclasses.is_dataclass(kind) and getattr(getattr(init, "__code__", None), "co_filename", "") == "<string>":

@@ -39,6 +39,8 @@ class Frame:
         self.tries: list[list[Names]] = []  # of each try: what is known wherever an error may be met
         self.foreign: set[str] = set()  # names declared global or nonlocal
         self.line = definition.lineno
+        self.changed = 0  # when a value was last written into
+        self.kept = False  # a function that it made may read it later
         self.cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
 
 
@@ -52,7 +54,8 @@ class Reader(Calls):
         self._looked_at: set[tuple[int, str]] = set()  # attributes read before they were set
         self._in_guard = False  # reads whether an attribute must be set
         self._undecided = 0  # conditions around, of which is not known whether they hold
-        self._stores = 0  # writes into what the call made
+        self._stores = 0  # writes into what the call made: the clock of changes
+        self._fields_changed: list[tuple[int, int]] = []  # of objects that the call made: when, and when it made them
 
     # Functions
 
@@ -109,6 +112,8 @@ class Reader(Calls):
             raise self._placed(why) from None
         finally:
             self.frames.pop()
+            if not frame.kept:
+                self._all_frames.remove(frame)
             self._in_guard = in_guard
 
     def _placed(self, why: Impure) -> Impure:
@@ -664,6 +669,8 @@ class Reader(Calls):
             for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
             if default is not None
         }
+        for one in _with_parents(self.frame):
+            one.kept = True
         return Value(made=(Closure(node, self.frame, (defaults, by_name)),))
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
@@ -712,38 +719,30 @@ class Reader(Calls):
         """Of what runs any number of times, until nothing more is learned."""
         found = NOTHING
         for _ in range(ROUNDS):
-            before, seen = dict(self.frame.names), self._seen()
+            before, began = dict(self.frame.names), self._stores
             with self._perhaps():
                 found = either([found, read()])
             self.frame.names = _joined([before, self.frame.names])
-            if not self._changed_since(seen):
+            if _same_names(before, self.frame.names) and not self._changed_since(began):
                 return found
         raise Impure("has a loop whose values keep changing in kind")
 
     def _settled(self, read: Callable[[], Any]) -> Any:
         """What is written into while an expression is read may have been read before in it."""
         for _ in range(ROUNDS):
-            seen = self._seen()
+            began = self._stores
             found = read()
-            if self._stores == seen[0] or not self._changed_since(seen):
+            if not self._changed_since(began):
                 return found
         raise Impure("has an expression whose values keep changing in kind")
 
-    def _seen(self) -> tuple[int, list[tuple[Frame, Names, list[Any]]]]:
-        frames = []
-        for one in self.frames:
-            frame: Frame | None = one
-            while frame is not None:
-                frames.append((frame, dict(frame.names), [v.key() for v in frame.names.values() if v.made]))
-                frame = frame.parent
-        return self._stores, frames
-
-    def _changed_since(self, seen: tuple[int, list[tuple[Frame, Names, list[Any]]]]) -> bool:
-        return any(
-            not _same_names({name: frame.names.get(name, NOTHING) for name in names}, names)
-            or made != [frame.names[name].key() for name, v in names.items() if v.made]
-            for frame, names, made in seen[1]
-        )
+    def _changed_since(self, began: int) -> bool:
+        """Of what there was at that time."""
+        if self._stores == began:
+            return False
+        if any(when > began >= made for when, made in self._fields_changed):
+            return True
+        return any(one.changed > began for frame in self.frames for one in _with_parents(frame))
 
     @contextmanager
     def _perhaps(self) -> Iterator[None]:
@@ -772,7 +771,9 @@ class Reader(Calls):
         stored = either([*values, *(one for value in values for one in value.parts())])
         for frame in self._all_frames:
             for name, value in frame.names.items():
-                frame.names[name] = self._perhaps_with(value, stored)
+                now = self._perhaps_with(value, stored)
+                if now is not value and now.key() != value.key():
+                    frame.names[name], frame.changed = now, self._stores
 
     def _perhaps_with(self, value: Value, stored: Value) -> Value:
         for one in value.made:
@@ -793,6 +794,7 @@ class Reader(Calls):
         before = made.fields.get(name)
         if before is None or before.key() != value.key():
             made.version += 1
+            self._fields_changed.append((self._stores, made.born))
         made.fields[name] = value
 
     def need_own(self, owner: Value, node: ast.expr) -> None:
@@ -818,6 +820,12 @@ def _joined(several: Sequence[Names]) -> Names:
 
 def _same_names(some: Names, others: Names) -> bool:
     return some.keys() == others.keys() and all(some[name].key() == others[name].key() for name in some)
+
+
+def _with_parents(frame: Frame | None) -> Iterator[Frame]:
+    while frame is not None:
+        yield frame
+        frame = frame.parent
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
