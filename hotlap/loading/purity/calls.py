@@ -7,7 +7,7 @@ import builtins
 import dataclasses
 import functools
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,8 +15,19 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from typing import Any
 
 from hotlap.loading.purity import known
-from hotlap.loading.purity.known import Gives, draws_globally, is_array, is_atom, is_table, rule_of, type_name, why_not
-from hotlap.loading.purity.objects import MissingAttribute, Objects, of_the_program, without_our_layers
+from hotlap.loading.purity.known import (
+    Gives,
+    draws_globally,
+    genuine,
+    is_array,
+    is_atom,
+    is_table,
+    rule_of,
+    type_name,
+    why_not,
+    written_by,
+)
+from hotlap.loading.purity.objects import ABSENT, MissingAttribute, Objects, of_the_program, without_our_layers
 from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
@@ -43,6 +54,8 @@ class Instance:
 
     kind: type
     fields: Names = field(default_factory=dict)
+    version: int = 0  # grows when more is known of a field
+    born: int = 0  # by the clock of changes
 
 
 @dataclass(eq=False)
@@ -62,6 +75,7 @@ class Calls:
     study: Study
     objects: Objects
     frames: list[Any]
+    _stores: int
 
     # The parts that the reader has
 
@@ -72,7 +86,9 @@ class Calls:
     load_attribute: Callable[[Value, str], Value]
     subscript: Callable[[Value, Value], Value]
     need_own: Callable[[Value, ast.expr], None]
+    _mangled: Callable[[str], str]
     put_into_a_container: Callable[..., None]
+    repeated: Callable[[Callable[[], Value]], Value]
 
     # Calls as they are written
 
@@ -82,7 +98,7 @@ class Calls:
         args, kwargs = self._arguments(node)
         if isinstance(node.func, ast.Attribute):
             owner = self.evaluate(node.func.value)
-            return self.call_method(owner, node.func.attr, args, kwargs, node.func.value)
+            return self.call_method(owner, self._mangled(node.func.attr), args, kwargs, node.func.value)
         return self.call_value(self.evaluate(node.func), args, kwargs)
 
     def _arguments(self, node: ast.Call) -> tuple[list[Value], Names]:
@@ -93,8 +109,10 @@ class Calls:
                 args.append(value)
             elif value.items is not None:
                 args.extend(value.items)
+            elif type(value.known) in (list, tuple):
+                args.extend(map(self.objects.value_of, value.known))
             else:
-                args.append(replace(self.iterated(value), known=UNKNOWN))
+                args.append(replace(self.iterated(value), known=UNKNOWN, spread=True))
         kwargs: Names = {}
         for keyword in node.keywords:
             if keyword.arg is not None:
@@ -136,14 +154,16 @@ class Calls:
     def call_object(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         self.study.check_time()
         thing = without_our_layers(thing)
-        if isinstance(thing, functools.partial):
+        if type(thing) is functools.partial:
+            for part in ("func", "args", "keywords"):
+                self.study.attributes[id(thing), part] = thing, part
             before = [self.objects.value_of(one) for one in thing.args]
             named = {name: self.objects.value_of(one) for name, one in thing.keywords.items()}
             return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
-        if isinstance(thing, MethodType) and (of_the_program(thing.__func__.__module__) or rule_of(thing) is None):
-            return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
         if self.study.may_draw and draws_globally(thing):
             return self._drawn(thing, args, kwargs)
+        if isinstance(thing, MethodType) and (of_the_program(thing.__func__.__module__) or rule_of(thing) is None):
+            return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
         special = _BUILTINS.get(id(thing))
         if special is not None:
             return special(self, args, kwargs)
@@ -189,7 +209,7 @@ class Calls:
     def special(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
         """A method that Python looks up in the class."""
         kind = type(thing)
-        if name == "__call__" and type_name(kind) in known.CALLED:
+        if name == "__call__" and type_name(kind) in known.CALLED and genuine(_code_of_call(kind)):
             return self._called(thing, args)
         if name == "__call__" and type_name(kind) in known.CALL_EACH:
             return self._call_each(thing, args)
@@ -223,7 +243,11 @@ class Calls:
         """An object of a library whose call depends on its attributes alone."""
         for name in vars(thing):
             self.need_plain(self.load_attribute(Value(objects=(thing,)), name)) if name[0] != "_" else None
+        if any(vars(thing).get(name) for name in vars(thing) if name.endswith("_hooks")):
+            raise Impure(f"runs hooks of a {type(thing).__name__}")
         self.need_plain(*args)
+        if getattr(thing, "inplace", False) and not all(one.own for one in args):
+            raise Impure("writes into a tensor that outlives the call")
         self.study.ordered = True
         return alias(*args, array=False)
 
@@ -239,25 +263,33 @@ class Calls:
     # Rules of the list
 
     def _by_rule(self, rule: Gives, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
-        values = [*args, *(value for name, value in kwargs.items() if name != "out")]
+        values = [*args, *kwargs.values()]
         self._call_back([one for one in values if _is_callable(one)])
         self.need_plain(*(one for one in values if not _is_callable(one)))
-        if _given(kwargs.get("out")) and not kwargs["out"].own:
+        if not all(one.own for one in written_by(thing, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
-        if _given(kwargs.get("inplace")) and args and not args[0].own:
-            raise Impure("writes into a tensor that outlives the call")
+        self._refuse_object_arrays(values)
         if getattr(thing, "__name__", "") == "File" or rule is Gives.FILE:
             return self._file(thing, args, kwargs, values)
-        if rule is Gives.ALIAS:
+        if rule is Gives.ALIAS or kwargs.get("copy", _TRUE).known is not True:
             return alias(*values, array=_makes_arrays(thing))
         if rule is Gives.ORDERED:
             self.study.ordered = True
         return fresh(*values, array=_makes_arrays(thing))
 
+    def _refuse_object_arrays(self, values: Sequence[Value]) -> None:
+        """What is put into one is not copied."""
+        for one in values:
+            by_name = isinstance(one.known, str) and one.known in ("O", "object")
+            by_type = not one.array and getattr(one.known, "hasobject", None) is True
+            if by_name or by_type or any(kind is object for kind in one.objects):
+                raise Impure("makes an array of objects")
+
     def _file(self, thing: Any, args: Sequence[Value], kwargs: Names, values: Sequence[Value]) -> Value:
         self.study.reads_files = True
         name = getattr(thing, "__name__", "")
-        if name == "load" and (_given(kwargs.get("allow_pickle")) or kwargs.get("weights_only", _TRUE).known is False):
+        pickled = _given(kwargs.get("allow_pickle")) or kwargs.get("weights_only", _TRUE).known is False
+        if name == "load" and (pickled or len(args) > 1):
             raise Impure("loads objects of any kind from a file")
         if name in ("File", "open"):
             mode = kwargs.get("mode", args[1] if len(args) > 1 else None)
@@ -280,7 +312,10 @@ class Calls:
         for one in functions:
             if one.objects and all(id(f) in _BUILTINS or rule_of(f) is not None for f in one.objects):
                 continue
-            self.call_value(one, [alias_of_unknown()] * _arity(one), {})
+            for kind in one.objects:
+                if isinstance(kind, type) and of_the_program(kind.__module__):
+                    raise Impure(f"hands on the class {kind.__name__}, of which is not known what becomes")
+            self.repeated(functools.partial(self.call_value, one, [alias_of_unknown()] * _arity(one), {}))
 
     # Methods
 
@@ -328,9 +363,13 @@ class Calls:
             raise Impure(_why_no_method(name))
         self.study.ordered |= name in known.ORDERED_METHODS
         self.study.reads_files |= name in FILE_METHODS
-        if _given(kwargs.get("inplace")) or (_given(kwargs.get("out")) and not kwargs["out"].own):
+        if _given(kwargs.get("inplace")) or not all(one.own for one in known.written_by_method(name, args, kwargs)):
             raise Impure(f"writes into a value by .{name}()")
+        if name in known.OF_FILES and not owner.own:
+            raise Impure(f"reads a file by .{name}() that outlives the call")
+        self._refuse_object_arrays(values)
         if name == "get" and (owner.element is not None or type(owner.known) is dict):
+            self.need_plain(*args[:1])
             found = self.objects.element_of(owner, args[0] if args else None)
             return either([found, *args[1:], Value(plain=True, known=None)])
         values = [one for one in values if one not in functions]
@@ -357,6 +396,9 @@ class Calls:
         return container(keys if name == "keys" else each)
 
     def _writing(self, owner: Value, name: str, values: Sequence[Value], node: ast.expr | None) -> Value:
+        self.need_plain(owner)
+        if owner.array and name in known.OF_CONTAINERS:
+            raise Impure(f"writes into an element of an array by .{name}()")
         if name in known.NOT_IN_PLACE and not (self.study.may_draw and name[:5] not in ("share", "pin_m")):
             raise Impure(_why_no_method(name))
         if not owner.own:
@@ -373,6 +415,8 @@ class Calls:
     def _instance(self, kind: type, args: Sequence[Value], kwargs: Names) -> Value:
         values = [*args, *kwargs.values()]
         if issubclass(kind, BaseException):
+            if any(isinstance(one, FunctionType | property) for one in _members_of_the_program(kind)):
+                raise Impure(f"makes a {kind.__name__}")
             return fresh(*values)
         if is_record(kind):
             return sequence(values) if not kwargs else container(either(values))
@@ -384,10 +428,11 @@ class Calls:
         unusual = {name for base in kind.__mro__[:-1] for name in vars(base)} & UNUSUAL
         if type(kind) is not type or unusual:
             raise Impure(f"makes a {kind.__name__}")
-        made = Instance(kind)
+        self._stores += 1
+        made = Instance(kind, born=self._stores)
         whole = Value(made=(made,), deep=all(one.deep for one in values), steady=all(one.steady for one in values))
         init = self.objects._member(kind, "__init__")
-        if dataclasses.is_dataclass(kind) and "__create_fn__" in getattr(init, "__qualname__", "__create_fn__"):
+        if dataclasses.is_dataclass(kind) and getattr(getattr(init, "__code__", None), "co_filename", "") == "<string>":
             self._dataclass(made, kind, args, kwargs)
         elif isinstance(init, FunctionType):
             self.call_object(init, [whole, *args], kwargs)
@@ -437,6 +482,24 @@ class Calls:
             return NOTHING
         return self.call_value(self.made_attribute(one, name), args, kwargs or {})
 
+    def length(self, value: Value) -> Value:
+        for thing in value.objects:
+            self.special(thing, "__len__", [])
+        for one in value.made:
+            self.call_made_method(one, "__len__", [])
+        return fresh(value)
+
+    def values_of_mapping(self, value: Value) -> Value:
+        """Of a dictionary, or of pairs that make one."""
+        self.need_plain(value)
+        each = self.iterated(value)
+        inner = [self.iterated(each)] if each.items is not None or each.element is not None else [each]
+        if value.known is UNKNOWN or isinstance(value.known, dict):
+            inner.append(self.objects.element_of(value, Value(plain=True)))
+        else:
+            inner.append(alias(value))
+        return replace(either(inner), known=UNKNOWN)
+
     def iterated_object(self, thing: Any) -> Value:
         raise Impure(f"iterates over a {type(thing).__name__}")
 
@@ -466,6 +529,9 @@ class Calls:
 
     def truth(self, value: Value) -> bool | None:
         """Of a condition, where the state decides it."""
+        for one in value.made:
+            if isinstance(one, Instance) and any(hasattr(one.kind, name) for name in ("__bool__", "__len__")):
+                raise Impure(f"asks whether a {one.kind.__name__} that it makes is true")
         if value.plain and not value.objects and not value.made:
             thing = value.known
             if thing is UNKNOWN:
@@ -474,17 +540,17 @@ class Calls:
             return bool(thing) if small else None
         if value.plain or value.made:
             return None
+        decided = bool(value.objects)
         for thing in value.objects:
             kind = type(thing)
             if isinstance(thing, INERT):
                 continue
             for name in ("__bool__", "__len__"):
                 raw = self.objects._member(kind, name)
-                if isinstance(raw, FunctionType):
-                    if of_the_program(raw.__module__):
-                        self.call_object(MethodType(raw, thing), [], {})
-                    return None
-        return True if value.objects else None
+                if isinstance(raw, FunctionType) and of_the_program(raw.__module__):
+                    self.call_object(MethodType(raw, thing), [], {})
+                decided = decided and raw is ABSENT
+        return True if decided else None
 
     def is_same(self, one: Value, other: Value) -> bool | None:
         for this, that in ((one, other), (other, one)):
@@ -528,9 +594,32 @@ def _new(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 
 def _length(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    for thing in args[0].objects:
-        reader.special(thing, "__len__", [])
-    return fresh(*args)
+    return reader.length(args[0])
+
+
+def _summed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    """Of lists: what is in them is not copied."""
+    _new(reader, args, kwargs)
+    return replace(fresh(*args), deep=all(one.deep for one in args))
+
+
+def _viewed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    reader.need_plain(*args, *kwargs.values())
+    return alias(*args, *kwargs.values())
+
+
+def _ordered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    """The elements in another order."""
+    reader._call_back([one for one in kwargs.values() if _is_callable(one)])
+    reader.need_plain(*(one for one in kwargs.values() if not _is_callable(one)))
+    each = reader.iterated(args[0]) if args else NOTHING
+    return replace(container(replace(each, known=UNKNOWN)), lazy=bool(args) and args[0].lazy)
+
+
+def _iterated(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    if len(args) > 1:
+        raise Impure("makes an iterator of a function")
+    return replace(_listed(reader, args, kwargs), lazy=args[0].lazy)
 
 
 def _listed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
@@ -544,31 +633,36 @@ def _listed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 def _dict(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     reader.need_plain(*args, *kwargs.values())
-    return container(either([*(reader.iterated(one) for one in args), *kwargs.values()])) if args or kwargs else fresh()
+    values = [*(reader.values_of_mapping(one) for one in args), *kwargs.values()]
+    return container(either(values)) if values else fresh()
 
 
 def _either_of(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     _new(reader, args, kwargs)
-    return either([*args, *(reader.iterated(one) for one in args if len(args) == 1)])
+    return reader.iterated(args[0]) if len(args) == 1 else either(args)
 
 
 def _enumerated(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    return container(sequence([fresh(args[0]), reader.iterated(args[0])]))
+    return replace(container(sequence([fresh(args[0]), reader.iterated(args[0])])), lazy=args[0].lazy)
 
 
 def _zipped(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    return container(sequence(reader.iterated(one) for one in args))
+    several = [reader.iterated(one) for one in args]
+    each = container(either(several)) if any(one.spread for one in args) else sequence(several)
+    return replace(container(each), lazy=any(one.lazy for one in args))
 
 
 def _mapped(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    return container(reader.call_value(args[0], [reader.iterated(one) for one in args[1:]], {}))
+    each = [reader.iterated(one) for one in args[1:]]
+    found = reader.repeated(lambda: reader.call_value(args[0], each, {}))
+    return replace(container(found), lazy=_runs_code(args[0]) or any(one.lazy for one in args))
 
 
 def _filtered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     each = reader.iterated(args[1])
     if args[0].known is not None:
-        reader.call_value(args[0], [each], {})
-    return container(each)
+        reader.repeated(lambda: reader.call_value(args[0], [each], {}))
+    return replace(container(each), lazy=_runs_code(args[0]) or args[1].lazy)
 
 
 def _next(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
@@ -582,7 +676,8 @@ def _is_instance(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     classes = kinds.objects or tuple(o for item in kinds.items or () for o in item.objects)
     if isinstance(kinds.known, tuple):
         classes = kinds.known
-    if any(type(one) is not type and of_the_program(type(one).__module__) for one in classes):
+    hooked = any("__subclasshook__" in vars(base) for one in classes for base in _bases_of_the_program(one))
+    if hooked or any(type(one) is not type and of_the_program(type(one).__module__) for one in classes):
         raise Impure("asks for a type in a way of its own")
     if not classes:
         return fresh(value)
@@ -597,7 +692,9 @@ def _has_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value
     owner, name = args
     if type(name.known) is not str:
         raise Impure("asks for an attribute whose name is not known")
-    if len(owner.objects) == 1 and not owner.plain and not owner.made:
+    if owner.made or len(owner.objects) > 1:
+        raise Impure("asks for an attribute of one of several objects")
+    if len(owner.objects) == 1 and not owner.plain:
         thing = owner.objects[0]
         reader.study.attributes[id(thing), name.known] = thing, name.known
         try:
@@ -647,12 +744,16 @@ def _type(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 _BUILTINS: dict[int, Callable[[Calls, Sequence[Value], Names], Value]] = {
     **{id(getattr(builtins, name)): _new for name in (
-        "int float str bool abs sum round any all ord chr hex bin oct divmod pow repr ascii bytes bytearray slice "
-        "complex range format memoryview").split()},
-    **{id(getattr(builtins, name)): _listed for name in "list tuple set frozenset sorted reversed iter".split()},
+        "int float str bool abs round any all ord chr hex bin oct divmod pow repr ascii bytes bytearray "
+        "complex range format").split()},
+    **{id(kind): _listed for kind in (list, tuple, deque)},
+    **{id(getattr(builtins, name)): _ordered for name in "set frozenset sorted reversed".split()},
+    **{id(kind): _dict for kind in (dict, OrderedDict, Counter)},
+    id(iter): _iterated,
+    id(sum): _summed,
+    **{id(kind): _viewed for kind in (slice, memoryview)},
     **{id(getattr(builtins, name)): _either_of for name in ("min", "max")},
     id(len): _length,
-    id(dict): _dict,
     id(enumerate): _enumerated,
     id(zip): _zipped,
     id(map): _mapped,
@@ -676,8 +777,25 @@ def alias_of_unknown() -> Value:
 
 
 def equal_to_itself_alone(thing: Any) -> bool:
-    compare: Any = type(thing).__eq__
-    return compare is object.__eq__
+    kind: Any = type(thing)
+    return kind.__eq__ is object.__eq__ and kind.__ne__ is object.__ne__ and kind.__hash__ is object.__hash__
+
+
+def _bases_of_the_program(kind: Any) -> list[type]:
+    return [base for base in getattr(kind, "__mro__", ()) if of_the_program(base.__module__)]
+
+
+def _members_of_the_program(kind: type) -> list[Any]:
+    return [member for base in _bases_of_the_program(kind) for member in vars(base).values()]
+
+
+def _code_of_call(kind: type) -> Any:
+    """The function behind a call, of a torch module or a plain class."""
+    return getattr(kind, "forward", None) or getattr(kind, "__call__", None)  # noqa: B004 of the class
+
+
+def _runs_code(callee: Value) -> bool:
+    return bool(callee.made) or not all(id(one) in _BUILTINS or rule_of(one) is not None for one in callee.objects)
 
 
 def _is_callable(value: Value) -> bool:
@@ -698,7 +816,7 @@ def _arity(value: Value) -> int:
 
 
 def _given(value: Value | None) -> bool:
-    return value is not None and value.known not in (None, False)
+    return value is not None and value.known is not None and value.known is not False
 
 
 def _in_place(name: str) -> bool:

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import builtins
 import enum
+import inspect
+import os
 import sys
+import sysconfig
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
+from io import BytesIO, TextIOWrapper
 from pathlib import PurePath
 from re import Match, Pattern
-from types import FunctionType
+from types import BuiltinFunctionType, ClassMethodDescriptorType, FunctionType, MethodDescriptorType
 from typing import Any
 from uuid import UUID
+
+from hotlap.loading.purity.values import Value
 
 
 class Gives(Enum):
@@ -79,7 +85,7 @@ METHODS = frozenset(
     "group groups groupdict start end span match fullmatch search findall finditer sub subn "
     "year month day weekday isoweekday isocalendar toordinal timetuple isoformat strftime timestamp total_seconds date "
     "time hour minute second "
-    "with_suffix with_name with_stem joinpath relative_to is_relative_to as_posix is_absolute expanduser "
+    "with_suffix with_name with_stem joinpath relative_to is_relative_to as_posix is_absolute "
     # tensors and arrays
     "size dim numel nelement element_size stride is_contiguous is_floating_point is_complex ndimension data_ptr "
     "float double half bfloat16 int long short byte bool char to type type_as astype cpu numpy detach clone "
@@ -105,7 +111,7 @@ METHODS = frozenset(
     "reset_index set_index rename head tail nunique value_counts groupby agg aggregate mask between "
     "get_group first last nlargest nsmallest sort_index reindex merge pivot unstack melt explode asstr "
     "iter_batches to_pylist as_py combine_chunks column slice num_rows to_pandas xs droplevel "
-    # files that the call itself has opened
+    # files
     "read readline readlines read_text read_bytes seek tell close exists is_file is_dir resolve "
     "getvalue getbuffer namelist infolist".split()
 )  # fmt: skip
@@ -124,18 +130,30 @@ ORDERED_METHODS = frozenset(
     "sum mean std var prod norm matmul mm bmm mv dot outer inner cumsum cumprod logsumexp softmax log_softmax nansum "
     "nanmean trace det inverse".split()
 )
+OF_FILES = frozenset("read readline readlines seek tell close getvalue getbuffer".split())  # that the call has opened
+OF_CONTAINERS = frozenset(
+    "append extend insert remove pop popitem popleft appendleft extendleft clear update add discard setdefault reverse "
+    "intersection_update difference_update symmetric_difference_update move_to_end subtract".split()
+)
 CALLBACKS = frozenset("apply map applymap pipe transform agg aggregate sub subn filter point".split())
 KEEP_A_NUMBER = frozenset("item tolist tobytes numel dim size nelement element_size".split())
+
+_WRITING_OPERATORS = frozenset(
+    "setitem delitem iadd isub imul iand ior ixor iconcat itruediv ifloordiv imod ipow imatmul ilshift irshift call "
+    "methodcaller".split()
+)
 
 # All functions of a module, but for the names behind it.
 WHOLE_MODULES: dict[str, frozenset[str]] = {
     "math": frozenset(),
     "cmath": frozenset(),
     "statistics": frozenset(),
-    "operator": frozenset("setitem delitem iadd isub imul iand ior ixor iconcat itruediv ifloordiv imod ipow".split()),
-    "_operator": frozenset("setitem delitem iadd isub imul iand ior ixor iconcat itruediv ifloordiv imod ipow".split()),
-    "posixpath": frozenset("expandvars expanduser".split()),
-    "genericpath": frozenset(),
+    "operator": _WRITING_OPERATORS,
+    "_operator": _WRITING_OPERATORS,
+    "posixpath": frozenset(
+        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists getatime getmtime getctime".split()
+    ),
+    "genericpath": frozenset("getatime getmtime getctime getsize samefile sameopenfile samestat islink".split()),
     "textwrap": frozenset(),
     "string": frozenset(),
     "unicodedata": frozenset(),
@@ -172,7 +190,7 @@ _TORCH_NEW = (
     "bitwise_not maximum minimum max min amax amin argmax argmin aminmax median mode unique unique_consecutive topk "
     "sort argsort msort searchsorted bucketize bincount histc histogram nonzero argwhere masked_select gather "
     "index_select take take_along_dim scatter repeat_interleave tile tril triu tril_indices triu_indices combinations "
-    "cartesian_prod diag diag_embed diff meshgrid outer block_diag hann_window hamming_window blackman_window "
+    "diag diag_embed outer block_diag hann_window hamming_window blackman_window "
     "is_tensor is_floating_point is_complex numel get_default_dtype finfo iinfo device Size polar complex lerp "
     "heaviside "
     "isin count_nonzero masked_fill index_add promote_types result_type"
@@ -184,7 +202,7 @@ _TORCH_ORDERED = (
 _TORCH_ALIAS = (
     "as_tensor from_numpy asarray frombuffer squeeze unsqueeze reshape ravel flatten unflatten transpose permute "
     "swapaxes movedim moveaxis t narrow select chunk split tensor_split unbind broadcast_to broadcast_tensors "
-    "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach"
+    "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach meshgrid cartesian_prod diff"
 ).split()  # fmt: skip
 _NN_NEW = "pad one_hot relu gelu silu leaky_relu elu sigmoid tanh hardtanh".split()
 _NN_ORDERED = "interpolate normalize grid_sample affine_grid softmax log_softmax avg_pool1d avg_pool2d max_pool2d "
@@ -194,19 +212,19 @@ _NUMPY_NEW = (
     "empty_like copy stack concatenate concat hstack vstack dstack column_stack block where roll pad clip "
     "mean std var sum prod cumsum cumprod min max amin amax argmin argmax median percentile quantile average ptp "
     "nanmean nanstd nanvar nansum nanmin nanmax nanmedian nan_to_num sort argsort partition argpartition unique "
-    "searchsorted digitize bincount histogram interp diff ediff1d gradient cross dot vdot inner outer matmul "
+    "searchsorted digitize bincount histogram interp ediff1d gradient cross dot vdot inner outer matmul "
     "tensordot einsum kron trace tile repeat round around rint fix any all count_nonzero nonzero argwhere flatnonzero "
     "isin in1d intersect1d union1d setdiff1d allclose isclose array_equal take take_along_axis choose compress select "
     "insert delete append packbits unpackbits unravel_index ravel_multi_index tril triu tril_indices triu_indices "
     "diag meshgrid indices convolve correlate polyfit polyval trapezoid cov corrcoef hanning hamming blackman "
     "fromstring fromiter isscalar ndim shape size iscomplexobj isreal issubdtype result_type dtype finfo iinfo "
     "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool_ str_ intp double single angle "
-    "real_if_close sinc i0 unwrap lexsort apply_along_axis array_split datetime64 timedelta64"
+    "sinc i0 unwrap lexsort apply_along_axis datetime64 timedelta64"
 ).split()  # fmt: skip
 _NUMPY_ALIAS = (
     "asarray asanyarray ascontiguousarray asfortranarray require frombuffer reshape ravel transpose swapaxes moveaxis "
     "rollaxis squeeze expand_dims flip fliplr flipud rot90 broadcast_to broadcast_arrays atleast_1d atleast_2d "
-    "atleast_3d split hsplit vsplit real imag diagonal lib.stride_tricks.as_strided "
+    "atleast_3d split hsplit vsplit array_split real imag real_if_close diff diagonal lib.stride_tricks.as_strided "
     "lib.stride_tricks.sliding_window_view"
 ).split()  # fmt: skip
 
@@ -215,12 +233,12 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"torch.{name}" for name in _TORCH_NEW),
         *(f"torch.nn.functional.{name}" for name in _NN_NEW),
         *("torch.nn.utils.rnn.pad_sequence torch.no_grad torch.enable_grad torch.inference_mode".split()),
-        *("torch.set_grad_enabled torch.autograd.no_grad torch.utils.data.default_collate".split()),
+        *("torch.autograd.no_grad torch.utils.data.default_collate".split()),
         *("torch.utils.data.dataloader.default_collate torch.utils.data._utils.collate.default_collate".split()),
         *("torch.utils.data.default_convert torch.is_storage torchvision.utils._Image_fromarray".split()),
         *(f"numpy.{name}" for name in _NUMPY_NEW),
         *(f"json.{name}" for name in "loads dumps".split()),
-        *("copy.deepcopy io.BytesIO io.StringIO os.fspath os.fsdecode os.fsencode itertools.accumulate".split()),
+        *("copy.deepcopy io.BytesIO io.StringIO os.fspath os.fsdecode os.fsencode".split()),
         *(f"PIL.Image.{name}" for name in "fromarray new merge blend composite alpha_composite frombytes".split()),
         *(f"PIL.ImageEnhance.{name}" for name in "Brightness Color Contrast Sharpness".split()),
         *(f"PIL.ImageFilter.{name}" for name in "GaussianBlur BoxBlur UnsharpMask MedianFilter Kernel".split()),
@@ -228,11 +246,9 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"cv2.{name}" for name in "warpPerspective getRotationMatrix2D copyMakeBorder normalize threshold".split()),
         *(f"cv2.{name}" for name in "imdecode Canny dilate erode equalizeHist merge split addWeighted".split()),
         *("bisect.bisect bisect.bisect_left bisect.bisect_right html.unescape html.escape".split()),
-        *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric isna notna isnull concat".split()),
-        "pandas.merge",
+        *(f"pandas.{name}" for name in "isna notna isnull".split()),
         *(f"fractions.{name}" for name in ("Fraction",)),
-        *("decimal.Decimal datetime.datetime datetime.date datetime.timedelta collections.OrderedDict".split()),
-        *("collections.Counter collections.deque types. uuid.UUID".split()),
+        *("decimal.Decimal datetime.datetime datetime.date datetime.timedelta uuid.UUID".split()),
     ],
     Gives.ORDERED: [
         *(f"torch.{name}" for name in _TORCH_ORDERED),
@@ -242,6 +258,8 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"torch.{name}" for name in _TORCH_ALIAS),
         *(f"numpy.{name}" for name in _NUMPY_ALIAS),
         "copy.copy",
+        "itertools.accumulate",
+        *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric concat merge".split()),
         *("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath".split()),
         *(f"itertools.{name}" for name in "chain chain.from_iterable islice product zip_longest".split()),
         *("itertools.repeat itertools.pairwise".split()),
@@ -289,10 +307,12 @@ WHY = {
     "time": "reads the clock",
     "logging": "logs",
     "warnings": "warns",
+    "_warnings": "warns",
     "threading": "uses threads",
     "multiprocessing": "asks which process it runs in",
     "torch.utils.data._utils.worker": "asks which worker it runs in",
     "os": "asks the operating system",
+    "posix": "asks the operating system",
     "contextvars": "reads a context variable",
     "sqlite3": "asks a database",
     "subprocess": "starts a process",
@@ -338,7 +358,7 @@ def is_atom(kind: type) -> bool:
         return kind.__module__.partition(".")[0] in ("torch", "torchvision", "PIL")
     numbers = sys.modules.get("numpy")
     if numbers is not None and issubclass(kind, numbers.generic | numbers.dtype):
-        return kind.__module__.partition(".")[0] == "numpy"
+        return kind.__module__.partition(".")[0] == "numpy" and kind is not numbers.void
     return type_name(kind) in OTHER_ATOMS
 
 
@@ -347,6 +367,28 @@ def is_table(kind: type) -> bool:
     name = type_name(kind)
     return (
         name in TABLES or (name.startswith("PIL.") and kind.__name__.endswith("Image")) or name.startswith("PIL.Jpeg")
+    )
+
+
+_METHOD_KINDS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, ClassMethodDescriptorType)
+_METHOD_KINDS += (type(int.__add__), classmethod, staticmethod)  # type: ignore[assignment]
+
+
+def is_method(name: str) -> bool:
+    """Of some plain value, and not one of the pure ones."""
+    return name not in METHODS and name in _methods(len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _methods(modules: int) -> frozenset[str]:
+    named = [_resolved(one) for one in (*ARRAYS, *TABLES, *OTHER_ATOMS, "PIL.Image.Image", "numpy.generic")]
+    kinds = [*ATOMS, *CONTAINERS, PurePath, BytesIO, TextIOWrapper, *(one for one in named if isinstance(one, type))]
+    return frozenset(
+        name
+        for kind in kinds
+        for base in kind.__mro__
+        for name, one in vars(base).items()
+        if isinstance(one, _METHOD_KINDS) and name not in ("__class__", "__dict__")
     )
 
 
@@ -370,12 +412,13 @@ def rule_of(function: Any) -> Gives | None:
 def _by_module(function: Any) -> Gives | None:
     numbers = sys.modules.get("numpy")
     if numbers is not None and isinstance(function, numbers.ufunc):
-        return Gives.NEW
+        return Gives.NEW if _is_ufunc_of_a_library(function) else None
     module, name = getattr(function, "__module__", None), getattr(function, "__name__", "")
     if not isinstance(module, str) or not genuine(function):
         return None
     for whole, but in WHOLE_MODULES.items():
-        if (module == whole or module.startswith((f"{whole}.", f"{whole}_"))) and name not in but:
+        inside = module == whole or module.startswith(f"{whole}.") or ("." in whole and module.startswith(f"{whole}_"))
+        if inside and name not in but:
             return Gives.ORDERED if module.startswith("torch") else Gives.NEW
     return None
 
@@ -383,7 +426,7 @@ def _by_module(function: Any) -> Gives | None:
 def genuine(function: Any) -> bool:
     """Whether it belongs to the library whose name it bears, and was not put there by somebody else."""
     if not isinstance(function, FunctionType):
-        return True
+        return not isinstance(function, type) or not _is_heap_type_of_the_program(function)
     name, file = function.__module__, function.__code__.co_filename
     if file.startswith("<frozen "):
         return True
@@ -391,11 +434,85 @@ def genuine(function: Any) -> bool:
     return folder is not None and file.startswith(folder)
 
 
+def _is_heap_type_of_the_program(kind: type) -> bool:
+    """A class that bears the name of a module it is not in."""
+    module = sys.modules.get(kind.__module__)
+    return module is not None and getattr(module, kind.__name__, kind) is not kind
+
+
 @lru_cache(maxsize=256)
 def _folder(package: str) -> str | None:
     """Where the code of a package or module lies."""
     file = getattr(sys.modules.get(package), "__file__", None)
-    return None if file is None else file.removesuffix("__init__.py")
+    if file is None or (package in sys.stdlib_module_names and not in_the_standard_library(file)):
+        return None
+    return str(file.removesuffix("__init__.py"))
+
+
+def in_the_standard_library(file: str) -> bool:
+    """A module of the program may bear the name of one of these."""
+    return file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
+
+
+_STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+
+
+def _is_ufunc_of_a_library(function: Any) -> bool:
+    spaces = [sys.modules.get(name) for name in ("numpy", "scipy.special")]
+    return any(getattr(space, function.__name__, None) is function for space in spaces)
+
+
+# Parameters into which a function writes, and flags by which it writes into its first.
+_OUTPUTS = frozenset("out dst output".split())
+_IN_PLACE_FLAGS = frozenset(
+    "inplace in_place overwrite_input overwrite_a overwrite_b overwrite_x overwrite_data".split()
+)
+_OUT_AT = {"dot": 2, "concatenate": 2}  # of functions that do not show their parameters
+_METHOD_OUT_AT = {
+    **dict.fromkeys("sum mean std var prod cumsum cumprod clip take compress".split(), 2),
+    **dict.fromkeys("round dot max min argmax argmin any all choose ptp".split(), 1),
+    "trace": 4,
+}
+
+
+def written_by(function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
+    """The arguments into which a function of the list writes."""
+    given = dict(zip(_parameters(function), args, strict=False)) | dict(kwargs)
+    if any(one.spread for one in args) and not given.keys().isdisjoint(_OUTPUTS | _IN_PLACE_FLAGS):
+        return list(args)
+    found = [value for name, value in given.items() if name in _OUTPUTS]
+    flags = [value for name, value in given.items() if name in _IN_PLACE_FLAGS]
+    if getattr(function, "__name__", "") == "nan_to_num" and given.get("copy", _COPIED).known is not True:
+        flags.append(_COPIED)
+    if any(value.known is not None and value.known is not False for value in flags):
+        found += args[:1]
+    return [value for value in found if value.known is not None and not value.nothing]
+
+
+_COPIED = Value(plain=True, known=True)
+
+
+def written_by_method(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
+    at = _METHOD_OUT_AT.get(name)
+    by_place = [] if at is None else list(args[at : at + 1])
+    if at is not None and any(one.spread for one in args):
+        by_place = list(args)
+    by_name = [kwargs["out"]] if "out" in kwargs else []
+    return [value for value in (*by_place, *by_name) if value.known is None or not value.nothing]
+
+
+@lru_cache(maxsize=512)
+def _parameters(function: Any) -> tuple[str, ...]:
+    """The names of its positional parameters, as far as they are known."""
+    numbers = sys.modules.get("numpy")
+    if numbers is not None and isinstance(function, numbers.ufunc):
+        return (*(f"x{at}" for at in range(function.nin)), *["out"] * function.nout)
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        at = _OUT_AT.get(getattr(function, "__name__", ""))
+        return () if at is None else (*(f"x{one}" for one in range(at)), "out")
 
 
 def _fill() -> None:

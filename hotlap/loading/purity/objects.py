@@ -8,10 +8,18 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 from enum import Enum
-from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from types import (
+    CellType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
-from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table, why_not
+from hotlap.loading.purity.known import CONTAINERS, in_the_standard_library, is_array, is_atom, is_table, why_not
 from hotlap.loading.purity.plain import elements, is_plain, is_record
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
@@ -39,8 +47,10 @@ class Objects:
             return Value(plain=True, known=thing)
         if is_array(kind):
             self._refuse_array(thing)
+            self._refuse_objects_in(thing)
             return Value(plain=True, own=False, deep=False, array=True, known=thing)
         if is_table(kind):
+            self._refuse_objects_in(thing)
             return Value(plain=True, own=False, deep=False, known=thing)
         if kind in CONTAINERS or is_record(kind):
             return self._container(thing)
@@ -51,6 +61,10 @@ class Objects:
             return  # read where it is, or not at all
         if getattr(array, "requires_grad", False) and getattr(array, "grad_fn", None) is not None:
             raise Impure("it holds a tensor that is part of a computation")
+
+    def _refuse_objects_in(self, thing: Any) -> None:
+        if not self.is_plain(thing):
+            raise Impure(f"reads a {type(thing).__name__} that holds objects of the program's own")
 
     def is_plain(self, thing: Any) -> bool:
         self.study.check_time()
@@ -65,6 +79,8 @@ class Objects:
         if immutable or self.is_plain(thing):
             return held
         self.study.containers[id(thing)] = thing
+        if isinstance(thing, dict) and not all(map(_is_plain_key, thing)):
+            raise Impure("looks up objects of the program's own in a dictionary")
         inner = list(elements(thing))
         if len(inner) > MOST_ELEMENTS:
             raise Impure(f"it holds {len(inner)} objects of the program's own in one container")
@@ -87,7 +103,7 @@ class Objects:
         if container.element is not None:
             return container.element
         steady = container.steady and (key is None or key.steady)
-        return replace(alias(container, array=container.array), steady=steady)
+        return replace(alias(container, array=container.array), steady=steady, handle=container.handle)
 
     def _element_of_known(self, container: Value, known: Any, key: Value | None) -> Value:
         if key is not None and key.known is not UNKNOWN and isinstance(key.known, int | str | slice | tuple):
@@ -118,7 +134,7 @@ class Objects:
         self.study.attributes[id(thing), name] = thing, name  # also where its class has it: it may get one of its own
         if isinstance(thing, Enum) and name in ("value", "name"):
             return self.value_of(vars(thing)[f"_{name}_"])
-        if isinstance(raw, property) and raw.fget is not None:
+        if type(raw) is property and raw.fget is not None:
             return Property(raw.fget, thing)
         if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
             return self._got(raw, thing, name)
@@ -145,9 +161,9 @@ class Objects:
 
     def _bound(self, raw: Any, thing: Any, kind: type) -> Value:
         raw = without_our_layers(raw)
-        if isinstance(raw, staticmethod):
+        if type(raw) is staticmethod:
             return self.value_of(raw.__func__)
-        if isinstance(raw, classmethod):
+        if type(raw) is classmethod:
             return Value(objects=(MethodType(raw.__func__, kind),))
         if isinstance(raw, FunctionType):
             return Value(objects=(MethodType(raw, thing),))
@@ -185,6 +201,8 @@ class Objects:
 
     def _of_module(self, module: ModuleType, name: str) -> Value:
         held = vars(module)
+        if type(module) is not ModuleType and of_the_program(type(module).__module__):
+            raise Impure(f"the module {module.__name__} looks up its names in a way of its own")
         if name not in held:
             inner = sys.modules.get(f"{module.__name__}.{name}")
             if inner is None:
@@ -207,13 +225,20 @@ class Objects:
             if name in ("__name__", "__qualname__", "__module__"):
                 return self.value_of(getattr(kind, name))
             inherited = self._member(meta, name)
-            if inherited is ABSENT or of_the_program(meta.__module__):
+            if inherited is ABSENT:
                 raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
+            if any(of_the_program(base.__module__) for base in meta.__mro__):
+                raise Impure(f"{kind.__name__} has {name} from a class of classes")
             return Value(objects=(getattr(kind, name),))
-        if isinstance(raw, classmethod):
+        above = self._member(meta, name)
+        if above is not ABSENT and hasattr(type(above), "__set__") and of_the_program(meta.__module__):
+            raise Impure(f"{kind.__name__} has {name} from a class of classes")
+        if type(raw) is classmethod:
             return Value(objects=(MethodType(raw.__func__, kind),))
-        if isinstance(raw, staticmethod):
+        if type(raw) is staticmethod:
             return self.value_of(raw.__func__)
+        if isinstance(inspect.getattr_static(type(raw), "__get__", None), FunctionType):
+            raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which looks up an attribute in its own way")
         return self.value_of(raw if isinstance(raw, FunctionType) else inspect.getattr_static(kind, name))
 
     def cell(self, cell: CellType) -> Value:
@@ -245,6 +270,11 @@ class Delegated:
         self.hook, self.name = hook, name
 
 
+def _is_plain_key(key: Any) -> bool:
+    kind: Any = type(key)
+    return is_plain(key) or (kind.__eq__ is object.__eq__ and kind.__hash__ in (object.__hash__, Enum.__hash__))
+
+
 def without_our_layers(thing: Any) -> Any:
     """A function that hotlap stands around is the program's or the library's own."""
     while _is_ours(thing) and hasattr(thing, "__wrapped__"):
@@ -261,6 +291,8 @@ def _is_ours(thing: Any) -> bool:
 def _usual_lookup(kind: type) -> bool:
     """Of a class that is known to do nothing unusual."""
     owner = next(base for base in kind.__mro__ if "__getattribute__" in vars(base))
+    if owner is SimpleNamespace:
+        return True
     return owner.__module__.partition(".")[0] in ("builtins", "functools", "numpy", "torch")
 
 
@@ -270,7 +302,9 @@ def _dict_of(thing: Any) -> dict[str, Any] | None:
         held = object.__getattribute__(thing, "__dict__")
     except AttributeError:
         return None
-    return held if type(held) is dict else None
+    if type(held) is not dict:
+        raise Impure(f"{type(thing).__name__} keeps its attributes in a {type(held).__name__}")
+    return held
 
 
 @functools.lru_cache(maxsize=4096)
@@ -279,4 +313,7 @@ def of_the_program(module: Any) -> bool:
     if not isinstance(module, str):
         return True
     name = module.partition(".")[0]
-    return name not in LIBRARIES and (name not in sys.stdlib_module_names or name == "__main__")
+    if name in LIBRARIES:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name not in sys.stdlib_module_names or (file is not None and not in_the_standard_library(file))

@@ -21,6 +21,8 @@ def is_plain(thing: Any, depth: int = 0) -> bool:
     if is_table(kind):
         return _is_plain_table(thing, depth)
     if is_array(kind):
+        if getattr(thing, "__dict__", None):
+            return False  # a tensor with attributes of its own
         return not _holds_objects(thing) or (depth < DEEPEST and _all_plain(thing.reshape(-1).tolist(), depth + 1))
     if kind in CONTAINERS:
         return depth < DEEPEST and _all_plain(elements(thing), depth + 1)
@@ -45,6 +47,9 @@ def _is_plain_table(table: Any, depth: int) -> bool:
         return True
     columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
     mixed = [one for one in columns if getattr(one.dtype, "hasobject", getattr(one.dtype, "kind", "O") == "O")]
+    noted = getattr(table, "attrs", None)
+    if isinstance(noted, dict) and not _all_plain(list(noted.values()), depth + 1):
+        return False
     return all(depth < DEEPEST and _all_plain(one.tolist(), depth + 1) for one in mixed)
 
 
@@ -64,5 +69,5 @@ def _all_plain(things: Iterable[Any], depth: int) -> bool:
             return all(_all_plain(list(map(itemgetter(at), several)), depth + 1) for at in range(length))
         return depth < DEEPEST and _all_plain(list(chain.from_iterable(several)), depth + 1)
     if len(several) > 1 and all(is_array(type(one)) for one in several):
-        return not any(map(_holds_objects, several))
+        return not any(_holds_objects(one) or getattr(one, "__dict__", None) for one in several)
     return all(is_plain(one, depth) for one in several)

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
 from hotlap.loading.purity.calls import Calls, Closure, Instance, Keywords, equal_to_itself_alone
-from hotlap.loading.purity.known import is_atom
-from hotlap.loading.purity.objects import Delegated, MissingAttribute, Objects, Property
+from hotlap.loading.purity.guards import opens_once
+from hotlap.loading.purity.known import is_atom, is_method
+from hotlap.loading.purity.objects import ABSENT, Delegated, MissingAttribute, Objects, Property
+from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
 from hotlap.loading.purity.study import Impure, Study
-from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
+from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, flat, fresh, sequence
 
 DEEPEST_CALLS = 24
 ROUNDS = 6  # of a loop, until nothing more is learned
 Names = dict[str, Value]
 ANYTHING = Value(plain=True, own=False, deep=False, steady=False)
+COMPOUND = ast.If | ast.For | ast.While | ast.With | ast.Try
 
 
 class Frame:
@@ -35,6 +39,8 @@ class Frame:
         self.tries: list[list[Names]] = []  # of each try: what is known wherever an error may be met
         self.foreign: set[str] = set()  # names declared global or nonlocal
         self.line = definition.lineno
+        self.changed = 0  # when a value was last written into
+        self.kept = False  # a function that it made may read it later
         self.cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
 
 
@@ -45,6 +51,11 @@ class Reader(Calls):
         self._all_frames: list[Frame] = []  # also of functions that have returned: closures hold them
         self._results: dict[Any, Value] = {}
         self._later: dict[tuple[int, str], Value] = {}  # attributes that the first fetch sets
+        self._looked_at: set[tuple[int, str]] = set()  # attributes read before they were set
+        self._in_guard = False  # reads whether an attribute must be set
+        self._undecided = 0  # conditions around, of which is not known whether they hold
+        self._stores = 0  # writes into what the call made: the clock of changes
+        self._fields_changed: list[tuple[int, int]] = []  # of objects that the call made: when, and when it made them
 
     # Functions
 
@@ -56,9 +67,13 @@ class Reader(Calls):
             tuple(a.key() for a in args),
             tuple((n, v.key()) for n, v in kwargs.items()),
         )
-        if key not in self._results:
-            self._results[key] = self._followed(function, args, kwargs)
-        return self._results[key]
+        if key in self._results:
+            return self._results[key]
+        stores = self._stores
+        found = self._followed(function, args, kwargs)
+        if self._stores == stores and not any(one.made for one in (*args, *kwargs.values())):
+            self._results[key] = found
+        return found
 
     def _followed(self, function: FunctionType, args: Sequence[Value], kwargs: Names) -> Value:
         self.study.check_time()
@@ -85,6 +100,7 @@ class Reader(Calls):
     def _run(self, frame: Frame) -> Value:
         self.frames.append(frame)
         self._all_frames.append(frame)
+        in_guard, self._in_guard = self._in_guard, False
         try:
             body = frame.definition.body
             if not isinstance(body, list):
@@ -96,6 +112,9 @@ class Reader(Calls):
             raise self._placed(why) from None
         finally:
             self.frames.pop()
+            if not frame.kept:
+                self._all_frames.remove(frame)
+            self._in_guard = in_guard
 
     def _placed(self, why: Impure) -> Impure:
         if getattr(why, "placed", False):
@@ -108,8 +127,8 @@ class Reader(Calls):
     def _bind(self, function: FunctionType, definition: Definition, args: Sequence[Value], kwargs: Names) -> Names:
         defaults = [self.objects.value_of(one) for one in function.__defaults__ or ()]
         by_name = {name: self.objects.value_of(one) for name, one in (function.__kwdefaults__ or {}).items()}
-        if function.__defaults__:
-            self.study.attributes[id(function), "__defaults__"] = function, "__defaults__"
+        for name in ("__defaults__", "__kwdefaults__", "__code__"):
+            self.study.attributes[id(function), name] = function, name
         return self._bound_names(definition, args, kwargs, (defaults, by_name))
 
     def _bound_names(
@@ -120,12 +139,19 @@ class Reader(Calls):
         names: Names = dict(zip(positional[len(positional) - len(defaults[0]) :], defaults[0], strict=False))
         names.update(defaults[1])
         rest = dict(kwargs)
+        for one in (*args, *kwargs.values()):
+            self._need_read(one)
+        if any(one.spread for one in args[: len(positional)]):
+            raise Impure("calls a function with * of something whose length is not known")
         names.update(zip(positional, args, strict=False))
         for name in (*positional, *(one.arg for one in parameters.kwonlyargs)):
             if name in rest:
                 names[name] = rest.pop(name)
         if parameters.vararg is not None:
-            names[parameters.vararg.arg] = sequence(args[len(positional) :])
+            more = args[len(positional) :]
+            names[parameters.vararg.arg] = (
+                container(either(more)) if any(one.spread for one in more) else sequence(more)
+            )
         if parameters.kwarg is not None:
             names[parameters.kwarg.arg] = container(either(rest.values())) if rest else fresh()
             names[f"**{parameters.kwarg.arg}"] = Value(made=(Keywords(rest),))
@@ -144,7 +170,7 @@ class Reader(Calls):
         if read is None:
             raise Impure(f"has a statement that is not read ({type(node).__name__.lower()})")
         try:
-            return read(node) is not False
+            return (read(node) if isinstance(node, COMPOUND) else self._settled(lambda: read(node))) is not False
         except MissingAttribute:
             return False  # the program meets an error here
         finally:
@@ -162,12 +188,16 @@ class Reader(Calls):
         pass
 
     def _Return(self, node: ast.Return) -> bool:  # noqa: N802
-        self.frame.returned.append(Value(plain=True, known=None) if node.value is None else self.evaluate(node.value))
+        value = Value(plain=True, known=None) if node.value is None else self.evaluate(node.value)
+        self._need_read(value)
+        self.frame.returned.append(value)
         return False
 
     def _Raise(self, node: ast.Raise) -> bool:  # noqa: N802
-        if node.exc is not None:
-            self.evaluate(node.exc)
+        for one in (node.exc, node.cause):
+            if one is not None:
+                for kind in self.evaluate(one).objects:
+                    self.call_object(kind, [], {})
         return False
 
     def _Assert(self, node: ast.Assert) -> None:  # noqa: N802
@@ -209,14 +239,18 @@ class Reader(Calls):
                 self.frame.names.pop(target.id, None)
             elif isinstance(target, ast.Subscript):
                 self.need_own(self.evaluate(target.value), target.value)
+                self.put_into_a_container()
             else:
                 raise Impure(f"deletes {ast.unparse(target)}")
 
     def _If(self, node: ast.If) -> bool:  # noqa: N802
-        truth = self.truth(self.evaluate(node.test))
+        self._in_guard = opens_once(node)
+        truth = self.truth(self._settled(lambda: self.evaluate(node.test)))
+        self._in_guard = False
         if truth is not None:
             return self._block(node.body if truth else node.orelse)
-        return self._branches([node.body, node.orelse])
+        with self._perhaps():
+            return self._branches([node.body, node.orelse])
 
     def _branches(self, bodies: Sequence[Sequence[ast.stmt]]) -> bool:
         before, reached = self.frame.names, []
@@ -228,10 +262,17 @@ class Reader(Calls):
         return bool(reached)
 
     def _For(self, node: ast.For) -> bool:  # noqa: N802
-        each = self.iterated(self.evaluate(node.iter))
+        each = self._settled(lambda: self.iterated(self.evaluate(node.iter)))
         if each.nothing:
             return self._block(node.orelse)
-        return self._loop(node.body, node.orelse, lambda: self.assign(node.target, each))
+
+        def begin() -> None:
+            """What is iterated over may be changed by the loop itself."""
+            nonlocal each
+            each = either([each, self.iterated(self.evaluate(node.iter))])
+            self.assign(node.target, each)
+
+        return self._loop(node.body, node.orelse, begin)
 
     def _While(self, node: ast.While) -> bool:  # noqa: N802
         return self._loop(node.body, node.orelse, lambda: self.truth(self.evaluate(node.test)))
@@ -241,8 +282,9 @@ class Reader(Calls):
         for _ in range(ROUNDS):
             before = dict(frame.names)
             frame.left.append([])
-            begin()
-            reached = [dict(frame.names)] if self._block(body) else []
+            with self._perhaps():
+                begin()
+                reached = [dict(frame.names)] if self._block(body) else []
             frame.names = _joined([before, *reached, *frame.left.pop()])
             if _same_names(before, frame.names):
                 return self._block(after) if after else True
@@ -260,27 +302,31 @@ class Reader(Calls):
 
     def _With(self, node: ast.With) -> bool:  # noqa: N802
         for item in node.items:
-            value = self.evaluate(item.context_expr)
+            value = self._settled(lambda one=item: self.evaluate(one.context_expr))  # type: ignore[misc]
             self.need_plain(value)
+            if not value.own:
+                raise Impure(f"leaves {ast.unparse(item.context_expr)}, which outlives the call")
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, value)
         return self._block(node.body)
 
     def _Try(self, node: ast.Try) -> bool:  # noqa: N802
-        met = [dict(self.frame.names)]
-        self.frame.tries.append(met)
-        going = self._block(node.body)
+        met, all_met = [dict(self.frame.names)], [dict(self.frame.names)]
+        self.frame.tries += [all_met, met]
+        with self._perhaps():
+            going = self._block(node.body)
+            self.frame.tries.pop()
+            reached = [dict(self.frame.names)] if going and self._block(node.orelse) else []
+            for handler in node.handlers:
+                self.frame.names = _joined(met)
+                if handler.type is not None:
+                    self.evaluate(handler.type)
+                if handler.name is not None:
+                    self._bind_name(handler.name, replace(ANYTHING, own=True))
+                if self._block(handler.body):
+                    reached.append(dict(self.frame.names))
         self.frame.tries.pop()
-        reached = [dict(self.frame.names)] if going and self._block(node.orelse) else []
-        for handler in node.handlers:
-            self.frame.names = _joined(met)
-            if handler.type is not None:
-                self.evaluate(handler.type)
-            if handler.name is not None:
-                self.frame.names[handler.name] = replace(ANYTHING, own=True)
-            if self._block(handler.body):
-                reached.append(dict(self.frame.names))
-        self.frame.names = _joined(reached or met)
+        self.frame.names = _joined([*reached, *all_met] if node.finalbody else reached or met)
         return (self._block(node.finalbody) if node.finalbody else True) and bool(reached)
 
     def _Import(self, node: ast.Import) -> None:  # noqa: N802
@@ -312,7 +358,12 @@ class Reader(Calls):
     def _bind_name(self, name: str, value: Value) -> None:
         if name in self.frame.foreign:
             raise Impure(f"sets {name}, which outlives the call")
+        self._need_read(value)
         self.frame.names[name] = value
+
+    def _need_read(self, value: Value) -> None:
+        if value.lazy:
+            raise Impure("keeps a generator, whose code runs later")
 
     def assign(self, target: ast.expr, value: Value) -> None:
         if isinstance(target, ast.Name):
@@ -322,9 +373,12 @@ class Reader(Calls):
         elif isinstance(target, ast.Tuple | ast.List):
             self._unpack(target.elts, value)
         elif isinstance(target, ast.Subscript):
-            owner = self.evaluate(target.value)
-            self.need_plain(self.evaluate(target.slice), value)
+            owner, key = self.evaluate(target.value), self.evaluate(target.slice)
+            self.need_plain(key, value)
+            self._need_read(value)
             self.need_own(owner, target.value)
+            if owner.array and isinstance(key.known, str):
+                raise Impure(f"writes into {ast.unparse(target.value)}, of which is not known what it is")
             if not owner.array:
                 self.put_into_a_container(value)
         elif isinstance(target, ast.Attribute):
@@ -352,9 +406,12 @@ class Reader(Calls):
         owner = self.evaluate(target.value)
         if owner.made and not owner.objects and not owner.plain and all(isinstance(o, Instance) for o in owner.made):
             for one in owner.made:
-                one.fields[target.attr] = either([one.fields.get(target.attr, NOTHING), value])
+                member = self.objects._member(one.kind, target.attr)
+                if hasattr(type(member), "__set__") and not isinstance(member, MemberDescriptorType):
+                    raise Impure(f"sets {ast.unparse(target)}, which runs code")
+                self._set_field(one, target.attr, either([one.fields.get(target.attr, NOTHING), value]))
             return
-        if self._opens(owner, target.attr, value):
+        if self._opens(owner, self._mangled(target.attr), value):
             return
         raise Impure(f"sets {ast.unparse(target)}, which outlives the call")
 
@@ -363,9 +420,10 @@ class Reader(Calls):
         if len(owner.objects) != 1 or owner.plain or owner.made or not value.steady or not self.is_handle(value):
             return False
         thing = owner.objects[0]
-        held = getattr(thing, "__dict__", {})
-        now = held.get(name)
-        if now is not None and not self.is_handle(self.objects.value_of(now)):
+        if (id(thing), name) not in self._later and (self._undecided or (id(thing), name) in self._looked_at):
+            return False  # an item would depend on those that were fetched before
+        by_default = self.objects._member(type(thing), name)
+        if by_default is not ABSENT and by_default is not None:
             return False
         self.study.opened[id(thing), name] = thing, name
         self._later[id(thing), name] = value
@@ -436,18 +494,33 @@ class Reader(Calls):
         for key in node.keys:
             if key is not None:
                 self._plainly(key)
-        values = [self.evaluate(one) for one in node.values]
+        values = [
+            self.evaluate(one) if key is not None else self.values_of_mapping(self.evaluate(one))
+            for key, one in zip(node.keys, node.values, strict=True)
+        ]
         return container(either(values)) if values else fresh()
 
     def _Attribute(self, node: ast.Attribute) -> Value:  # noqa: N802
-        return self.load_attribute(self.evaluate(node.value), node.attr)
+        return self.load_attribute(self.evaluate(node.value), self._mangled(node.attr))
+
+    def _mangled(self, name: str) -> str:
+        """As Python spells a private name inside a class."""
+        if not name.startswith("__") or name.endswith("__"):
+            return name
+        names = set(_names_in(self.frame.function.__code__))
+        found = {one for one in names if one[0] == "_" and one[1:2] != "_" and one.endswith(name)}
+        if len(found) > 1 or (found and name in names):
+            raise Impure(f"uses the private name {name} in several ways")
+        return found.pop() if found else name
 
     def load_attribute(self, owner: Value, name: str) -> Value:
         found = []
         missing: MissingAttribute | None = None
         if owner.plain:
-            found.append(replace(alias(owner), array=owner.array and name in ("T", "data", "mT", "H", "real", "imag")))
+            found.append(self._of_plain(owner, name))
         for thing in owner.objects:
+            if (id(thing), name) not in self._later and not self._in_guard:
+                self._looked_at.add((id(thing), name))
             try:
                 found.append(self._of_object(thing, name))
             except MissingAttribute as error:
@@ -458,14 +531,27 @@ class Reader(Calls):
             raise missing
         return either(found)
 
+    def _of_plain(self, owner: Value, name: str) -> Value:
+        if is_record(type(owner.known)) and name in owner.known._fields:
+            return self.objects.value_of(getattr(owner.known, name))
+        if is_method(name):
+            raise Impure(f"hands on the method .{name}() of a value, of which is not known what becomes")
+        found = replace(alias(owner), array=owner.array and name in ("T", "data", "mT", "H", "real", "imag"))
+        return either([found, *owner.parts()])
+
     def _of_object(self, thing: Any, name: str) -> Value:
-        found = self.objects.attribute(thing, name)
+        later = self._later.get((id(thing), name))
+        try:
+            found = self.objects.attribute(thing, name)
+        except MissingAttribute:
+            if later is None:
+                raise
+            return later
         if isinstance(found, Property):
             return self.call_object(found.getter, [Value(objects=(found.owner,))], {})
         for one in found.made:
             if isinstance(one, Delegated):
                 found = self.call_object(one.hook, [Value(plain=True, known=one.name)], {})
-        later = self._later.get((id(thing), name))
         return found if later is None else either([found, later])
 
     def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
@@ -512,12 +598,13 @@ class Reader(Calls):
 
     def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
         found: list[Value] = []
-        for one in node.values:
-            value = self.evaluate(one)
-            truth = self.truth(value)
-            if truth is not None and truth is isinstance(node.op, ast.Or):
-                return either([*found, value])
-            found.append(value)
+        with self._perhaps():
+            for one in node.values:
+                value = self.evaluate(one)
+                truth = self.truth(value)
+                if truth is not None and truth is isinstance(node.op, ast.Or):
+                    return either([*found, value])
+                found.append(value)
         return found[-1] if all(self._decided(one, node.op) for one in found[:-1]) else either(found)
 
     def _decided(self, value: Value, op: ast.boolop) -> bool:
@@ -527,7 +614,8 @@ class Reader(Calls):
         truth = self.truth(self.evaluate(node.test))
         if truth is not None:
             return self.evaluate(node.body if truth else node.orelse)
-        return either([self.evaluate(node.body), self.evaluate(node.orelse)])
+        with self._perhaps():
+            return either([self.evaluate(node.body), self.evaluate(node.orelse)])
 
     def _Compare(self, node: ast.Compare) -> Value:  # noqa: N802
         values = [self.evaluate(one) for one in (node.left, *node.comparators)]
@@ -541,11 +629,22 @@ class Reader(Calls):
             and (same := _identical(*values)) is not None
         ):
             return Value(plain=True, known=same is isinstance(node.ops[0], ast.Eq))
-        for value in values:
-            self.need_comparable(value)
+        for op, one, other in zip(node.ops, values, values[1:], strict=False):
+            if not isinstance(op, ast.Is | ast.IsNot):
+                self._need_compared(op, one, other)
         if len(node.ops) == 1 and all(is_atom(type(one.known)) and one.known is not UNKNOWN for one in values):
             return self._compared(node.ops[0], values[0].known, values[1].known, values)
         return fresh(*values, array=any(one.array for one in values))
+
+    def _need_compared(self, op: ast.cmpop, one: Value, other: Value) -> None:
+        if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+            self.need_comparable(one)
+        else:
+            self.need_plain(one)
+        if isinstance(op, ast.Eq | ast.NotEq):
+            self.need_comparable(other)
+        else:
+            self.need_plain(other)
 
     def _compared(self, op: ast.cmpop, one: Any, other: Any, values: list[Value]) -> Value:
         if isinstance(op, ast.Eq | ast.NotEq) and type(one) in (int, str, bool, float, type(None)):
@@ -570,12 +669,17 @@ class Reader(Calls):
             for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
             if default is not None
         }
+        for one in _with_parents(self.frame):
+            one.kept = True
         return Value(made=(Closure(node, self.frame, (defaults, by_name)),))
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
         return container(self._inside(node.generators, [node.elt])[0])
 
-    _ListComp = _SetComp = _GeneratorExp = _comprehension
+    _ListComp = _SetComp = _comprehension
+
+    def _GeneratorExp(self, node: ast.GeneratorExp) -> Value:  # noqa: N802
+        return replace(self._comprehension(node), lazy=True)
 
     def _DictComp(self, node: ast.DictComp) -> Value:  # noqa: N802
         key, value = self._inside(node.generators, [node.key, node.value])
@@ -583,17 +687,70 @@ class Reader(Calls):
         return container(value)
 
     def _inside(self, generators: Sequence[ast.comprehension], wanted: Sequence[ast.expr]) -> list[Value]:
-        outside = dict(self.frame.names)
+        """Round after round, as a loop: what one of them changes the next may see."""
+        inner = {one.id for each in generators for one in ast.walk(each.target) if isinstance(one, ast.Name)}
+        for name in inner & self.frame.names.keys():
+            self.frame.names[f"{name} outside"] = self.frame.names.pop(name)
+
+        def once() -> Value:
+            try:
+                return sequence(self._elements(generators, wanted))
+            finally:
+                for name in inner:
+                    self.frame.names.pop(name, None)
+
         try:
-            for one in generators:
-                each = self.iterated(self.evaluate(one.iter))
-                self.assign(one.target, each)
-                for condition in one.ifs:
-                    if self.truth(self.evaluate(condition)) is False:
-                        return [NOTHING for _ in wanted]
-            return [self.evaluate(one) for one in wanted]
+            found = self.repeated(once)
         finally:
-            self.frame.names = outside
+            for name in inner:
+                if f"{name} outside" in self.frame.names:
+                    self.frame.names[name] = self.frame.names.pop(f"{name} outside")
+        return list(found.items or ())
+
+    def _elements(self, generators: Sequence[ast.comprehension], wanted: Sequence[ast.expr]) -> list[Value]:
+        for one in generators:
+            self.assign(one.target, self.iterated(self.evaluate(one.iter)))
+            for condition in one.ifs:
+                if self.truth(self.evaluate(condition)) is False:
+                    return [NOTHING for _ in wanted]
+        return [self.evaluate(one) for one in wanted]
+
+    def repeated(self, read: Callable[[], Value]) -> Value:
+        """Of what runs any number of times, until nothing more is learned."""
+        found = NOTHING
+        for _ in range(ROUNDS):
+            before, began = dict(self.frame.names), self._stores
+            with self._perhaps():
+                found = either([found, read()])
+            self.frame.names = _joined([before, self.frame.names])
+            if _same_names(before, self.frame.names) and not self._changed_since(began):
+                return found
+        raise Impure("has a loop whose values keep changing in kind")
+
+    def _settled(self, read: Callable[[], Any]) -> Any:
+        """What is written into while an expression is read may have been read before in it."""
+        for _ in range(ROUNDS):
+            began = self._stores
+            found = read()
+            if not self._changed_since(began):
+                return found
+        raise Impure("has an expression whose values keep changing in kind")
+
+    def _changed_since(self, began: int) -> bool:
+        """Of what there was at that time."""
+        if self._stores == began:
+            return False
+        if any(when > began >= made for when, made in self._fields_changed):
+            return True
+        return any(one.changed > began for frame in self.frames for one in _with_parents(frame))
+
+    @contextmanager
+    def _perhaps(self) -> Iterator[None]:
+        self._undecided += 1
+        try:
+            yield
+        finally:
+            self._undecided -= 1
 
     def iterated(self, value: Value) -> Value:
         """Any of its elements."""
@@ -608,26 +765,37 @@ class Reader(Calls):
 
     def put_into_a_container(self, *values: Value) -> None:
         """A container that the call made was written into. Which one is not followed: it may be any of them."""
+        self._stores += 1
+        for one in values:
+            self._need_read(one)
         stored = either([*values, *(one for value in values for one in value.parts())])
         for frame in self._all_frames:
             for name, value in frame.names.items():
-                frame.names[name] = self._perhaps_with(value, stored)
+                now = self._perhaps_with(value, stored)
+                if now is not value and now.key() != value.key():
+                    frame.names[name], frame.changed = now, self._stores
 
     def _perhaps_with(self, value: Value, stored: Value) -> Value:
         for one in value.made:
             if isinstance(one, Instance):
-                one.fields.update({name: self._perhaps_with(held, stored) for name, held in one.fields.items()})
-        if (
-            not value.plain
-            or value.array
-            or value.known is not UNKNOWN
-            or (value.items is None and value.element is None)
-        ):
-            if value.plain and not value.array and value.known is UNKNOWN and not stored.deep:
-                return replace(value, deep=False)
+                for name, held in one.fields.items():
+                    self._set_field(one, name, self._perhaps_with(held, stored))
+        if not value.plain or value.array or value.known is not UNKNOWN:
             return value
-        inside = either([*value.parts(), stored])
-        return replace(value, items=None, element=replace(inside, known=UNKNOWN), deep=value.deep and stored.deep)
+        whole = replace(value, steady=False, deep=value.deep and stored.deep)
+        if value.items is None and value.element is None:
+            return whole
+        inside = either([*(self._perhaps_with(one, flat(stored)) for one in value.parts()), stored])
+        return replace(whole, items=None, element=replace(inside, known=UNKNOWN))
+
+    def _set_field(self, made: Instance, name: str, value: Value) -> None:
+        self._stores += 1
+        self._need_read(value)
+        before = made.fields.get(name)
+        if before is None or before.key() != value.key():
+            made.version += 1
+            self._fields_changed.append((self._stores, made.born))
+        made.fields[name] = value
 
     def need_own(self, owner: Value, node: ast.expr) -> None:
         if owner.nothing:
@@ -652,6 +820,19 @@ def _joined(several: Sequence[Names]) -> Names:
 
 def _same_names(some: Names, others: Names) -> bool:
     return some.keys() == others.keys() and all(some[name].key() == others[name].key() for name in some)
+
+
+def _with_parents(frame: Frame | None) -> Iterator[Frame]:
+    while frame is not None:
+        yield frame
+        frame = frame.parent
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names_in(one)
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -31,6 +31,8 @@ class Value:
     steady: bool = True  # does not depend on what is fetched
     array: bool = False  # a tensor or array, of which arithmetic makes new memory
     handle: bool = False  # a file, or what was read from one
+    lazy: bool = False  # code of the program runs when it is read, which may be later
+    spread: bool = False  # stands for any number of arguments
     known: Any = UNKNOWN  # the plain value itself
     objects: tuple[Any, ...] = ()
     made: tuple[Any, ...] = ()
@@ -51,9 +53,10 @@ class Value:
             self.steady,
             self.array,
             self.handle,
+            self.lazy,
             id(self.known),
             tuple(map(id, self.objects)),
-            tuple(map(id, self.made)),
+            tuple((id(one), getattr(one, "version", 0)) for one in self.made),
             None if self.items is None else tuple(one.key() for one in self.items),
             None if self.element is None else self.element.key(),
         )
@@ -82,20 +85,31 @@ def alias(*of: Value, array: bool | None = None) -> Value:
     """Perhaps the memory of one of these."""
     owned = all(one.own and one.deep for one in of)
     is_array = any(one.array for one in of) if array is None else array
-    return Value(plain=True, own=owned, deep=owned, steady=all(one.steady for one in of), array=is_array)
+    lazy = any(one.lazy for one in of)
+    return Value(plain=True, own=owned, deep=owned, steady=all(one.steady for one in of), array=is_array, lazy=lazy)
 
 
 def sequence(items: Iterable[Value]) -> Value:
     """A list or tuple made in the call."""
     several = tuple(items)
     return Value(
-        plain=True, deep=all(one.deep for one in several), steady=all(one.steady for one in several), items=several
+        plain=True,
+        deep=all(one.deep for one in several),
+        steady=all(one.steady for one in several),
+        lazy=any(one.lazy for one in several),
+        items=several,
     )
 
 
 def container(element: Value) -> Value:
     """Any number of such elements, in a container made in the call."""
-    return Value(plain=True, deep=element.deep, steady=element.steady, element=element)
+    return Value(plain=True, deep=element.deep, steady=element.steady, lazy=element.lazy, element=element)
+
+
+def flat(value: Value) -> Value:
+    """The same without its structure: what is deep inside is said of the whole."""
+    inner = [flat(one) for one in value.parts()]
+    return replace(either([replace(value, items=None, element=None), *inner]), known=UNKNOWN) if inner else value
 
 
 def either(values: Iterable[Value]) -> Value:
@@ -114,6 +128,7 @@ def _either(one: Value, other: Value) -> Value:
         deep=one.deep and other.deep,
         steady=False,  # which of them it is may depend on what is fetched
         array=(one.array or not one.plain) and (other.array or not other.plain),
+        lazy=one.lazy or other.lazy,
         known=one.known if one.known is other.known else UNKNOWN,
         objects=_together(one.objects, other.objects),
         made=_together(one.made, other.made),

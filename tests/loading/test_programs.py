@@ -1,0 +1,91 @@
+"""Programs put together from habits of real ones give the same with hotlap as without."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import sys
+import traceback
+from types import ModuleType
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import hotlap
+from tests.loading.pieces import recipes
+
+SEED, PROGRAMS, CHUNKS = 26, 160, 8
+LEAST_RESIDENT = 20 // CHUNKS  # of each chunk's programs
+
+
+@pytest.fixture(autouse=True, scope="module")
+def all_is_imported():
+    """By a first training: once here, not in every fork."""
+    with hotlap.enable():
+        model = torch.nn.Linear(2, 2)
+        for (rows,) in DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2):
+            model(rows).sum().backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_generated_programs_give_the_same(chunk, tmp_path):
+    resident = 0
+    for number, recipe in enumerate(recipes(SEED, PROGRAMS)[chunk::CHUNKS]):
+        plain, _ = ran(recipe, tmp_path / f"{number}-plain", None)
+        ours, applied = ran(recipe, tmp_path / f"{number}-exact", "exact")
+        assert ours == plain, recipe
+        resident += "resident-data" in applied
+    assert resident >= LEAST_RESIDENT
+
+
+def test_generated_programs_give_the_same_where_rounding_is_allowed(tmp_path):
+    """On the host no entry of that class is at work in them."""
+    for number, recipe in enumerate(recipes(SEED + 1, 8)):
+        plain, _ = ran(recipe, tmp_path / f"{number}-plain", None)
+        ours, _ = ran(recipe, tmp_path / f"{number}-rounding", "rounding")
+        assert ours == plain, recipe
+
+
+def ran(recipe, folder, risk):
+    """In a fork: what the program returns, prints or fails with, and the names of the entries at work.
+
+    All but gc-pauses, whose first collection takes longer here than the program.
+    """
+    folder.mkdir()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "wb") as file:
+                pickle.dump(run_here(recipe.source(), folder, risk), file)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        told = file.read()
+    os.waitpid(child, 0)
+    return pickle.loads(told)
+
+
+def run_here(source, folder, risk):
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    path = folder / "program.py"
+    path.write_text(source)
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = str(path)
+    printed, applied = io.StringIO(), []
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+            with hotlap.enable(risk=risk, without=["gc-pauses"]) if risk else contextlib.nullcontext() as enabled:
+                result = repr(main.run())
+            applied = [one.name for one in enabled.outcomes if one.status == "applied"] if risk else []
+        except Exception as error:
+            result = "".join(traceback.format_exception_only(error)) + repr(vars(main).get("OUT"))
+    return result + printed.getvalue(), applied

@@ -1,0 +1,70 @@
+"""What the reader calls pure, and why it does not call other datasets so."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+from torch.utils.data import ConcatDataset, StackDataset, Subset
+
+from hotlap.loading.purity import Impure, study_of, study_of_collate
+from tests.loading import impure_sets, impure_writes, pure_sets
+
+IMPURE = impure_writes.CASES  # and those of impure_sets
+
+
+@pytest.mark.parametrize("name", IMPURE)
+def test_an_impure_habit_is_not_called_pure(name):
+    words, dataset = IMPURE[name]
+    with pytest.raises(Impure) as why:
+        study_of(dataset)
+    assert words in str(why.value)
+
+
+@pytest.mark.parametrize("kind", [Subset, ConcatDataset, StackDataset])
+def test_what_wraps_an_impure_dataset_is_not_called_pure(kind):
+    inner = IMPURE["Counts"][1]
+    with pytest.raises(Impure, match=r"sets self\.n"):
+        study_of(Subset(inner, [1, 2]) if kind is Subset else kind([inner]) if kind is ConcatDataset else kind(inner))
+
+
+def test_a_module_of_the_program_may_be_named_like_one_of_the_standard_library(tmp_path, monkeypatch):
+    for name in ("math_helpers", "statistics"):
+        (tmp_path / f"{name}.py").write_text("CALLS = []\ndef scaled(x):\n    CALLS.append(1)\n    return x\n")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("math_helpers", "statistics"):
+        with pytest.raises(Impure, match="writes into CALLS"):
+            study_of(impure_sets.CallsItsModule(module=importlib.import_module(name)))
+        sys.modules.pop(name)
+
+
+@pytest.mark.parametrize("name", pure_sets.CASES)
+def test_a_pure_dataset_is_not_refused(name):
+    assert not study_of(pure_sets.CASES[name]).result.nothing
+
+
+@pytest.mark.parametrize("collate", pure_sets.COLLATES, ids=lambda one: one.__name__)
+def test_a_pure_collate_fn_is_not_refused(collate):
+    study_of_collate(collate, study_of(pure_sets.CASES["a list"]).result)
+
+
+@pytest.mark.parametrize("collate", impure_sets.COLLATES, ids=lambda one: one.__name__)
+def test_an_impure_collate_fn_is_not_called_pure(collate):
+    with pytest.raises(Impure):
+        study_of_collate(collate, study_of(pure_sets.CASES["a list"]).result)
+
+
+def test_the_reason_names_the_file_and_the_line():
+    line = impure_sets.Counts.__getitem__.__code__.co_firstlineno + 1
+    with pytest.raises(Impure, match=rf"^impure_sets\.py:{line} sets self\.n, which outlives the call$"):
+        study_of(IMPURE["Counts"][1])
+
+
+def test_draws_from_the_seeded_streams_are_allowed_where_they_are_asked_for():
+    for name in ("NumpyStream", "TorchStream", "PythonStream", "InPlaceDraw"):
+        study_of(IMPURE[name][1], draws=True)
+    for name in ("NumpyGenerator", "TorchGenerator", "Counts"):
+        with pytest.raises(Impure):
+            study_of(IMPURE[name][1], draws=True)
