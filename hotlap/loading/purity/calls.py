@@ -209,6 +209,8 @@ class Calls:
     def special(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
         """A method that Python looks up in the class."""
         kind = type(thing)
+        if kind.__name__ == "_Environ":
+            raise Impure("reads the environment")
         if name == "__call__" and type_name(kind) in known.CALLED and genuine(_code_of_call(kind)):
             return self._called(thing, args)
         if name == "__call__" and type_name(kind) in known.CALL_EACH:
@@ -225,8 +227,6 @@ class Calls:
             return self.call_object(MethodType(raw, thing), args, kwargs or {})
         if isinstance(thing, functools._lru_cache_wrapper):
             raise Impure(f"keeps what {getattr(thing, '__name__', 'a function')} has given (lru_cache)")
-        if type(thing).__name__ == "_Environ":
-            raise Impure("reads the environment")
         why = why_not(thing)
         raise Impure(why if not why.startswith("calls") else f"uses a {kind.__name__}, which is not known to be pure")
 

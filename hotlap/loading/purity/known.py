@@ -151,7 +151,8 @@ WHOLE_MODULES: dict[str, frozenset[str]] = {
     "operator": _WRITING_OPERATORS,
     "_operator": _WRITING_OPERATORS,
     "posixpath": frozenset(
-        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists getatime getmtime getctime".split()
+        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists getatime getmtime "
+        "getctime".split()
     ),
     "genericpath": frozenset("getatime getmtime getctime getsize samefile sameopenfile samestat islink".split()),
     "textwrap": frozenset(),
@@ -202,7 +203,8 @@ _TORCH_ORDERED = (
 _TORCH_ALIAS = (
     "as_tensor from_numpy asarray frombuffer squeeze unsqueeze reshape ravel flatten unflatten transpose permute "
     "swapaxes movedim moveaxis t narrow select chunk split tensor_split unbind broadcast_to broadcast_tensors "
-    "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach meshgrid cartesian_prod diff"
+    "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach meshgrid "
+    "cartesian_prod diff"
 ).split()  # fmt: skip
 _NN_NEW = "pad one_hot relu gelu silu leaky_relu elu sigmoid tanh hardtanh".split()
 _NN_ORDERED = "interpolate normalize grid_sample affine_grid softmax log_softmax avg_pool1d avg_pool2d max_pool2d "

@@ -218,19 +218,9 @@ class Objects:
             raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         if issubclass(kind, Enum) and name in kind.__members__:
             return self.value_of(kind.__members__[name])
-        if meta.__getattribute__ is not type.__getattribute__:
-            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
-        raw = self._member(kind, name)
+        raw, above = self._member(kind, name), self._member(meta, name)
         if raw is ABSENT:
-            if name in ("__name__", "__qualname__", "__module__"):
-                return self.value_of(getattr(kind, name))
-            inherited = self._member(meta, name)
-            if inherited is ABSENT:
-                raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
-            if any(of_the_program(base.__module__) for base in meta.__mro__):
-                raise Impure(f"{kind.__name__} has {name} from a class of classes")
-            return Value(objects=(getattr(kind, name),))
-        above = self._member(meta, name)
+            return self._of_metaclass(kind, name, above)
         if above is not ABSENT and hasattr(type(above), "__set__") and of_the_program(meta.__module__):
             raise Impure(f"{kind.__name__} has {name} from a class of classes")
         if type(raw) is classmethod:
@@ -239,7 +229,16 @@ class Objects:
             return self.value_of(raw.__func__)
         if isinstance(inspect.getattr_static(type(raw), "__get__", None), FunctionType):
             raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which looks up an attribute in its own way")
-        return self.value_of(raw if isinstance(raw, FunctionType) else inspect.getattr_static(kind, name))
+        return self.value_of(raw)
+
+    def _of_metaclass(self, kind: type, name: str, above: Any) -> Value:
+        if name in ("__name__", "__qualname__", "__module__"):
+            return self.value_of(getattr(kind, name))
+        if above is ABSENT:
+            raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
+        if any(of_the_program(base.__module__) for base in inspect.getmro(type(kind))):
+            raise Impure(f"{kind.__name__} has {name} from a class of classes")
+        return Value(objects=(getattr(kind, name),))
 
     def cell(self, cell: CellType) -> Value:
         self.study.cells[id(cell)] = cell
