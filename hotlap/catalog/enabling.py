@@ -14,6 +14,7 @@ from hotlap.model.visible import visible
 from hotlap.patch.imports import when_imported
 
 _enabled: Enabled | None = None
+_stayed: list[Enabled] = []  # in a forked child: what must not be freed there
 _follows_forks = False
 
 
@@ -48,6 +49,14 @@ class Enabled:
             self._running.close()
             self._running.seams.close()
 
+    def leave_in_child(self) -> None:
+        """In a process forked from this one."""
+        self._over = True
+        if self._running is not None and self._running.torch.cuda._is_in_bad_fork():
+            self._running.seams.leave_in_child()
+        else:
+            self.close()
+
     def __enter__(self) -> Enabled:
         return self
 
@@ -65,7 +74,7 @@ def start(choices: Iterable[Choice], quiet: bool) -> Enabled:
     global _enabled, _follows_forks
     disable()
     if not _follows_forks and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=disable)  # a loader's workers are not ours to change
+        os.register_at_fork(after_in_child=_forked)  # a loader's workers are not ours to change
         _follows_forks = True
     enabled = _enabled = Enabled(tuple(choices), quiet)
     if os.environ.get("HOTLAP", "").lower() == "off":
@@ -75,6 +84,14 @@ def start(choices: Iterable[Choice], quiet: bool) -> Enabled:
     else:
         when_imported("torch", enabled.torch_imported)
     return enabled
+
+
+def _forked() -> None:
+    global _enabled
+    if _enabled is not None:
+        _stayed.append(_enabled)
+        _enabled.leave_in_child()
+        _enabled = None
 
 
 def disable() -> None:

@@ -84,6 +84,7 @@ class Running:
                     raise
                 site.withdraw(f"it could not be applied ({type(error).__name__}: {error})")
         self.seams.stepping.subscribe(after=self._stepped)
+        self.seams.when_silent.append(self._fall_silent)
 
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
@@ -118,6 +119,11 @@ class Running:
     def close(self) -> None:
         for site in reversed(self.sites):
             site.close()
+
+    def _fall_silent(self) -> None:
+        """In a forked child where nothing may be taken back: entries let every call pass."""
+        for site in self.sites:
+            site.closed = True
 
 
 def unmet(site: Site, torch: Any) -> str | None:

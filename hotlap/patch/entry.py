@@ -28,6 +28,7 @@ CANNOT_PREPARE = 70
 PACKAGE = __name__.partition(".")[0]  # hotlap, or what it is called inside the user's process
 
 _current: Visit | None = None
+_stayed: list[Any] = []  # in a forked child: what must not be freed there
 
 
 class Visit:
@@ -49,6 +50,12 @@ class Visit:
         """Gone without a word: for processes that are not ours to watch."""
         self.finish = None
         self.seams.close()
+
+    def leave_in_child(self) -> None:
+        """The same in a process forked from ours."""
+        _stayed.append(self.finish)
+        self.finish = None
+        self.seams.leave_in_child()
 
 
 def enter() -> None:
@@ -154,7 +161,7 @@ def _is_loader_worker(torch: Any) -> bool:
 def _forked() -> None:
     """The parent's visit is not the child's. A plain os.fork stays without us."""
     if _current is not None:
-        _current.leave()
+        _current.leave_in_child()
 
 
 def _child_started(torch: Any) -> None:
@@ -165,7 +172,8 @@ def _child_started(torch: Any) -> None:
     if _current is None:
         return
     session = _current.session
-    _current.leave()
+    _stayed.append(_current)
+    _current.leave_in_child()
     _current = None
     if not _is_loader_worker(torch):
         _current = Visit(torch, session)

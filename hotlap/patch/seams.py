@@ -101,6 +101,12 @@ class Seam:
         self._stand_ins.append(instead)
         self.instead, self.attended = _chained(self._stand_ins), True
 
+    def fall_silent(self) -> None:
+        """The call itself and nothing else, from now on; subscribers are kept alive."""
+        _stayed.append((self._before, self._after, self._stand_ins, self.instead))
+        self._before, self._after, self._stand_ins = [], [], []
+        self.instead, self.tape, self.attended = None, None, False
+
     def around(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call with all that is asked for around it. Kept in one function: see the cost of a call above."""
         if self._before:
@@ -167,6 +173,9 @@ def _chained(stand_ins: list[Callable[..., Any]]) -> Callable[..., Any] | None:
     return instead
 
 
+_stayed: list[Any] = []  # kept alive for good
+
+
 class Seams:
     """All seams of one process, opened on the torch that was imported."""
 
@@ -185,6 +194,7 @@ class Seams:
         self.copying = Seam("tensor copied", guard)
         self.syncing = Seam("host waits for device", guard)
         self.roots: set[int] = set()  # ids of the modules whose calls count
+        self.when_silent: list[Callable[[], None]] = []  # called in a forked child that must not take anything back
 
     def open(self) -> None:
         """The seams that cost a call per step. The others open when someone needs them."""
@@ -205,6 +215,20 @@ class Seams:
 
     def close(self) -> None:
         self.ledger.close()
+
+    def leave_in_child(self) -> None:
+        """In a process forked from ours. Where that one uses CUDA nothing may be taken back here: what lies on the device
+        would be freed, which ends the process. There all of it stays as it is, and does nothing.
+        """
+        if not self.torch.cuda._is_in_bad_fork():
+            self.close()
+            return
+        _stayed.append(self)
+        for seam in vars(self).values():
+            if isinstance(seam, Seam):
+                seam.fall_silent()
+        for mark in self.when_silent:
+            mark()
 
     def watch_fetches_of(self, iterator: type) -> None:
         """Open the seam 'batch fetched' on an iterator over a DataLoader that has a __next__ of its own."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
 MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
 UNDER_TEST = 0.01  # of the time, spent on rows that are fetched the program's own way too
+LITTLE = 0.1  # of the items: where a loader drops its last batch, as many are never seen in an epoch
 MOST_COLLATES = 2  # of a dataset: each has a store
 
 
@@ -76,14 +77,19 @@ class Keeper:
         return self._iterator(partial(original, *args, **kwargs), loader, kept, kept.store)
 
     def _is_complete(self, before: Any, loader: Any) -> bool:
-        """Whether workers that stay have shown all of it. Till then, and once it is kept, no change of the dataset
-        concerns their loader: they have a copy of it from their start.
+        """Whether workers that stay have shown all of it, or all but what is soon fetched here. Till then, and once it
+        is kept, no change of the dataset concerns their loader: they have a copy of it from their start.
         """
         from hotlap.catalog.resident_data.iterator import Recording
 
         several = self._stores.get(loader.dataset) or []
         store = next((one.store for one in several if one.is_for(loader.collate_fn)), None)
-        return type(before) is Recording and before.showing and store is not None and not store.missing
+        if type(before) is not Recording or not before.showing or store is None:
+            return False
+        if not store.missing:
+            return True
+        is_little = store.missing * store.seconds <= EAGER and store.missing <= LITTLE
+        return is_little and store.watch.changed_at_epoch() is None
 
     # What is kept
 
