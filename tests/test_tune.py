@@ -231,6 +231,19 @@ def test_what_does_harm_only_later_is_taken_out_and_the_rest_proven_again(tmp_pa
     assert "not over the longer run" in rows["anomaly-mode"].why
 
 
+def test_where_the_fastest_does_harm_later_the_next_that_is_faster_alone_is_proven(tmp_path):
+    """Two that gain the same thing: the second adds nothing on top of the first."""
+
+    def step_seconds(choices):
+        return 0.01 / max([1.0, *({"resident-data": 2.0, "anomaly-mode": 1.9}[one.name] for one in choices)])
+
+    runner = ScriptedRunner(step_seconds, losses=late("resident-data"))
+    done = go_on(begun(tmp_path, *FOUND[:2]), runner, tmp_path)
+
+    assert names(done.tuning.kept) == ["anomaly-mode"]
+    assert (done.tuning.speedup.trial, done.tuning.lasting.trial) == ("final-1-again", "lasting-1-again")
+
+
 def test_nothing_is_kept_where_the_only_one_does_harm_later(tmp_path):
     done = go_on(begun(tmp_path, FOUND[0]), ScriptedRunner(GAINS, losses=late("resident-data")), tmp_path)
 

@@ -76,13 +76,13 @@ def exit_codes(sample: Sample, risk: Risk) -> Iterator[Fact]:
 
 def files(sample: Sample, risk: Risk) -> Iterator[Fact]:
     for path, name, one in _placed(sample):
-        yield Fact(f"{path} name", f"{name}: its name", one.path)
+        yield Fact(f"{path} name", f"{name}: the file", one.path)
         yield Fact(f"{path} kind", f"{name}: its kind", one.kind)
         yield Fact(f"{path} parts", f"{name}: what is in it", ", ".join(part.name for part in one.parts))
         if risk is not Risk.EXACT:
             yield Fact(f"{path} words", f"{name}: its words", one.words)
             continue
-        yield Fact(f"{path} rest", f"{name}: {'all but its tensors' if one.parts else 'its contents'}", one.digest)
+        yield Fact(f"{path} rest", f"{name}: {'all but its tensors' if one.parts else 'its content'}", one.digest)
         for part in one.parts:
             yield Fact(f"{path} {part.name}", f"{name}: {part.name}", part.digest)
 

@@ -38,6 +38,7 @@ SOURCES = frozenset(
 )
 SYSTEM = ("/proc", "/sys", "/dev", "/run", "/usr", "/etc", "/lib", "/bin", "/opt")
 ASIDE = "put-aside"
+MOST_SAID = 20  # lines about files of which it is not known who changed them
 WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -87,13 +88,14 @@ class Keeper:
 
     def _walk(self, root: str, most: int) -> Iterator[tuple[str, Noted]]:
         """Files near the top first, so that a limit leaves out those far below."""
-        left, folders = most, deque([root])
+        left, folders, home = most, deque([root]), os.path.expanduser("~")
         while folders and left > 0:
             with suppress(OSError), os.scandir(folders.popleft()) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if entry.is_dir(follow_symlinks=False):
                         venv = os.path.exists(f"{entry.path}/pyvenv.cfg")
-                        if entry.name not in SKIPPED and entry.path not in self._ours and not venv:
+                        tools = root == home and entry.name.startswith(".")
+                        if not (entry.name in SKIPPED or entry.path in self._ours or venv or tools):
                             folders.append(entry.path)
                     elif left > 0 and entry.is_file():
                         left -= 1
@@ -256,7 +258,7 @@ class Keeper:
 
     def _tell(self, path: str, line: str, known: bool = False) -> None:
         """Once a file; once more where it is known by now."""
-        if (path, known) not in self._said:
+        if (path, known) not in self._said and (known or len(self._said) < MOST_SAID):
             self._said.add((path, known))
             self.lines = [*(one for one in self.lines if not (known and one.startswith(f"{path} "))), line]
             self._say(line)

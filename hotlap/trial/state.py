@@ -25,6 +25,7 @@ from hotlap.trial.fingerprints import Fingerprints, live_models, tensors_of
 
 WEIGHINGS = 48  # over the steps that were asked for
 MOST_OPTIMIZERS = 16  # held
+MOST_EVALUATIONS = 200  # told one by one; a teacher that is called in each step makes one a step
 MIB = 1 << 20
 HOW = frozenset(("params", "fused", "foreach", "capturable", "differentiable"))  # how a step is computed, not what
 
@@ -230,7 +231,7 @@ class Evaluations:
         torch = self._torch
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return
-        if not self._sums or self._sums[-1][0] != self.step:
+        if not self._sums or (self._sums[-1][0] != self.step and len(self._sums) < MOST_EVALUATIONS):
             self._sums.append((self.step, [0, 0.0, 0.0]))
         sums = self._sums[-1][1]
         sums[0] += 1

@@ -52,6 +52,8 @@ class Stacking:
         self._book, self._budget, self._ask, self._keep = book, budget, ask, keep
         self._long_enough = long_enough
         self._layers: list[Layer] = []
+        self._spare: list[Layer] = []  # faster alone, but not on top of the others
+        self._names: set[str] = set()  # of the last trials
 
     @property
     def kept(self) -> Choices:
@@ -61,15 +63,18 @@ class Stacking:
         """Those that are faster alone, the most gainful first; what fails on top of the others is peeled off."""
         for candidate, alone in winners:
             against = self._against(candidate)
+            layer = Layer((choice_of(candidate),), alone, ratio_of(alone))
             if not self._layers:
-                self._layers.append(Layer((choice_of(candidate),), alone, ratio_of(alone)))
-            elif against is not None:
+                self._layers.append(layer)
+                continue
+            self._spare.append(layer)
+            if against is not None:
                 why = f"faster alone, but it excludes {against}, which gains more"
                 self._book.not_tried(candidate.entry, why)
             elif not self._affords(1):
                 self._book.not_tried(candidate.entry, "faster alone, but no budget left to try it with the others")
-            else:
-                self._try([candidate])
+            elif self._try([candidate]).decision == Decision.KEEP.value:
+                self._spare.remove(layer)
 
     def chances(self, chances: Sequence[Candidate]) -> list[Candidate]:
         """Those that showed nothing alone, were refused, or were not looked at: the step may now wait for them.
@@ -156,13 +161,21 @@ class Stacking:
         proven, lasting = self._final(), None
         while proven is not None and self._long_enough():
             kept = self.kept
-            lasting = self._ask(f"lasting-{len(kept)}", Stage.LASTING, None, (), kept, 0, LONG_PAIRS)
+            lasting = self._ask(self._named("lasting"), Stage.LASTING, None, (), kept, 0, LONG_PAIRS)
             if lasting.decision == Decision.KEEP.value:
                 break
             self._take_out()
             proven, lasting = self._final(), None
         self._keep(self.kept, ratio_of(proven) if proven is not None else 1.0)
         return proven, lasting
+
+    def _named(self, stem: str) -> str:
+        """A trial of its own each time: "final-2", and "final-2-again" where two others had been tried."""
+        name = f"{stem}-{len(self.kept)}"
+        while name in self._names:
+            name += "-again"
+        self._names.add(name)
+        return name
 
     def _final(self) -> Verdict | None:
         """All that is kept against the baseline, on fresh samples: what was picked as the best was lucky, too.
@@ -175,7 +188,7 @@ class Stacking:
             if lone and not self._budget.affords_pair(Stage.FINAL.value, 2):
                 return first
             kept = self.kept
-            verdict = self._ask(f"final-{len(kept)}", Stage.FINAL, None, (), kept, 0)
+            verdict = self._ask(self._named("final"), Stage.FINAL, None, (), kept, 0)
             if verdict.decision == Decision.KEEP.value:
                 return verdict
             self._layers.pop()
@@ -193,6 +206,8 @@ class Stacking:
                 self._layers.append(layer)
         if len(self._layers) == len(layers):
             self._layers.pop()  # each holds alone, together they do not
+        if not self._layers and self._spare:
+            self._layers.append(self._spare.pop(0))
         for layer in layers:
             if layer not in self._layers:
                 for one in layer.choices:

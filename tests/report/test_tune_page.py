@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from hotlap.diagnose import diagnose
 from hotlap.model.plan import Outcome
 from hotlap.model.trial import Stage
-from hotlap.model.verdict import Decision, PaysOff
+from hotlap.model.verdict import Check, Decision, PaysOff
+from hotlap.report import html_tune, tune_markdown, tune_terminal
 from hotlap.report.tune_axis import axis
 from hotlap.report.tune_figures import clean, duration, ratio, spelled
 from hotlap.report.tune_page import tune_page
@@ -398,3 +401,34 @@ class TestFigures:
 
     def test_speed_without_ends(self):
         assert page_of(tuning((tried(0, "tf32", None, 1.2, Decision.REJECT, "", speed=speed(1.2, low=None)),)))
+
+
+class TestCoverage:
+    def tuned(self):
+        checks = (
+            Check(name="losses", passed=True, why="every loss is the same"),
+            Check(name="printed lines", passed=True, why="9 compared, equal", left_out=("number 2 of took # s",)),
+        )
+        whole = tunings.faster(files=("/w/tokenizer.json was overwritten in a trial; it is \x1b[31mput back",))
+        speedup = replace(whole.speedup, gate=replace(whole.speedup.gate, checks=checks))
+        return replace(whole, speedup=speedup)
+
+    def test_what_was_compared_is_a_table_with_the_margin_of_memory(self):
+        table = page_of(self.tuned()).compared
+        assert [row[:2] for row in table.rows] == [("losses", "same"), ("printed lines", "same")]
+        assert "200 MB" in table.note
+
+    def test_what_was_not_covered_is_said(self):
+        said = page_of(self.tuned()).not_covered
+        assert said[0] == "Anything after 70 steps: a longer run was not paid for; give a larger --budget."
+        assert "Left out because the baseline does not repeat it: printed lines: number 2 of took # s." in said
+        assert page_of(tunings.no_speedup()).not_covered == ()
+
+    def test_every_drawing_says_what_was_not_covered_and_what_became_of_files(self):
+        page = page_of(self.tuned())
+        terminal = Console(width=200, record=True, file=io.StringIO())
+        tune_terminal.draw(page, terminal)
+        for text in (terminal.export_text(), tune_markdown.draw(page), html_tune.draw(page)):
+            assert "Anything after 70 steps" in text
+            assert "tokenizer.json was overwritten" in text
+            assert "\x1b[31m" not in text
