@@ -16,6 +16,7 @@ from hotlap.catalog.site import Site
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
 from hotlap.model.session import Session
+from hotlap.patch.entry import OUTCOMES
 from hotlap.patch.seams import Seams
 
 NO_GPU = "no GPU that torch can use"
@@ -98,7 +99,7 @@ class Running:
             return  # a process that does not train has nothing to say
         if self.folder is not None:
             record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
-            (self.folder / f"outcomes-{os.getpid()}.json").write_text(to_json(record), encoding="utf-8")
+            (self.folder / f"{OUTCOMES}-{os.getpid()}.json").write_text(to_json(record), encoding="utf-8")
         if not self._told and self._speaks:
             _say(self.outcomes)
         self._told = True
