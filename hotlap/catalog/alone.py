@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures.thread import _worker
 from pathlib import Path
 from types import FrameType
 
@@ -41,6 +42,8 @@ def why_not_alone() -> str | None:
 
 def _work_of(frame: FrameType | None) -> str | None:
     """The line where the work of a thread begins; None where it is none of the program's."""
+    if frame is not None and frame.f_code is _worker.__code__:
+        return None  # of a pool, waiting for somebody to give it work
     begins = None
     while frame is not None:
         if frame.f_code.co_filename != threading.__file__:

@@ -18,6 +18,7 @@ from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
 from hotlap.model.session import Session
 from hotlap.model.visible import visible
+from hotlap.patch.entry import OUTCOMES
 from hotlap.patch.seams import Seams
 
 NO_GPU = "no GPU that torch can use"
@@ -102,7 +103,7 @@ class Running:
             return  # a process that does not train has nothing to say
         if self.folder is not None:
             record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
-            private.write_text(self.folder / f"outcomes-{os.getpid()}.json", to_json(record))
+            private.write_text(self.folder / f"{OUTCOMES}-{os.getpid()}.json", to_json(record))
         if not self._told and self._speaks:
             _say(self.outcomes)
         self._told = True

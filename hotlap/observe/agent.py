@@ -328,9 +328,9 @@ class Agent:
 
     def _looked(self) -> None:
         self.tally.look_steps += 1
-        if not self.look.tracing:
+        if self.look.tracer is None:
             self._looked_at_lines()
-        elif self.look.traced_enough() or self._in_state(TRACE_SECONDS):
+        elif not self.look.tracing or self.look.traced_enough() or self._in_state(TRACE_SECONDS):
             self.seams.guard.run("tracing", self.look.stop)
             self._done()
 

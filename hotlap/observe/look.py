@@ -7,12 +7,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hotlap.model import private
 from hotlap.model.observation import HotLine
 from hotlap.observe.stacks import Call, Stacks, users_call
+from hotlap.patch.ledger import Ledger
+from hotlap.patch.operations import watching
 
 INTERVAL = 0.004  # seconds between samples, at least
 SPENT = 1 / 20  # of the time on taking samples, at most: a deep stack takes long to write down
@@ -71,14 +74,27 @@ class Tracer:
         kinds = torch.profiler.ProfilerActivity
         activities = ([kinds.CPU] if whole or not on_cuda else []) + ([kinds.CUDA] if on_cuda else [])
         self._profile = torch.profiler.profile(activities=activities, acc_events=True)  # else it warns
+        self._torch, self._ledger = torch, Ledger()
         self.path = path
         self.steps = 0
         self.saved = False
 
-    def start(self) -> None:
+    def start(self, give_way: Callable[[], None]) -> None:
+        """Torch has one profiler at a time. When the program starts its own, give_way() is called, to stop this one."""
         self._profile.start()
 
+        def layer(original: Any) -> Any:
+            def _prepare_trace(profiler: Any) -> Any:
+                with suppress(RuntimeError):  # of torch, where it is another thread that starts one
+                    give_way()
+                return original(profiler)
+
+            return _prepare_trace
+
+        self._ledger.wrap(self._torch.autograd.profiler.profile, "_prepare_trace", layer)
+
     def stop(self) -> None:
+        self._ledger.close()
         self._profile.stop()
         private.make_folder(self.path.parent)
         private.write_text(self.path, "")  # so that it is private before anything is in it
@@ -99,8 +115,10 @@ class Look:
         self.lines.start()
 
     def at_kernels(self, torch: Any, path: Path, on_cuda: bool, whole: bool) -> bool:
+        if watching(torch)():
+            return False  # the program has a profiler running
         tracer = Tracer(torch, path, on_cuda, whole)
-        tracer.start()
+        tracer.start(self.stop)
         self.tracer, self.tracing = tracer, True
         return True
 

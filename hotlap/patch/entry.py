@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,9 @@ def _last_words(session: Session) -> None:
     from hotlap.patch.guard import say
 
     folder = Path(session.folder)
-    problems = [path.read_text(encoding="utf-8").strip() for path in sorted(folder.glob(f"{PROBLEM}-*.txt"))]
-    if problems:
-        say(f"{problems[-1]}; nothing was applied")
-    elif not any(folder.glob(f"{OUTCOMES}-*.json")):
-        say("no optimizer step was seen; nothing is known of what was applied")
+    with suppress(OSError):
+        problems = [path.read_text(encoding="utf-8").strip() for path in sorted(folder.glob(f"{PROBLEM}-*.txt"))]
+        if problems:
+            say(f"{problems[-1]}; nothing was applied")
+        elif not any(folder.glob(f"{OUTCOMES}-*.json")):
+            say("no optimizer step was seen; nothing is known of what was applied")

@@ -217,7 +217,7 @@ class Seams:
         self.ledger.close()
 
     def leave_in_child(self) -> None:
-        """In a process forked from ours. Where that one uses CUDA nothing may be taken back here: what lies on the device
+        """In a process forked from ours. Where that one uses CUDA nothing may be taken back here: what lies on a device
         would be freed, which ends the process. There all of it stays as it is, and does nothing.
         """
         if not self.torch.cuda._is_in_bad_fork():

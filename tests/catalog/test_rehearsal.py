@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from hotlap.catalog.alone import why_not_alone
 from hotlap.catalog.rehearsal import NotAlone, rehearse, signature
 
 INPUTS = torch.ones(4, 3)
@@ -107,8 +110,13 @@ def test_the_random_numbers_of_another_thread_are_not_taken_back():
     rehearse(torch, nn.Linear(3, 3), (INPUTS,), {})
 
 
-def test_threads_that_libraries_keep_are_no_obstacle():
+def test_threads_that_libraries_keep_or_that_have_no_work_are_no_obstacle():
+    pool = ThreadPoolExecutor(1)
+    pool.submit(print).result()
+    while why_not_alone() is not None:  # it has done its work, and is about to wait for more
+        time.sleep(0.01)
     bar = tqdm(total=3, file=sys.stderr)
     assert threading.active_count() > 1, "tqdm watches its bars"
     rehearse(torch, nn.Linear(3, 3), (INPUTS,), {})
     bar.close()
+    pool.shutdown()

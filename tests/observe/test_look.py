@@ -9,7 +9,7 @@ import warnings
 import torch
 
 from hotlap.model.observation import FORWARD
-from hotlap.observe.look import LineSampler, Tracer
+from hotlap.observe.look import LineSampler, Look, Tracer
 from hotlap.observe.trace import read_trace
 
 
@@ -35,7 +35,7 @@ def test_a_sampler_that_saw_nothing_tells_nothing():
 def test_a_trace_is_saved_where_it_was_asked_for_and_on_a_cpu_tells_nothing_of_a_device(tmp_path):
     tracer = Tracer(torch, tmp_path / "trace" / "one.pt.trace.json", on_cuda=False, whole=True)
     assert not tracer.saved
-    tracer.start()
+    tracer.start(lambda: None)
     (torch.ones(2, 2) @ torch.ones(2, 2)).sum()
     tracer.stop()
     assert tracer.saved
@@ -50,7 +50,18 @@ def test_a_trace_makes_torch_warn_of_nothing_and_python_forget_nothing(tmp_path,
     warnings.simplefilter("default")
     warn_once_here()
     tracer = Tracer(torch, tmp_path / "one.pt.trace.json", on_cuda=False, whole=True)
-    tracer.start()
+    tracer.start(lambda: None)
     tracer.stop()
     warn_once_here()
     assert [str(one.message) for one in recwarn.list] == ["mine"]
+
+
+def test_a_trace_gives_way_to_a_profiler_of_the_program(tmp_path):
+    look, cpu = Look(), [torch.profiler.ProfilerActivity.CPU]
+    assert look.at_kernels(torch, tmp_path / "one.pt.trace.json", on_cuda=False, whole=True)
+    with torch.profiler.profile(activities=cpu) as profile:
+        assert not look.tracing
+        assert look.tracer.saved
+        assert not Look().at_kernels(torch, tmp_path / "two.pt.trace.json", on_cuda=False, whole=True)
+        torch.ones(2).sum()
+    assert "aten::sum" in [one.key for one in profile.key_averages()]
