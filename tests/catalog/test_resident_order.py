@@ -10,7 +10,7 @@ import hotlap
 from hotlap.catalog.resident_data import drawn as drawing
 from hotlap.catalog.resident_data.drawn import as_torch_draws, drawn
 from hotlap.catalog.resident_data.rows import Order, TensorRows, Wanted
-from tests.catalog.resident import rows_asked_for
+from tests.catalog.resident import be_patient, rows_asked_for
 
 DATA = TensorDataset(torch.arange(403 * 8, dtype=torch.float32).reshape(403, 8), torch.arange(403))
 
@@ -111,6 +111,7 @@ def test_batches_that_would_not_be_aligned_or_are_large_are_gathered_one_by_one(
 
 
 def test_tensors_laid_out_otherwise_are_copied_at_once_not_fetched_one_by_one(monkeypatch):
+    be_patient(monkeypatch)
     data = TensorDataset(torch.randn(8, 403).T, torch.arange(403))
     plain, fetched = [(rows.tolist(), rows.stride()) for rows, _ in DataLoader(data, 16)], rows_asked_for(monkeypatch)
     with hotlap.enable(None, with_=["resident-data"]) as enabled:
