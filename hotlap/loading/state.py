@@ -234,6 +234,7 @@ class Contents:
             self.is_shared |= is_shared(thing)
             self._parts.append(Memory(thing))
             if getattr(getattr(thing, "dtype", None), "hasobject", False):
+                self._parts.append(ListedArray(thing))
                 self._add_several(thing.reshape(-1).tolist(), depth)
         elif is_table(kind):
             self._add_table(thing, depth)
@@ -296,6 +297,13 @@ class Listed:
         if all(map(is_, now, then)):
             return len(now) != len(then)
         return len(now) != len(then) or not all(map(alike, now, then))
+
+
+class ListedArray(Listed):
+    """An array of objects; its form is looked at as that of any array."""
+
+    def has_moved(self) -> bool:
+        return False
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -393,7 +401,7 @@ def is_shared(array: Any) -> bool:
 def is_contiguous(thing: Any) -> bool:
     if hasattr(thing, "is_contiguous"):
         return bool(thing.is_contiguous()) and not thing.is_conj() and not thing.is_neg()
-    return hasattr(thing, "flags") and bool(thing.flags.c_contiguous)
+    return bool(getattr(getattr(thing, "flags", None), "c_contiguous", False))  # a table has flags of another kind
 
 
 def on_host(thing: Any) -> bool:
@@ -402,7 +410,7 @@ def on_host(thing: Any) -> bool:
 
 def form_of(thing: Any) -> tuple[Any, ...]:
     """What changes when memory is exchanged, reshaped or, of a tensor, written by its own operations."""
-    if hasattr(thing, "_version") and hasattr(thing, "data_ptr"):
+    if hasattr(thing, "data_ptr"):
         return (version_of(thing), thing.data_ptr(), thing.shape, thing.dtype)
     if hasattr(thing, "__array_interface__") and hasattr(thing, "strides"):
         return (thing.__array_interface__["data"][0], thing.shape, thing.strides, thing.dtype)
@@ -427,4 +435,4 @@ def versions_of(things: list[Any]) -> list[int]:
 def listed(container: Any) -> list[Any]:
     if isinstance(container, dict):
         return [*container, *container.values()]
-    return list(container)
+    return list(container.reshape(-1) if hasattr(container, "reshape") else container)

@@ -40,8 +40,17 @@ def _standard_library() -> str:
 def why_no_processes() -> str | None:
     """Why no process may be started or spared in this program."""
     handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
-    if handler not in (None, signal.SIG_DFL, signal.SIG_IGN):
+    if without_torchs_own(handler) not in (None, signal.SIG_DFL, signal.SIG_IGN):
         return "the program handles SIGCHLD, and would see other processes end"
     if _registered_by:
         return f"{_registered_by[0]} has functions run at each fork, which would see others"
     return None
+
+
+def without_torchs_own(handler: Any) -> Any:
+    """Torch watches its workers by a handler that it puts before the program's, if there is one."""
+    while getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling":
+        code, cells = handler.__code__, handler.__closure__ or ()
+        held = dict(zip(code.co_freevars, cells, strict=True))
+        handler = held["previous_handler"].cell_contents if "previous_handler" in held else None
+    return handler

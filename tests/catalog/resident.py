@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import random
-from queue import SimpleQueue
+from importlib import import_module
 
 import numpy as np
 import torch
 
 import hotlap
+from hotlap.catalog.resident_data import store
 from hotlap.catalog.resident_data.sameness import same
+from hotlap.loading import pure, state
 
 
-class Visits:
-    """Which items were asked for, kept where it cannot be seen: a dataset that counts openly is refused."""
+def be_patient(monkeypatch):
+    """On a busy machine, too, all of what a dataset reads is looked at."""
+    monkeypatch.setattr(state, "ALWAYS", 60.0)
+    monkeypatch.setattr(state, "LEAST_SECONDS", 60.0)
 
-    def __init__(self):
-        self._unseen = SimpleQueue()
 
-    def add(self, index):
-        self._unseen.put(index)
+def rows_asked_for(monkeypatch):
+    """A list that grows by the rows which hotlap fetches in this process: a dataset that counts by itself is refused."""
+    asked, fetch = [], pure.fetch
 
-    def all(self):
-        found = [self._unseen.get() for _ in range(self._unseen.qsize())]
-        for one in found:
-            self._unseen.put(one)
-        return found
+    def noted(dataset, indices):
+        asked.extend(indices)
+        return fetch(dataset, indices)
+
+    for module in (pure, store, import_module("hotlap.catalog.sample_cache.apply")):
+        monkeypatch.setattr(module, "fetch", noted)
+    return asked
 
 
 def resident(*more):

@@ -1,23 +1,20 @@
 """loader-persistent: workers stay, and everything is as if they had been started anew."""
 
+import importlib
 import multiprocessing
 import random
-import sys
 
 import numpy as np
 import pytest
 import torch
 from catalog.loading import Random, Rows, Stream, applied, outcome, shuffled, states, train
-from hotlap.catalog.weighing import Weight
 from observations import loader, observation
 from torch.utils.data import DataLoader, Sampler
 
 from hotlap.catalog import entries
-from hotlap.catalog.loader_persistent.apply import contents_of
-from hotlap.catalog.resident_data.sameness import Unfit
 
 NAME = "loader-persistent"
-applying = sys.modules["hotlap.catalog.loader_persistent.apply"]
+applying = importlib.import_module("hotlap.catalog.loader_persistent.apply")
 
 
 class Seeded(Rows):
@@ -68,7 +65,6 @@ def test_workers_that_stay_are_seeded_as_those_started_anew(dataset):
 
 def test_also_where_they_are_spawned(monkeypatch):
     monkeypatch.setattr(applying, "why_not_twice", lambda: None)  # it is no script of a user
-    monkeypatch.setattr(applying, "weigh", lambda making: Weight())  # in a process that may take long to start
     stays_as_started_anew(Random("numpy"), num_workers=1, multiprocessing_context="spawn")
 
 
@@ -134,9 +130,9 @@ def test_a_loader_that_keeps_its_workers_anyway_is_left_alone():
     [
         (lambda: shuffled(), "no effect", "without workers"),
         (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
-        (lambda: shuffled(Random("own"), num_workers=1), "refused", "also where workers are seeded alike"),
+        (lambda: shuffled(Random("own"), num_workers=1), "refused", "draws from a generator of its own"),
         (lambda: shuffled(num_workers=1, worker_init_fn=print), "refused", "worker_init_fn"),
-        (lambda: shuffled(Seeded(), num_workers=1), "refused", "get_worker_info"),
+        (lambda: shuffled(Seeded(), num_workers=1), "refused", "asks which worker it runs in"),
     ],
 )
 def test_elsewhere_it_says_why_not(make, status, said):
@@ -172,38 +168,6 @@ def test_a_loader_kept_resident_is_drawn_for_as_the_program_made_it():
     alone = train(shuffled(num_workers=1))
     with applied(NAME, "resident-data"):
         assert train(shuffled(num_workers=1)) == alone
-
-
-class Holder:
-    __slots__ = ("value",)
-
-    def __init__(self, value):
-        self.value = value
-
-
-@pytest.mark.parametrize(
-    ("held", "change"),
-    [
-        ({"a": [1, 2]}, lambda held: held["a"].append(3)),
-        (np.zeros(4), lambda held: held.__setitem__(2, 1.0)),
-        (torch.zeros(4), lambda held: held.numpy().__setitem__(2, 1.0)),
-        (Holder(Holder(3)), lambda held: setattr(held.value, "value", 4)),
-        (Rows(), lambda held: setattr(held, "scale", 2.0)),
-    ],
-)
-def test_a_change_shows(held, change):
-    outer = Rows()
-    outer.held = held
-    before = contents_of(torch, outer)
-    assert not contents_of(torch, outer).differ(before)
-    change(held)
-    assert contents_of(torch, outer).differ(before)
-
-
-def test_too_much_to_watch_is_said(monkeypatch):
-    monkeypatch.setattr(applying, "LOOKING", -1.0)
-    with pytest.raises(Unfit, match="takes too long"):
-        contents_of(torch, Rows())
 
 
 def test_what_it_could_save_is_the_wait():

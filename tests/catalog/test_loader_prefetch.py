@@ -11,13 +11,13 @@ from hotlap.catalog import entries, room
 NAME = "loader-prefetch"
 
 
-def test_losses_and_random_numbers_are_the_same_with_random_augmentation_too():
-    alone = train(shuffled(Random("torch"), num_workers=2), epochs=2)
+def test_losses_and_random_numbers_are_the_same():
+    alone = train(shuffled(num_workers=2), epochs=2)
     with applied(NAME) as running:
-        loader = shuffled(Random("torch"), num_workers=2)
+        loader = shuffled(num_workers=2)
         assert loader.prefetch_factor == 4
         assert train(loader, epochs=2) == alone
-        assert outcome(running) == ("applied", "Random: 2 → 4 batches ahead in each of 2 workers")
+        assert outcome(running) == ("applied", "Rows: 2 → 4 batches ahead in each of 2 workers")
     assert loader.prefetch_factor == 2
 
 
@@ -47,6 +47,7 @@ def drawn():
         (lambda: shuffled(), "no effect", "without workers"),
         (lambda: shuffled(num_workers=2, prefetch_factor=6), "no effect", "6 batches under way each already"),
         (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
+        (lambda: shuffled(Random("torch"), num_workers=1), "refused", "draws random numbers"),
         (lambda: shuffled(num_workers=1, in_order=False), "refused", "in the order they are ready"),
         (lambda: shuffled(num_workers=1, generator=torch.Generator()), "no effect", "drawn from earlier"),
         (lambda: DataLoader(Rows(), sampler=drawn(), num_workers=1), "no effect", "drawn from earlier"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
-import random
 import sys
 import weakref
 from dataclasses import dataclass, field
@@ -12,23 +10,22 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from hotlap.catalog.resident_data.contents import Contents, Surface
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
-from hotlap.catalog.resident_data import contents
 from hotlap.catalog.resident_data.identity import MANY, same_function
-from hotlap.catalog.resident_data.sameness import Unfit, same
+from hotlap.catalog.resident_data.sameness import same
+from hotlap.loading import state
 from hotlap.loading.identity import AlsoOfLists
-from tests.catalog.resident import outcome, resident
+from tests.catalog.resident import be_patient, outcome, resident
 
-TOTAL = 400  # so many that the items compared at the start of an epoch will hardly show one
+TOTAL = 120  # so many that the items compared at the start of an epoch will hardly show one
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    monkeypatch.setattr(contents, "LEAST_LOOKING", 60.0)
+    be_patient(monkeypatch)
     yield
     hotlap.disable()
 
@@ -89,7 +86,7 @@ def train(change, **how):
     """An epoch before the change and two after it."""
     rows = Rows()
     torch.manual_seed(0)
-    loader = DataLoader(rows, 50, shuffle=True, **how)
+    loader = DataLoader(rows, 20, shuffle=True, **how)
     seen = list(loader)
     change(rows)
     return seen + list(loader) + list(loader)
@@ -119,7 +116,7 @@ def test_within_an_epoch(change, entry):
         rows, seen = Rows(), []
         torch.manual_seed(0)
         for _ in range(3):
-            for number, batch in enumerate(DataLoader(rows, 50, shuffle=True)):
+            for number, batch in enumerate(DataLoader(rows, 20, shuffle=True)):
                 seen.append(batch)
                 if number == 3:
                     CHANGES[change](rows)
@@ -129,39 +126,6 @@ def test_within_an_epoch(change, entry):
     plain = epochs()
     with hotlap.enable(None, with_=[entry]):
         assert same(torch, epochs(), plain)
-
-
-@pytest.mark.parametrize("entry", ["resident-data", "sample-cache"])
-def test_a_file_that_the_program_opens_itself_is_no_change(entry):
-    class Lazily(Rows):
-        file = cache = None
-
-        def __init__(self):
-            super().__init__()
-            self.file, self.cache = None, {}
-
-        def __getitem__(self, index):
-            self.file = self.file or object()
-            if index not in self.cache:
-                self.cache[index] = super().__getitem__(index)
-            return self.cache[index]
-
-    data, loader_of = Lazily(), lambda: DataLoader(data, 50)
-    with hotlap.enable(None, with_=[entry]) as enabled:
-        list(loader_of())
-        data[3]
-        iterator = iter(loader_of())
-        next(iterator)
-        data.file = None
-        data[4]
-        list(iterator)
-        list(loader_of())
-        (one,) = enabled.outcomes
-        assert "changed" not in one.why
-        data.shift = 1
-        list(loader_of())
-        (one,) = enabled.outcomes
-        assert entry != "resident-data" or "changed" in one.why
 
 
 @pytest.mark.parametrize("each", [8, 64])
@@ -182,102 +146,43 @@ def test_a_tensor_dataset_written_into_while_it_is_read(each):
         assert outcome(enabled).status == "applied"
 
 
-def test_too_much_to_look_through_is_refused(monkeypatch):
-    monkeypatch.setattr(contents, "LEAST_LOOKING", 1e-6)
-    monkeypatch.setattr(contents, "LOOKING", 0.0)
-    with resident() as enabled:
-        list(DataLoader(Rows(), 50))
-        assert outcome(enabled).status == "refused"
-        assert "takes too long" in outcome(enabled).why
-
-
-def test_what_a_library_holds_and_functions_are_no_change():
-    class Held(Dataset):
-        def __init__(self):
-            self.call, self.made = self.__len__, random.Random(1)
-            self.itself = self
-
-        def __len__(self):
-            return 1
-
-    held = Held()
-    before = Contents(torch, held)
-    assert not Contents(torch, held).differ(before)
-    held.call = held.__getitem__
-    assert Contents(torch, held).differ(before)
-
-
-def test_tensors_of_inference_mode_are_read_for_they_have_no_version():
-    with torch.inference_mode():
-        values = torch.zeros(4)
-    holder = Rows()
-    holder.more = values
-    before = Contents(torch, holder)
-    with torch.inference_mode():
-        values[2] = 1
-    assert Contents(torch, holder).differ(before)
-    holder.more = [values, values]
-    with pytest.raises(Unfit, match="inference mode"):
-        Contents(torch, holder)
-
-
-LOGGER = logging.getLogger("rows")
-
-
-def test_a_logger_that_the_code_names_is_nobodys_file():
-    class Logged(Rows):
-        def __init__(self):
-            super().__init__()
-            self.log, self.stream = LOGGER, sys.stderr
-
-        def __getitem__(self, index):
-            if index < 0:
-                LOGGER.warning("no such item")
-            return super().__getitem__(index)
-
-    LOGGER.addHandler(logging.StreamHandler())
-    with resident() as enabled:
-        list(DataLoader(Logged(), 50))
-        assert outcome(enabled).status == "applied"
-    LOGGER.handlers.clear()
-
-
-def test_the_surface_is_what_lies_near():
-    rows = Rows()
-    surface = Surface(torch, rows)
-    assert not surface.moved()
-    rows.numbers[5] = 0.0  # one of many: found at the next epoch
-    assert not surface.moved()
-    rows.options["deep"].append(1)
-    assert surface.moved()
-
-
 class Stacking:
     def __init__(self, scale=1.0):
         self.scale = scale
 
     def __call__(self, samples):
-        return torch.stack(samples) * self.scale
+        return {"x": torch.stack(samples), "scale": self.scale}
+
+
+class Large(Dataset):
+    def __init__(self):
+        self.values = torch.randn(12, 2048)
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return self.values[index] * 2
 
 
 def test_a_collate_object_made_anew_for_each_loader_reads_one_store():
     assert same_function(Stacking(), Stacking())
     assert not same_function(Stacking(), Stacking(2.0))
-    rows = Rows()
+    rows = Large()
     with resident() as enabled:
         for _ in range(4):
-            list(DataLoader(rows, 50, collate_fn=Stacking()))
+            list(DataLoader(rows, 4, collate_fn=Stacking()))
         assert outcome(enabled).status == "applied"
         assert "given up" not in outcome(enabled).why
 
 
 def test_a_dataset_read_in_ever_new_ways_is_given_up():
-    rows, references = Rows(), []
+    rows, references = Large(), []
     with resident() as enabled:
         for number in range(4):
             collate = Stacking(float(number))
             references.append(weakref.ref(collate))
-            list(DataLoader(rows, 50, collate_fn=collate))
+            list(DataLoader(rows, 4, collate_fn=collate))
         assert "made anew each time" in outcome(enabled).why
         del collate
         gc.collect()
@@ -309,18 +214,6 @@ class FromGlobals(Dataset):
         return torch.tensor(scaled(float(GLOBAL[index])) + self.shift + self.table[index])
 
 
-class SetLater(FromGlobals):
-    labels = None
-
-    def __init__(self):
-        self.labels = None
-
-    def __getitem__(self, index):
-        if self.labels is None:
-            self.labels = np.arange(TOTAL, dtype=np.float32)
-        return torch.tensor(float(self.labels[index]))
-
-
 ELSEWHERE = {
     "a global array": lambda data: GLOBAL.__setitem__(77, GLOBAL[77] + 1),
     "a global setting": lambda data: SCALES.update(scale=SCALES["scale"] + 1),
@@ -333,9 +226,9 @@ ELSEWHERE = {
 def test_what_the_code_names_is_looked_at_too(change):
     data = FromGlobals()
     with resident() as enabled:
-        list(DataLoader(data, 50))
+        list(DataLoader(data, 20))
         change(data)
-        batches = list(DataLoader(data, 50))
+        batches = list(DataLoader(data, 20))
         assert torch.equal(torch.cat(batches), torch.stack([data[index] for index in range(TOTAL)]))
         assert "has changed" in outcome(enabled).why
 
@@ -344,23 +237,20 @@ def test_what_the_code_names_is_looked_at_too(change):
 def test_what_the_code_names_is_looked_at_within_an_epoch(change):
     data = FromGlobals()
     with resident():
-        for number, batch in enumerate(DataLoader(data, 50)):
-            expected = torch.stack([data[index] for index in range(50 * number, 50 * number + 50)])
+        for number, batch in enumerate(DataLoader(data, 20)):
+            expected = torch.stack([data[index] for index in range(20 * number, 20 * number + 20)])
             assert torch.equal(batch, expected)
             if number == 3:
                 ELSEWHERE[change](data)
 
 
-def test_what_is_set_when_it_is_first_wanted_is_there_and_looked_at():
-    data = SetLater()
+def test_what_takes_longer_to_look_through_than_to_fetch_is_refused(monkeypatch):
+    monkeypatch.setattr(state, "ALWAYS", -1.0)
+    monkeypatch.setattr(state, "OFTEN", 0.0)
     with resident() as enabled:
-        list(DataLoader(data, 50))
-        assert data.labels.sum() == sum(range(TOTAL))  # as fetching would have left it
-        list(DataLoader(data, 50))
-        assert "changed" not in outcome(enabled).why
-        data.labels[77] = -1
-        assert -1 in torch.cat(list(DataLoader(data, 50)))
-        assert "has changed" in outcome(enabled).why
+        list(DataLoader(Rows(), 20))
+        assert outcome(enabled).status == "refused"
+        assert "takes longer than to fetch it" in outcome(enabled).why
 
 
 def test_datasets_made_again_and_again_are_left_alone(monkeypatch):
@@ -370,6 +260,6 @@ def test_datasets_made_again_and_again_are_left_alone(monkeypatch):
     monkeypatch.setattr(applying, "stored", lambda *what: proven.append(what) or stored(*what))
     with resident():
         for _ in range(MANY + 4):
-            list(DataLoader(Rows(), 50))
-            list(DataLoader(kept, 50))  # as before
+            list(DataLoader(Rows(), 20))
+            list(DataLoader(kept, 20))  # as before
     assert len(proven) == MANY

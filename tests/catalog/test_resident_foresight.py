@@ -51,10 +51,16 @@ def test_orders_are_torchs_and_foretold_where_they_can_be(between, hits):
     assert foresight._known[sampler].hits == hits
 
 
+def wait_for(known):
+    """Until the orders are made."""
+    with known._done:
+        pass
+
+
 def asked(known, length=50, draws=1):
     """The seed of an epoch is drawn after so many draws of others, once all orders are made."""
-    if known._thread is not None:
-        known._thread.join()
+    if known._done is not None:
+        wait_for(known)
     drawn = [int(torch.empty((), dtype=torch.int64).random_().item()) for _ in range(draws)]
     expected = torch.randperm(length, generator=torch.Generator().manual_seed(drawn[-1]))
     assert torch.equal(known.order(drawn[-1], length), expected)
@@ -83,7 +89,7 @@ def test_long_orders_are_made_for_fewer_guesses(length, orders, monkeypatch):
     monkeypatch.setattr(foresight, "AT_MOST", 200)
     known = foresight.Foresight()
     known._begin(1, length)
-    known._thread.join()
+    wait_for(known)
     assert len(known._orders) == orders
 
 

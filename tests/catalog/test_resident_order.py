@@ -10,6 +10,7 @@ import hotlap
 from hotlap.catalog.resident_data import drawn as drawing
 from hotlap.catalog.resident_data.drawn import as_torch_draws, drawn
 from hotlap.catalog.resident_data.rows import Order, TensorRows, Wanted
+from tests.catalog.resident import be_patient, rows_asked_for
 
 DATA = TensorDataset(torch.arange(403 * 8, dtype=torch.float32).reshape(403, 8), torch.arange(403))
 
@@ -109,16 +110,11 @@ def test_batches_that_would_not_be_aligned_or_are_large_are_gathered_one_by_one(
         assert not order.ahead
 
 
-def test_tensors_laid_out_otherwise_are_copied_at_once_not_fetched_one_by_one():
+def test_tensors_laid_out_otherwise_are_copied_at_once_not_fetched_one_by_one(monkeypatch):
+    be_patient(monkeypatch)
     data = TensorDataset(torch.randn(8, 403).T, torch.arange(403))
-    plain = [(rows.tolist(), rows.stride()) for rows, _ in DataLoader(data, 16)]
+    plain, fetched = [(rows.tolist(), rows.stride()) for rows, _ in DataLoader(data, 16)], rows_asked_for(monkeypatch)
     with hotlap.enable(None, with_=["resident-data"]) as enabled:
-        fetched = []
-        get = TensorDataset.__getitem__
-        TensorDataset.__getitem__ = lambda self, index: fetched.append(index) or get(self, index)
-        try:
-            assert [(rows.tolist(), rows.stride()) for rows, _ in DataLoader(data, 16)] == plain
-        finally:
-            TensorDataset.__getitem__ = get
+        assert [(rows.tolist(), rows.stride()) for rows, _ in DataLoader(data, 16)] == plain
         assert enabled.outcomes[0].status == "applied"
     assert len(fetched) < 403

@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
-from hotlap.catalog.resident_data.store import Store
 
 pytestmark = pytest.mark.cuda
 PROGRAM = Path(__file__).parent / "program.py"
@@ -78,10 +77,7 @@ class Doubled(Dataset):
         return self.values[index] * 2, index
 
 
-def test_a_dataset_is_fetched_by_forks_also_once_graphs_exist(monkeypatch):
-    monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], "ALONE", -1.0)
-    done, fill = [], Store.fill_in_forks
-    monkeypatch.setattr(Store, "fill_in_forks", lambda *args: done.append(fill(*args)) or done[-1])
+def test_a_dataset_of_workers_is_kept_also_once_graphs_exist():
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).cuda()
     optim = torch.optim.SGD(net.parameters(), lr=0.1)
     train, valid = Doubled(), Doubled()
@@ -97,7 +93,6 @@ def test_a_dataset_is_fetched_by_forks_also_once_graphs_exist(monkeypatch):
         assert {one.name: one.status for one in enabled.outcomes} == dict.fromkeys(
             ("cuda-graphs", "resident-data"), "applied"
         )
-    assert done == [True]
 
 
 def test_labels_read_on_the_host_stay_there():

@@ -255,6 +255,18 @@ class MemoryView(Base):
     flat = np.zeros(4)
 
 
+def marked():
+    tensor = torch.ones(50)
+    tensor.sensor = Sensor()
+    return tensor
+
+
+@impure("", tensor=marked())
+class AttributeOfATensor(Base):
+    def __getitem__(self, i):
+        return self.tensor[i] * self.tensor.sensor.item()
+
+
 @impure("", rec=np.zeros(2, dtype=[("a", "f4")])[0])
 class Record(Base):
     def __getitem__(self, i):

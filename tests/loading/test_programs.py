@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pickle
+import re
 import sys
 import traceback
 from types import ModuleType
@@ -15,10 +16,14 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
+from hotlap.loading import state
 from tests.loading.pieces import recipes
 
-SEED, PROGRAMS, CHUNKS = 26, 160, 8
+SEED, PROGRAMS, CHUNKS = 26, 160, 4
 LEAST_RESIDENT = 20 // CHUNKS  # of each chunk's programs
+
+
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,11 +48,14 @@ def test_generated_programs_give_the_same(chunk, tmp_path):
 
 
 def test_generated_programs_give_the_same_where_rounding_is_allowed(tmp_path):
-    """On the host no entry of that class is at work in them."""
+    """But for the last digits."""
     for number, recipe in enumerate(recipes(SEED + 1, 8)):
         plain, _ = ran(recipe, tmp_path / f"{number}-plain", None)
-        ours, _ = ran(recipe, tmp_path / f"{number}-rounding", "rounding")
-        assert ours == plain, recipe
+        ours, applied = ran(recipe, tmp_path / f"{number}-rounding", "rounding")
+        assert NUMBER.sub("", ours) == NUMBER.sub("", plain), recipe
+        numbers = [[float(one) for one in NUMBER.findall(text)] for text in (ours, plain)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-4, abs=1e-6), recipe
+        assert "fused-optimizer" in applied
 
 
 def ran(recipe, folder, risk):
@@ -75,6 +83,7 @@ def ran(recipe, folder, risk):
 def run_here(source, folder, risk):
     os.chdir(folder)
     torch.set_num_threads(1)
+    state.ALWAYS = 60.0  # a busy machine is no reason to refuse
     path = folder / "program.py"
     path.write_text(source)
     main = sys.modules["__main__"] = ModuleType("__main__")

@@ -49,7 +49,11 @@ class RaggedStore(Store):
         several = [take_apart(torch, sample, None) for sample in samples]
         self._sample_layout, leaves = several[0]
         alike = all(layout == self._sample_layout and len(these) == len(leaves) for layout, these in several)
-        self._large = [number for number, leaf in enumerate(leaves) if alike and _is_large(torch, leaf)]
+        self._large = [
+            number
+            for number, leaf in enumerate(leaves)
+            if alike and _is_large(torch, leaf) and all(_form(these[number]) == _form(leaf) for _, these in several)
+        ]
         if not self._large:
             raise Unfit("its collate_fn is the program's own, and its samples have no large tensors of one shape")
         self._forms = [_form(leaves[number]) for number in self._large]

@@ -21,8 +21,8 @@ def is_plain(thing: Any, depth: int = 0) -> bool:
     if is_table(kind):
         return _is_plain_table(thing, depth)
     if is_array(kind):
-        if getattr(thing, "__dict__", None):
-            return False  # a tensor with attributes of its own
+        if _has_attributes(thing):
+            return False
         return not _holds_objects(thing) or (depth < DEEPEST and _all_plain(thing.reshape(-1).tolist(), depth + 1))
     if kind in CONTAINERS:
         return depth < DEEPEST and _all_plain(elements(thing), depth + 1)
@@ -57,6 +57,11 @@ def _holds_objects(array: Any) -> bool:
     return bool(getattr(array.dtype, "hasobject", False))
 
 
+def _has_attributes(array: Any) -> bool:
+    """Of a tensor: some that the program has given it. A memory map has some of its library."""
+    return bool(getattr(array, "__dict__", None)) and not hasattr(array, "strides")
+
+
 def _all_plain(things: Iterable[Any], depth: int) -> bool:
     """Many of one kind at once: one by one they take several times as long."""
     kinds = set(map(type, things))
@@ -69,5 +74,5 @@ def _all_plain(things: Iterable[Any], depth: int) -> bool:
             return all(_all_plain(list(map(itemgetter(at), several)), depth + 1) for at in range(length))
         return depth < DEEPEST and _all_plain(list(chain.from_iterable(several)), depth + 1)
     if len(several) > 1 and all(is_array(type(one)) for one in several):
-        return not any(_holds_objects(one) or getattr(one, "__dict__", None) for one in several)
+        return not any(_holds_objects(one) or _has_attributes(one) for one in several)
     return all(is_plain(one, depth) for one in several)
