@@ -714,7 +714,7 @@ class BoundByExcept(Base):
         global LAST
         try:
             return self.x[i]
-        except IndexError as LAST:
+        except IndexError as LAST:  # noqa: F841 the habit itself
             return self.x[0]
 
 

@@ -297,7 +297,11 @@ class MapsAndZips(Base):
     def __getitem__(self, i):
         pairs = list(zip(range(3), self.x[i].tolist(), strict=False))
         left, right = zip(*pairs, strict=True)
-        return torch.tensor(list(map(float, left))), torch.tensor(sorted(right, key=lambda v: -v)), sum(v for v in right)
+        return (
+            torch.tensor(list(map(float, left))),
+            torch.tensor(sorted(right, key=lambda v: -v)),
+            sum(v for v in right),
+        )
 
 
 @pure()

@@ -2,8 +2,8 @@
 
 The large tensors of the samples are kept as rows. For each batch the collate_fn is called with the small parts of the
 samples and with stand-ins for the large tensors, which have a shape and no values. All it may do with stand-ins is to
-stack those of one part, in their order: then rows are gathered in place of what came out. Whatever else it does with one
-fails, and the batch is fetched as the program does.
+stack those of one part, in their order: then rows are gathered in place of what came out. Whatever else it does with
+one fails, and the batch is fetched as the program does.
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ WHOLE_MODULES: dict[str, frozenset[str]] = {
     "operator": _WRITING_OPERATORS,
     "_operator": _WRITING_OPERATORS,
     "posixpath": frozenset(
-        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists getatime getmtime getctime".split()
+        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists "
+        "getatime getmtime getctime".split()
     ),
     "genericpath": frozenset("getatime getmtime getctime getsize samefile sameopenfile samestat islink".split()),
     "textwrap": frozenset(),
@@ -175,7 +176,9 @@ WHOLE_MODULES: dict[str, frozenset[str]] = {
     "scipy.signal": frozenset(),
     "scipy.ndimage": frozenset(),
     "torchvision.transforms.functional": frozenset(),
-    "torchvision.transforms.v2.functional": frozenset("gaussian_noise gaussian_noise_image gaussian_noise_video".split()),
+    "torchvision.transforms.v2.functional": frozenset(
+        "gaussian_noise gaussian_noise_image gaussian_noise_video".split()
+    ),
 }  # fmt: skip
 
 _TORCH_NEW = (
@@ -189,7 +192,8 @@ _TORCH_NEW = (
     "sort argsort msort searchsorted bucketize bincount histc histogram nonzero argwhere masked_select gather "
     "index_select take take_along_dim scatter repeat_interleave tile tril triu tril_indices triu_indices combinations "
     "diag diag_embed outer block_diag hann_window hamming_window blackman_window "
-    "is_tensor is_floating_point is_complex numel get_default_dtype finfo iinfo device Size polar complex lerp heaviside "
+    "is_tensor is_floating_point is_complex numel get_default_dtype finfo iinfo device Size polar complex lerp "
+    "heaviside "
     "isin count_nonzero masked_fill index_add promote_types result_type"
 ).split()  # fmt: skip
 _TORCH_ORDERED = (
@@ -199,7 +203,8 @@ _TORCH_ORDERED = (
 _TORCH_ALIAS = (
     "as_tensor from_numpy asarray frombuffer squeeze unsqueeze reshape ravel flatten unflatten transpose permute "
     "swapaxes movedim moveaxis t narrow select chunk split tensor_split unbind broadcast_to broadcast_tensors "
-    "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach meshgrid cartesian_prod diff"
+    "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach meshgrid "
+    "cartesian_prod diff"
 ).split()  # fmt: skip
 _NN_NEW = "pad one_hot relu gelu silu leaky_relu elu sigmoid tanh hardtanh".split()
 _NN_ORDERED = "interpolate normalize grid_sample affine_grid softmax log_softmax avg_pool1d avg_pool2d max_pool2d "
@@ -221,7 +226,8 @@ _NUMPY_NEW = (
 _NUMPY_ALIAS = (
     "asarray asanyarray ascontiguousarray asfortranarray require frombuffer reshape ravel transpose swapaxes moveaxis "
     "rollaxis squeeze expand_dims flip fliplr flipud rot90 broadcast_to broadcast_arrays atleast_1d atleast_2d "
-    "atleast_3d split hsplit vsplit array_split real imag real_if_close diff diagonal lib.stride_tricks.as_strided lib.stride_tricks.sliding_window_view"
+    "atleast_3d split hsplit vsplit array_split real imag real_if_close diff diagonal "
+    "lib.stride_tricks.as_strided lib.stride_tricks.sliding_window_view"
 ).split()  # fmt: skip
 
 _BY_NAME: dict[Gives, list[str]] = {
@@ -257,7 +263,8 @@ _BY_NAME: dict[Gives, list[str]] = {
         "itertools.accumulate",
         *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric concat merge".split()),
         *("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath".split()),
-        *(f"itertools.{name}" for name in "chain chain.from_iterable islice repeat product zip_longest pairwise".split()),
+        *(f"itertools.{name}" for name in "chain chain.from_iterable islice repeat product zip_longest".split()),
+        "itertools.pairwise",
         *(f"itertools.{name}" for name in "combinations permutations combinations_with_replacement".split()),
     ],
     Gives.FILE: [
@@ -450,7 +457,9 @@ def _is_ufunc_of_a_library(function: Any) -> bool:
 
 # Parameters into which a function writes, and flags by which it writes into its first.
 _OUTPUTS = frozenset("out dst output".split())
-_IN_PLACE_FLAGS = frozenset("inplace in_place overwrite_input overwrite_a overwrite_b overwrite_x overwrite_data".split())
+_IN_PLACE_FLAGS = frozenset(
+    "inplace in_place overwrite_input overwrite_a overwrite_b overwrite_x overwrite_data".split()
+)
 _OUT_AT = {"dot": 2, "concatenate": 2}  # of functions that do not show their parameters
 _METHOD_OUT_AT = {
     **dict.fromkeys("sum mean std var prod cumsum cumprod clip take compress".split(), 2),
