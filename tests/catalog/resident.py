@@ -21,7 +21,7 @@ def be_patient(monkeypatch):
 
 
 def rows_asked_for(monkeypatch):
-    """A list that grows by the rows which hotlap fetches in this process: a dataset that counts by itself is refused."""
+    """A list that grows by the rows which hotlap fetches here: a dataset that counts by itself is refused."""
     asked, fetch = [], pure.fetch
 
     def noted(dataset, indices):

@@ -14,7 +14,9 @@ NAME = "loader-pinned"
 
 
 def making(dataset=None, **given):
-    return Making(torch, {"dataset": dataset or Rows(), "num_workers": 1, "batch_size": 4, "collate_fn": default_collate, **given})
+    return Making(
+        torch, {"dataset": dataset or Rows(), "num_workers": 1, "batch_size": 4, "collate_fn": default_collate, **given}
+    )
 
 
 class Bag:

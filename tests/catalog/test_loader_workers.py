@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from catalog.loading import Random, Rows, SplitStream, Stream, applied, outcome, shuffled, states, train
+from catalog.loading import Random, Rows, SplitStream, Stream, applied, outcome, shuffled, train
 from harness import environment
 from observations import input_bound, loader, observation
 from torch.utils.data import DataLoader, Sampler, TensorDataset

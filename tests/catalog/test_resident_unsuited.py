@@ -18,8 +18,6 @@ from hotlap.patch.signals import raised_by_signal
 from tests.catalog.resident import outcome, resident
 
 
-
-
 class Rows(Dataset):
     def __init__(self):
         self.values = torch.arange(8.0)

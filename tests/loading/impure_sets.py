@@ -421,7 +421,7 @@ class Environment(Base):
         return self.x[i] * float(os.environ.get("K", "1"))
 
 
-@impure("operating system")
+@impure("environment")
 class EnvironmentByItem(Base):
     def __getitem__(self, i):
         return self.x[i] * len(os.environ["HOME"])
@@ -714,7 +714,7 @@ class BoundByExcept(Base):
         global LAST
         try:
             return self.x[i]
-        except IndexError:
+        except IndexError as LAST:  # noqa: F841 the habit itself
             return self.x[0]
 
 

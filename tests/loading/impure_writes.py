@@ -6,6 +6,7 @@ import collections
 import copy
 import itertools
 import operator
+from enum import Enum
 
 import numpy as np
 import pandas as pd
@@ -758,3 +759,237 @@ class ByClass(Base):
 class CallsOneOfSeveral(Base):
     def __getitem__(self, i):
         return self.several[i % 2](self.x[i])
+
+
+# Arrays of objects, and what stands behind the names of others
+
+
+def listed_objects():
+    rows = np.empty(2, dtype=object)
+    rows[0], rows[1] = [1.0], [2.0]
+    return rows
+
+
+@impure("", rows=listed_objects())
+class ListOfAnObjectArray(Base):
+    def __getitem__(self, i):
+        self.rows.tolist()[0].append(i)
+        return self.x[i]
+
+
+@impure("", rows=listed_objects())
+class ItemOfAnObjectArray(Base):
+    def __getitem__(self, i):
+        self.rows.item(0).append(i)
+        return self.x[i]
+
+
+@impure("", rows=listed_objects())
+class CopyOfAnObjectArray(Base):
+    def __getitem__(self, i):
+        self.rows.copy()[0][0] = i
+        return self.x[i]
+
+
+@impure("", rows=listed_objects())
+class JoinedObjectArrays(Base):
+    def __getitem__(self, i):
+        np.concatenate([self.rows, self.rows])[0][0] = i
+        return self.x[i]
+
+
+@impure("", rows=listed_objects())
+class RowOfAnObjectArray(Base):
+    def __getitem__(self, i):
+        row = self.rows[i]
+        row += [1.0]
+        return self.x[i]
+
+
+class Level(Enum):
+    LOW = 1
+
+    @property
+    def value(self):
+        return bump()
+
+
+@impure("TOTAL", level=Level.LOW)
+class EnumValue(Base):
+    def __getitem__(self, i):
+        return self.x[i] * self.level.value
+
+
+@impure("TOTAL")
+class PrivateInAClosure(Base):
+    def __step(self):
+        return bump()
+
+    def __getitem__(self, i):
+        return [self.__step() for _ in range(1)][0]
+
+
+@impure("TOTAL")
+class PrivateInALambda(Base):
+    def __step(self, x):
+        return bump()
+
+    def __getitem__(self, i):
+        return max([1, 2], key=lambda v: self.__step(v))
+
+
+@impure("", file=None)
+class OpensPerItem(Base):
+    def __getitem__(self, i):
+        if self.file is None:
+            self.file = np.load(f"{i}.npy")
+        return self.file[0]
+
+
+@impure("", file=None, path="rows.npy")
+class OpensInAnErrorsHandler(Base):
+    def __getitem__(self, i):
+        try:
+            return self.file[i]
+        except TypeError:
+            self.file = np.load(self.path)
+            return self.x[i]
+
+
+@impure("", file=None, path="rows.npy")
+class OpensAndTellsByAMethod(Base):
+    def first(self):
+        return self.file is None
+
+    def __getitem__(self, i):
+        scale = 2 if self.first() else 1
+        if self.file is None:
+            self.file = np.load(self.path)
+        return self.file[i] * scale
+
+
+@impure("", file=None, path="rows.npy")
+class OpensInALoop(Base):
+    def __getitem__(self, i):
+        for _ in range(i):
+            self.file = np.load(self.path)
+        return self.x[i] if self.file is None else self.file[i]
+
+
+@impure("")
+class OneGeneratorReadByAnother(Base):
+    def __getitem__(self, i):
+        flags = [False]
+        return list(
+            zip(
+                (bump() if flags[0] else 0 for _ in range(2)),
+                (flags.append(flags.pop() or True) for _ in range(2)),
+                strict=True,
+            )
+        )
+
+
+@impure("TOTAL")
+class FieldChangedInAnArgument(Base):
+    def __getitem__(self, i):
+        flag = Flag()
+
+        def turn():
+            flag.on = True
+
+        return [flag, turn(), of_flag(flag)][2] or self.x[i]
+
+
+@impure("TOTAL")
+class ObjectsInALoop(Base):
+    def __getitem__(self, i):
+        flag = Flag()
+        for _ in range(2):
+            of_flag(flag)
+            flag.on = True
+        return self.x[i]
+
+
+@impure("TOTAL")
+class ListHeldByAnObject(Base):
+    def __getitem__(self, i):
+        flag = Flag()
+        flag.several = [False]
+        flag.several[0] = True
+        if flag.several[0]:
+            bump()
+        return self.x[i]
+
+
+@impure("TOTAL")
+class BoundInAWhile(Base):
+    def __getitem__(self, i):
+        step = 0
+        while step < 3:
+            if step == 2:
+                bump()
+            step += 1
+        return self.x[i]
+
+
+@impure("TOTAL")
+class ShortCircuit(Base):
+    def __getitem__(self, i):
+        return i > 40 and bump() or self.x[i]
+
+
+@impure("TOTAL")
+class ConditionalExpression(Base):
+    def __getitem__(self, i):
+        return self.x[i] if i % 17 else bump()
+
+
+@impure("TOTAL")
+class InAnFString(Base):
+    def __getitem__(self, i):
+        return f"{bump()} of {i}"
+
+
+@impure("TOTAL")
+class InASlice(Base):
+    def __getitem__(self, i):
+        return self.x[0 : bump()]
+
+
+@impure("TOTAL")
+class InADefault(Base):
+    def __getitem__(self, i):
+        def inner(k=bump()):  # noqa: B008
+            return k
+
+        return self.x[i] * inner()
+
+
+@impure("TOTAL")
+class InAKeyword(Base):
+    def __getitem__(self, i):
+        return torch.clamp(self.x[i], min=bump())
+
+
+@impure("TOTAL")
+class InAnAssertion(Base):
+    def __getitem__(self, i):
+        if self.x[i].sum() > 1e9:
+            raise ValueError(f"odd {bump()}")
+        return self.x[i]
+
+
+@impure("TOTAL")
+class InAContext(Base):
+    def __getitem__(self, i):
+        with torch.no_grad():
+            return self.x[i] * bump()
+
+
+@impure("TOTAL", tf={"train": [abs, lambda x: x * bump()]})
+class FunctionDeepInAContainer(Base):
+    def __getitem__(self, i):
+        x = self.x[i]
+        for step in self.tf["train"]:
+            x = step(x)
+        return x

@@ -155,11 +155,7 @@ class Calls:
         self.study.check_time()
         thing = without_our_layers(thing)
         if type(thing) is functools.partial:
-            for part in ("func", "args", "keywords"):
-                self.study.attributes[id(thing), part] = thing, part
-            before = [self.objects.value_of(one) for one in thing.args]
-            named = {name: self.objects.value_of(one) for name, one in thing.keywords.items()}
-            return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
+            return self._call_partial(thing, args, kwargs)
         if self.study.may_draw and draws_globally(thing):
             return self._drawn(thing, args, kwargs)
         if isinstance(thing, MethodType) and (of_the_program(thing.__func__.__module__) or rule_of(thing) is None):
@@ -170,9 +166,16 @@ class Calls:
         rule = rule_of(thing)
         if rule is not None:
             return self._by_rule(rule, thing, args, kwargs)
-        return self._call_unlisted(thing, args, kwargs)
+        return self._call_by_kind(thing, args, kwargs)
 
-    def _call_unlisted(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+    def _call_partial(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        for part in ("func", "args", "keywords"):
+            self.study.attributes[id(thing), part] = thing, part
+        before = [self.objects.value_of(one) for one in thing.args]
+        named = {name: self.objects.value_of(one) for name, one in thing.keywords.items()}
+        return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
+
+    def _call_by_kind(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         if isinstance(thing, type):
             return self._instance(thing, args, kwargs)
         if isinstance(thing, FunctionType):
@@ -190,8 +193,12 @@ class Calls:
         if _given(kwargs.get("generator")):
             raise Impure("draws from a generator of its own")
         self.need_plain(*args, *kwargs.values())
-        if thing.__name__ == "shuffle" and not args[0].own:
-            raise Impure("shuffles a list that outlives the call")
+        if not all(one.own for one in written_by(thing, args, kwargs)):
+            raise Impure("writes into an array that outlives the call")
+        if thing.__name__ == "shuffle":
+            if not args[0].own:
+                raise Impure("shuffles a list that outlives the call")
+            self.put_into_a_container()
         return alias(*args, *kwargs.values()).unsteady()
 
     def _builtin_method(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
@@ -289,7 +296,9 @@ class Calls:
         self.study.reads_files = True
         name = getattr(thing, "__name__", "")
         pickled = _given(kwargs.get("allow_pickle")) or kwargs.get("weights_only", _TRUE).known is False
-        if name == "load" and (pickled or len(args) > 1):
+        if name == "load" and str(getattr(thing, "__module__", "")).startswith("numpy") and len(args) > 1:
+            raise Impure("opens a file in which it may write")
+        if name == "load" and pickled:
             raise Impure("loads objects of any kind from a file")
         if name in ("File", "open"):
             mode = kwargs.get("mode", args[1] if len(args) > 1 else None)
@@ -363,22 +372,26 @@ class Calls:
             raise Impure(_why_no_method(name))
         self.study.ordered |= name in known.ORDERED_METHODS
         self.study.reads_files |= name in FILE_METHODS
+        self._need_no_writing(owner, name, args, kwargs)
+        if name == "get" and (owner.element is not None or type(owner.known) is dict):
+            self.need_plain(*args[:1])
+            return either(
+                [self.objects.element_of(owner, args[0] if args else None), *args[1:], Value(plain=True, known=None)]
+            )
+        self.need_plain(owner, *(one for one in values if not _is_callable(one)))
+        return self._given_by_method(owner, name, values, kwargs)
+
+    def _need_no_writing(self, owner: Value, name: str, args: Sequence[Value], kwargs: Names) -> None:
         if _given(kwargs.get("inplace")) or not all(one.own for one in known.written_by_method(name, args, kwargs)):
             raise Impure(f"writes into a value by .{name}()")
         if name in known.OF_FILES and not owner.own:
             raise Impure(f"reads a file by .{name}() that outlives the call")
-        self._refuse_object_arrays(values)
-        if name == "get" and (owner.element is not None or type(owner.known) is dict):
-            self.need_plain(*args[:1])
-            found = self.objects.element_of(owner, args[0] if args else None)
-            return either([found, *args[1:], Value(plain=True, known=None)])
-        values = [one for one in values if one not in functions]
-        self.need_plain(owner, *values)
-        return self._of_method(owner, name, values, copies="copy" not in kwargs)
+        self._refuse_object_arrays([*args, *kwargs.values()])
 
-    def _of_method(self, owner: Value, name: str, values: Sequence[Value], copies: bool) -> Value:
+    def _given_by_method(self, owner: Value, name: str, values: Sequence[Value], kwargs: Names) -> Value:
         """New memory where that is certain, else perhaps that of its object."""
-        if name in known.KEEP_A_NUMBER:
+        copies = "copy" not in kwargs
+        if name in known.KEEP_A_NUMBER and (owner.array or name not in ("item", "tolist")):
             return fresh(owner, *values)
         if name in READING_METHODS or (owner.array and name in COPYING_METHODS and copies):
             return fresh(owner, *values, array=owner.array)

@@ -151,8 +151,8 @@ WHOLE_MODULES: dict[str, frozenset[str]] = {
     "operator": _WRITING_OPERATORS,
     "_operator": _WRITING_OPERATORS,
     "posixpath": frozenset(
-        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists getatime getmtime "
-        "getctime".split()
+        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists "
+        "getatime getmtime getctime".split()
     ),
     "genericpath": frozenset("getatime getmtime getctime getsize samefile sameopenfile samestat islink".split()),
     "textwrap": frozenset(),
@@ -226,8 +226,8 @@ _NUMPY_NEW = (
 _NUMPY_ALIAS = (
     "asarray asanyarray ascontiguousarray asfortranarray require frombuffer reshape ravel transpose swapaxes moveaxis "
     "rollaxis squeeze expand_dims flip fliplr flipud rot90 broadcast_to broadcast_arrays atleast_1d atleast_2d "
-    "atleast_3d split hsplit vsplit array_split real imag real_if_close diff diagonal lib.stride_tricks.as_strided "
-    "lib.stride_tricks.sliding_window_view"
+    "atleast_3d split hsplit vsplit array_split real imag real_if_close diff diagonal "
+    "lib.stride_tricks.as_strided lib.stride_tricks.sliding_window_view"
 ).split()  # fmt: skip
 
 _BY_NAME: dict[Gives, list[str]] = {
@@ -263,8 +263,8 @@ _BY_NAME: dict[Gives, list[str]] = {
         "itertools.accumulate",
         *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric concat merge".split()),
         *("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath".split()),
-        *(f"itertools.{name}" for name in "chain chain.from_iterable islice product zip_longest".split()),
-        *("itertools.repeat itertools.pairwise".split()),
+        *(f"itertools.{name}" for name in "chain chain.from_iterable islice repeat product zip_longest".split()),
+        "itertools.pairwise",
         *(f"itertools.{name}" for name in "combinations permutations combinations_with_replacement".split()),
     ],
     Gives.FILE: [

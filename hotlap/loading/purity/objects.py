@@ -1,4 +1,4 @@
-"""Existing objects as values: what an attribute, a subscript or an iteration of one gives. What is read is noted."""
+"""Existing objects as values: what an attribute, a subscript or an iteration gives, with a note that it is read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Objects:
         if is_array(kind):
             self._refuse_array(thing)
             self._refuse_objects_in(thing)
-            return Value(plain=True, own=False, deep=False, array=True, known=thing)
+            mixed = getattr(thing.dtype, "hasobject", False)
+            return Value(plain=True, own=False, deep=False, array=not mixed, mixed=mixed, known=thing)
         if is_table(kind):
             self._refuse_objects_in(thing)
             return Value(plain=True, own=False, deep=False, known=thing)
@@ -132,18 +133,8 @@ class Objects:
             raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         raw = self._member(kind, name)
         self.study.attributes[id(thing), name] = thing, name  # also where its class has it: it may get one of its own
-        if isinstance(thing, Enum) and name in ("value", "name"):
-            return self.value_of(vars(thing)[f"_{name}_"])
-        if type(raw) is property and raw.fget is not None:
-            return Property(raw.fget, thing)
-        if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
-            return self._got(raw, thing, name)
-        return self._of_instance(thing, name, raw)
-
-    def _of_instance(self, thing: Any, name: str, raw: Any) -> Value:
-        kind = type(thing)
         if raw is not ABSENT and (hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")):
-            raise Impure(f"{kind.__name__}.{name} is looked up by a {type(raw).__name__}")
+            return self._described(raw, thing, name)
         held = _dict_of(thing)
         if held is not None and name in held:
             return self.value_of(held[name])
@@ -152,6 +143,18 @@ class Objects:
         if isinstance(raw, functools.cached_property):
             raise Impure(f"{kind.__name__}.{name} is kept when it is first asked for")
         return self._bound(raw, thing, kind)
+
+    def _described(self, raw: Any, thing: Any, name: str) -> Value | Property:
+        """What a descriptor of the class gives, which comes before what the object holds."""
+        if type(raw) is property:
+            if raw.fget is None:
+                raise Impure(f"{type(thing).__name__}.{name} cannot be read")
+            return Property(raw.fget, thing)
+        if isinstance(thing, Enum) and name in ("value", "name"):
+            return self.value_of(vars(thing)[f"_{name}_"])
+        if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
+            return self._got(raw, thing, name)
+        raise Impure(f"{type(thing).__name__}.{name} is looked up by a {type(raw).__name__}")
 
     def _got(self, raw: Any, thing: Any, name: str) -> Value:
         try:
@@ -218,27 +221,27 @@ class Objects:
             raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         if issubclass(kind, Enum) and name in kind.__members__:
             return self.value_of(kind.__members__[name])
+        if meta.__getattribute__ is not type.__getattribute__:
+            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         raw, above = self._member(kind, name), self._member(meta, name)
-        if raw is ABSENT:
-            return self._of_metaclass(kind, name, above)
-        if above is not ABSENT and hasattr(type(above), "__set__") and of_the_program(meta.__module__):
+        if above is not ABSENT and any(of_the_program(base.__module__) for base in inspect.getmro(meta)):
             raise Impure(f"{kind.__name__} has {name} from a class of classes")
+        if raw is ABSENT:
+            if name in ("__name__", "__qualname__", "__module__"):
+                return self.value_of(getattr(kind, name))
+            if above is ABSENT:
+                raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
+            return Value(objects=(getattr(kind, name),))
+        return self._member_of_class(kind, name, raw)
+
+    def _member_of_class(self, kind: type, name: str, raw: Any) -> Value:
         if type(raw) is classmethod:
             return Value(objects=(MethodType(raw.__func__, kind),))
         if type(raw) is staticmethod:
             return self.value_of(raw.__func__)
         if isinstance(inspect.getattr_static(type(raw), "__get__", None), FunctionType):
             raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which looks up an attribute in its own way")
-        return self.value_of(raw)
-
-    def _of_metaclass(self, kind: type, name: str, above: Any) -> Value:
-        if name in ("__name__", "__qualname__", "__module__"):
-            return self.value_of(getattr(kind, name))
-        if above is ABSENT:
-            raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
-        if any(of_the_program(base.__module__) for base in inspect.getmro(type(kind))):
-            raise Impure(f"{kind.__name__} has {name} from a class of classes")
-        return Value(objects=(getattr(kind, name),))
+        return self.value_of(raw if isinstance(raw, FunctionType) else inspect.getattr_static(kind, name))
 
     def cell(self, cell: CellType) -> Value:
         self.study.cells[id(cell)] = cell

@@ -18,7 +18,7 @@ from typing import Any
 from hotlap.loading.purity.calls import Calls, Closure, Instance, Keywords, equal_to_itself_alone
 from hotlap.loading.purity.guards import opens_once
 from hotlap.loading.purity.known import is_atom, is_method
-from hotlap.loading.purity.objects import ABSENT, Delegated, MissingAttribute, Objects, Property
+from hotlap.loading.purity.objects import ABSENT, Delegated, MissingAttribute, Objects, Property, of_the_program
 from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
 from hotlap.loading.purity.study import Impure, Study
@@ -127,8 +127,10 @@ class Reader(Calls):
     def _bind(self, function: FunctionType, definition: Definition, args: Sequence[Value], kwargs: Names) -> Names:
         defaults = [self.objects.value_of(one) for one in function.__defaults__ or ()]
         by_name = {name: self.objects.value_of(one) for name, one in (function.__kwdefaults__ or {}).items()}
-        for name in ("__defaults__", "__kwdefaults__", "__code__"):
-            self.study.attributes[id(function), name] = function, name
+        if of_the_program(function.__module__):
+            for name in ("__defaults__", "__kwdefaults__", "__code__"):
+                if getattr(function, name):
+                    self.study.attributes[id(function), name] = function, name
         return self._bound_names(definition, args, kwargs, (defaults, by_name))
 
     def _bound_names(

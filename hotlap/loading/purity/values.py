@@ -31,6 +31,7 @@ class Value:
     steady: bool = True  # does not depend on what is fetched
     array: bool = False  # a tensor or array, of which arithmetic makes new memory
     handle: bool = False  # a file, or what was read from one
+    mixed: bool = False  # an array of Python objects, which a copy of it shares
     lazy: bool = False  # code of the program runs when it is read, which may be later
     spread: bool = False  # stands for any number of arguments
     known: Any = UNKNOWN  # the plain value itself
@@ -54,6 +55,7 @@ class Value:
             self.array,
             self.handle,
             self.lazy,
+            self.mixed,
             id(self.known),
             tuple(map(id, self.objects)),
             tuple((id(one), getattr(one, "version", 0)) for one in self.made),
@@ -78,15 +80,25 @@ NOTHING = Value()
 
 def fresh(*of: Value, array: bool = False) -> Value:
     """New memory, made from these."""
-    return Value(plain=True, steady=all(one.steady for one in of), array=array)
+    mixed = any(one.mixed for one in of)
+    return Value(
+        plain=True, deep=not mixed, steady=all(one.steady for one in of), array=array and not mixed, mixed=mixed
+    )
 
 
 def alias(*of: Value, array: bool | None = None) -> Value:
     """Perhaps the memory of one of these."""
     owned = all(one.own and one.deep for one in of)
     is_array = any(one.array for one in of) if array is None else array
-    lazy = any(one.lazy for one in of)
-    return Value(plain=True, own=owned, deep=owned, steady=all(one.steady for one in of), array=is_array, lazy=lazy)
+    return Value(
+        plain=True,
+        own=owned,
+        deep=owned,
+        steady=all(one.steady for one in of),
+        array=is_array,
+        lazy=any(one.lazy for one in of),
+        mixed=any(one.mixed for one in of),
+    )
 
 
 def sequence(items: Iterable[Value]) -> Value:
@@ -97,13 +109,21 @@ def sequence(items: Iterable[Value]) -> Value:
         deep=all(one.deep for one in several),
         steady=all(one.steady for one in several),
         lazy=any(one.lazy for one in several),
+        mixed=any(one.mixed for one in several),
         items=several,
     )
 
 
 def container(element: Value) -> Value:
     """Any number of such elements, in a container made in the call."""
-    return Value(plain=True, deep=element.deep, steady=element.steady, lazy=element.lazy, element=element)
+    return Value(
+        plain=True,
+        deep=element.deep,
+        steady=element.steady,
+        lazy=element.lazy,
+        mixed=element.mixed,
+        element=element,
+    )
 
 
 def flat(value: Value) -> Value:
@@ -129,6 +149,7 @@ def _either(one: Value, other: Value) -> Value:
         steady=False,  # which of them it is may depend on what is fetched
         array=(one.array or not one.plain) and (other.array or not other.plain),
         lazy=one.lazy or other.lazy,
+        mixed=one.mixed or other.mixed,
         known=one.known if one.known is other.known else UNKNOWN,
         objects=_together(one.objects, other.objects),
         made=_together(one.made, other.made),
