@@ -339,6 +339,12 @@ class Decorated(Base):
 
 
 @pure()
+class OldConstructors(Base):
+    def __getitem__(self, i):
+        return torch.FloatTensor(self.a[i].tolist()), torch.LongTensor([i])
+
+
+@pure()
 class NoGrad(Base):
     def __getitem__(self, i):
         with torch.no_grad():

@@ -23,7 +23,7 @@ from functools import lru_cache
 from io import BytesIO, TextIOWrapper
 from pathlib import PurePath
 from re import Match, Pattern
-from types import BuiltinFunctionType, ClassMethodDescriptorType, FunctionType, MethodDescriptorType
+from types import BuiltinFunctionType, ClassMethodDescriptorType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -260,6 +260,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"torch.{name}" for name in _TORCH_ALIAS),
         *(f"numpy.{name}" for name in _NUMPY_ALIAS),
         "copy.copy",
+        *(f"torch.{name}Tensor" for name in "Float Double Half Long Int Short Byte Bool".split()),
         "itertools.accumulate",
         *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric concat merge".split()),
         *("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath".split()),
@@ -528,13 +529,13 @@ def _fill() -> None:
 
 
 def _resolved(name: str) -> Any:
-    """The object of that dotted name, where all of it is imported."""
+    """The object of that dotted name, where all of it is imported; a module may import others when it is asked."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:cut]))
         if found is not None:
             for part in parts[cut:]:
-                found = getattr(found, part, None)
+                found = vars(found).get(part) if isinstance(found, ModuleType) else getattr(found, part, None)
                 if found is None:
                     break
             return found
