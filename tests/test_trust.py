@@ -97,7 +97,7 @@ def test_where_nothing_at_all_can_be_written_the_command_runs_as_it_is(project, 
 
     started = []
     monkeypatch.setattr(store, "prepare", read_only)
-    monkeypatch.setattr(os, "execv", lambda program, words: started.append(words) or 7)
+    monkeypatch.setattr(os, "execv", lambda program, words: started.append(words) or sys.exit(7))
     monkeypatch.setattr(sys, "argv", ["hotlap", "run", *TRAINED])
     with pytest.raises(SystemExit) as ended:
         hotlap.cli.main()
@@ -143,7 +143,7 @@ def test_a_plan_of_the_repository_is_refused_where_the_user_keeps_runs_there(way
 
 @pytest.mark.parametrize(("risk", "left_out"), [((), 2), (("--risk", "rounding"), 2), (("--risk", "numeric"), 1)])
 def test_each_entry_that_a_named_file_may_not_turn_on_is_said_with_what_to_type(risk, left_out, project):
-    choices = [{"name": name, "value": None, "asked": True} for name in ("autocast", "gc-pauses", "compile")]
+    choices = [{"name": name, "value": None, "asked": True} for name in ("autocast", "resident-data", "compile")]
     (project / "plan.json").write_text(json.dumps({**PLAN, "choices": choices}))
     ran = run(TRAINED, project, "--plan", "plan.json", *risk)
 
@@ -153,14 +153,14 @@ def test_each_entry_that_a_named_file_may_not_turn_on_is_said_with_what_to_type(
     (home,) = (project.parent / "state" / "hotlap").glob("project-*")
     (kept,) = home.glob("runs/*/plan.json")
     applied = json.loads(kept.read_text())["choices"]
-    assert {one["name"] for one in applied} == {"gc-pauses", *["autocast"] * (left_out == 1)}
+    assert {one["name"] for one in applied} == {"resident-data", *["autocast"] * (left_out == 1)}
     assert not any(one["asked"] for one in applied)
 
 
 @pytest.mark.parametrize(
     ("options", "has", "has_not"),
     [
-        ((), "gc-pauses", "fused-optimizer"),
+        ((), "resident-data", "fused-optimizer"),
         (("--risk", "rounding"), "fused-optimizer", "tf32"),
         (("--risk", "numeric", "--without", "gc-pauses"), "tf32", "gc-pauses"),
     ],

@@ -140,8 +140,9 @@ def _wait(
 
 
 def _tail(errors: IO[str]) -> tuple[str, ...]:
+    """The command's own words."""
     errors.seek(0)
-    lines = [line.rstrip()[:LONGEST_LINE] for line in errors if line.strip()]
+    lines = [line.rstrip()[:LONGEST_LINE] for line in errors if line.strip() and not line.startswith(OUR_LINES)]
     return tuple(lines[-ERROR_LINES:])
 
 

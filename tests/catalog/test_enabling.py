@@ -98,7 +98,7 @@ def test_what_is_not_known_is_refused_and_what_was_enabled_stays():
     with hotlap.enable(None, with_=["fused-optimizer"]) as enabled:
         with pytest.raises(UnknownOptimization, match="did you mean fused-optimizer"):
             hotlap.enable(None, with_=["fused-optimiser"])
-        with pytest.raises(PlanUnusable, match=r"cannot read the plan missing\.json"):
+        with pytest.raises(PlanUnusable, match=r"cannot read the plan: missing\.json"):
             hotlap.enable("missing.json")
         assert steps_fused()
         assert enabled.outcomes[0].status == "applied"

@@ -30,24 +30,23 @@ class Bags(Rows):
 
 
 def test_plain_batches_of_workers_are_pinned():
-    check(making(), pinned=False, under_way=False)
+    check(making(), pinned=False)
 
 
 @pytest.mark.parametrize(
-    ("made", "state", "error", "said"),
+    ("made", "pinned", "error", "said"),
     [
-        (making(), (True, False), NoEffect, "pins already"),
-        (making(), (False, True), NoEffect, "have started already"),
-        (making(num_workers=0), (False, False), NoEffect, "copy the batches of Rows once more"),
-        (making(Stream()), (False, False), Refused, "a stream"),
-        (making(Bags()), (False, False), Refused, "hold objects"),
-        (making(collate_fn=tuple), (False, False), Refused, "a collate_fn of its own"),
-        (making(Random("torch")), (False, False), Refused, "draws random numbers"),
+        (making(), True, NoEffect, "pins already"),
+        (making(num_workers=0), False, NoEffect, "copy the batches of Rows once more"),
+        (making(Stream()), False, Refused, "a stream"),
+        (making(Bags()), False, Refused, "hold objects"),
+        (making(collate_fn=tuple), False, Refused, "a collate_fn of its own"),
+        (making(Random("torch")), False, Refused, "draws random numbers"),
     ],
 )
-def test_others_are_left_as_they_are(made, state, error, said):
+def test_others_are_left_as_they_are(made, pinned, error, said):
     with pytest.raises(error, match=said):
-        check(made, *state)
+        check(made, pinned)
 
 
 def test_without_a_gpu_it_has_no_effect(monkeypatch):
@@ -58,7 +57,7 @@ def test_without_a_gpu_it_has_no_effect(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*no accelerator")
-def test_the_switch_is_thrown_before_an_epoch_and_taken_back(monkeypatch):
+def test_workers_start_with_pinning_and_the_loader_keeps_its_setting(monkeypatch):
     """As on a machine with CUDA in use; torch itself then finds no device and pins nothing."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -67,9 +66,8 @@ def test_the_switch_is_thrown_before_an_epoch_and_taken_back(monkeypatch):
         loader = shuffled(num_workers=1)
         assert not loader.pin_memory
         list(loader)
-        assert loader.pin_memory
         assert outcome(running) == ("applied", "batches of Rows from 1 workers")
-    assert not loader.pin_memory
+        assert not loader.pin_memory
 
 
 def test_what_it_could_save_is_the_copies():

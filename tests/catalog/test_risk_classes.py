@@ -21,6 +21,7 @@ HERE = [name for name, entry in ENTRIES.items() if entry.device is None]
 VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
 REPORTING = ("anomaly-mode", "set-to-none")  # they change nothing, ever
 BESIDE_GRAPHS = ("loader-start-method",)
+FOR_SLOW_DATA = ("sample-cache", "loader-workers")  # items that take longer than those of these trainings
 HERE_ALL = [title for title, training in TRAININGS.items() if training.only != "cuda"]
 DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in workers"
 FEWER = {
@@ -73,7 +74,7 @@ def asked(name):
 def can_apply(name):
     if name == "autocast":
         return supports(torch, torch.device("cpu"), BF16)
-    return name not in (*REPORTING, *BESIDE_GRAPHS)
+    return name not in (*REPORTING, *BESIDE_GRAPHS, *FOR_SLOW_DATA)
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -6,7 +6,7 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="C114",
     title="Backward runs in the thread that called it",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,  # it changes no number, but the thread in which hooks of the program run
     apply=apply,
     detect=detect,
     device="cuda",

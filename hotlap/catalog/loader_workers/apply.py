@@ -40,8 +40,8 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
     return {"num_workers": workers}
 
 
-def _weight(site: Site, making: Making) -> Weight | None:
-    """Of a dataset that gives the same items in every process; who asks by name gets workers for any."""
+def _weight(site: Site, making: Making) -> Weight:
+    """Of a dataset that gives the same items in every process."""
     try:
         known = pure(making.dataset)
         if (collate := making.given.get("collate_fn")) is not None:
@@ -50,9 +50,7 @@ def _weight(site: Site, making: Making) -> Weight | None:
             raise Unfit("the last digits of its items depend on the number of threads, and a worker has one")
         weight = weight_of(site.torch, making.dataset, known)
     except Unfit as why:
-        if site.asked:
-            return None
-        raise Refused(f"{making.name}: {why}; ask for it by name") from None
+        raise Refused(f"{making.name}: {why}; give its loader num_workers in the program") from None
     if not weight.on_host:
         raise Refused(f"{making.name} makes its samples on the device")
     batch = weight.item_us * making.batch_size
