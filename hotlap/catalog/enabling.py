@@ -11,10 +11,10 @@ from typing import Any
 from hotlap.catalog.running import Running, lines
 from hotlap.model.plan import Choice, Outcome
 from hotlap.model.visible import visible
+from hotlap.patch.forks import never_free
 from hotlap.patch.imports import when_imported
 
 _enabled: Enabled | None = None
-_stayed: list[Enabled] = []  # in a forked child: what must not be freed there
 _follows_forks = False
 
 
@@ -89,7 +89,7 @@ def start(choices: Iterable[Choice], quiet: bool) -> Enabled:
 def _forked() -> None:
     global _enabled
     if _enabled is not None:
-        _stayed.append(_enabled)
+        never_free(_enabled)
         _enabled.leave_in_child()
         _enabled = None
 

@@ -44,14 +44,16 @@ class Readings:
         self._keys: list[Any] = []
         self._values: list[Any] = []
         self._classes: list[tuple[type, str, Any]] = []
-        self._sized: list[tuple[Any, int]] = []
+        self._sized: list[Any] = []
+        self._sizes: list[int] = []
         self._lists: list[tuple[list[Any], list[Any]]] = []
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # so that an id seen stays its own
         self.generators: list[Any] = []  # random streams of its own
         self.outside: str | None = None  # it reads or writes what cannot be watched, such as the clock
         for module in root.modules():
-            self._module(module)
+            self._module(module, is_root=module is root)
+        self._root, self._root_size = vars(root), _own_size(vars(root))
 
     @property
     def why_not(self) -> str | None:
@@ -64,7 +66,8 @@ class Readings:
         return (
             (all(map(is_, map(dict.get, self._holders, self._keys), self._values)) or self._are_equal())
             and all([base.__dict__.get(name) is value for base, name, value in self._classes])  # noqa: C419 faster so
-            and all([len(one) == size for one, size in self._sized])  # noqa: C419
+            and list(map(len, self._sized)) == self._sizes
+            and _own_size(self._root) == self._root_size
             and all([len(one) == len(was) and all(map(is_, one, was)) for one, was in self._lists])  # noqa: C419
         )
 
@@ -89,8 +92,12 @@ class Readings:
 
     # What is walked over
 
-    def _module(self, module: Any) -> None:
+    def _module(self, module: Any, is_root: bool) -> None:
         held, kind = vars(module), type(module)
+        if not is_root:
+            self._size(held)
+            if "forward" in held:
+                self._place(held, "forward", 0)
         forward = held.get("forward", kind.forward)
         own = not self._is_torch(getattr(forward, "__module__", None))
         if own:
@@ -123,9 +130,14 @@ class Readings:
         elif depth < DEEPEST:
             self._inside(value, depth + 1)
 
+    def _size(self, value: Any) -> None:
+        """A name more in an object hides one of its class."""
+        self._sized.append(value)
+        self._sizes.append(len(value))
+
     def _inside(self, value: Any, depth: int) -> None:
         if isinstance(value, dict):
-            self._sized.append((value, len(value)))
+            self._size(value)
             for key in list(value):
                 self._place(value, key, depth)
         elif isinstance(value, list):
@@ -136,6 +148,7 @@ class Readings:
             for one in value:
                 self._value(one, depth)
         elif not self._is_torch(type(value).__module__) and isinstance(held := getattr(value, "__dict__", None), dict):
+            self._size(held)
             for key in self._names & held.keys():
                 self._place(held, key, depth)
 
@@ -196,20 +209,18 @@ class Readings:
             self.outside = self.outside or f"{function.__qualname__} writes a log or warns"
 
     def _method(self, owner: type, name: str) -> None:
-        for base in owner.__mro__:
+        for number, base in enumerate(owner.__mro__):
             if name in vars(base):
                 value = vars(base)[name]
                 made = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-                if isinstance(made, FunctionType):
-                    if not self._is_torch(made.__module__):
+                if not self._is_torch(getattr(made, "__module__", None) or base.__module__):
+                    self._classes += [(nearer, name, None) for nearer in owner.__mro__[:number]]
+                    self._classes.append((base, name, value))
+                    if isinstance(made, FunctionType):
                         self._function(made, owner)
-                elif not self._is_torch(base.__module__) and not isinstance(made, type):
-                    self._class_value(base, name, made)
+                    elif not isinstance(made, type):
+                        self._value(made, 0)
                 return
-
-    def _class_value(self, base: type, name: str, value: Any) -> None:
-        self._classes.append((base, name, value))
-        self._value(value, 0)
 
     def _mark(self, value: Any) -> None:
         self._seen.add(id(value))
@@ -218,6 +229,11 @@ class Readings:
     @staticmethod
     def _is_torch(name: str | None) -> bool:
         return (name or "").partition(".")[0] == "torch"
+
+
+def _own_size(held: dict[str, Any]) -> int:
+    """Without the forward that we, or another entry, may have put there for this call."""
+    return len(held) - ("forward" in held)
 
 
 def names_of(code: CodeType) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from hotlap.model import private
 from hotlap.model.codec import from_json
 from hotlap.model.session import Session
-from hotlap.patch.forks import watch_registrations
+from hotlap.patch.forks import never_free, watch_registrations
 from hotlap.patch.imports import when_imported
 
 MINIMUM_TORCH = (2, 6)
@@ -29,7 +29,6 @@ CANNOT_PREPARE = 70
 PACKAGE = __name__.partition(".")[0]  # hotlap, or what it is called inside the user's process
 
 _current: Visit | None = None
-_stayed: list[Any] = []  # in a forked child: what must not be freed there
 
 
 class Visit:
@@ -54,7 +53,7 @@ class Visit:
 
     def leave_in_child(self) -> None:
         """The same in a process forked from ours."""
-        _stayed.append(self.finish)
+        never_free(self.finish)
         self.finish = None
         self.seams.leave_in_child()
 
@@ -173,7 +172,7 @@ def _child_started(torch: Any) -> None:
     if _current is None:
         return
     session = _current.session
-    _stayed.append(_current)
+    never_free(_current)
     _current.leave_in_child()
     _current = None
     if not _is_loader_worker(torch):

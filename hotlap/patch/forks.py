@@ -6,6 +6,7 @@ code other than that of the standard library registers one.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 _LIBRARIES = ("torch", "numpy", "joblib", "pyarrow", __name__.partition(".")[0])
 _registered_by: list[str] = []
+_for_good: list[Any] = []
 
 
 def watch_registrations() -> None:
@@ -54,3 +56,12 @@ def without_torchs_own(handler: Any) -> Any:
         held = dict(zip(code.co_freevars, cells, strict=True))
         handler = held["previous_handler"].cell_contents if "previous_handler" in held else None
     return handler
+
+
+def never_free(held: Any) -> None:
+    """Keeps it, and all it leads to, alive even while the interpreter ends: in a child forked from a process that uses
+    CUDA nothing that lies on a device can be freed.
+    """
+    if not _for_good:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_for_good))
+    _for_good.append(held)

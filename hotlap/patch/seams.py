@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.forks import never_free
 from hotlap.patch.guard import Guard
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.unseen import hide_from_stacks, hide_when_shown, leave_no_frame, unseen
@@ -103,7 +104,7 @@ class Seam:
 
     def fall_silent(self) -> None:
         """The call itself and nothing else, from now on; subscribers are kept alive."""
-        _stayed.append((self._before, self._after, self._stand_ins, self.instead))
+        never_free((self._before, self._after, self._stand_ins, self.instead))
         self._before, self._after, self._stand_ins = [], [], []
         self.instead, self.tape, self.attended = None, None, False
 
@@ -173,9 +174,6 @@ def _chained(stand_ins: list[Callable[..., Any]]) -> Callable[..., Any] | None:
     return instead
 
 
-_stayed: list[Any] = []  # kept alive for good
-
-
 class Seams:
     """All seams of one process, opened on the torch that was imported."""
 
@@ -223,7 +221,7 @@ class Seams:
         if not self.torch.cuda._is_in_bad_fork():
             self.close()
             return
-        _stayed.append(self)
+        never_free(self)
         for seam in vars(self).values():
             if isinstance(seam, Seam):
                 seam.fall_silent()

@@ -235,7 +235,7 @@ class Costly(Dataset):  # type: ignore[type-arg]
         row = self.rows[index]
         for _ in range(60):
             row = row.roll(1, 0)
-        return row, self.targets[index]
+        return row, self.targets[index].clone()
 
 
 # Trainings

@@ -5,6 +5,7 @@ So all that is decided, checked, copied and put back is tested here to the bit; 
 
 from __future__ import annotations
 
+import gc
 import inspect
 import io
 from types import SimpleNamespace
@@ -13,9 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import DataLoader, TensorDataset
 
-from hotlap.catalog.cuda_graphs import rules
 from hotlap.catalog.cuda_graphs.detect import detect
 from hotlap.catalog.cuda_graphs.graphed import near
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder
@@ -266,21 +265,21 @@ def test_an_error_of_the_users_closure_passes_through_once(graphs):
     assert calls == [1]
 
 
-def test_recordings_are_let_go_before_workers_are_forked_and_made_again(graphs, monkeypatch):
-    monkeypatch.setattr(rules, "_start_method", lambda loader: "fork")
-    data = DataLoader(TensorDataset(torch.zeros(2)), num_workers=1, persistent_workers=True)
-    held = []
-
-    def around(number, net, optim):
-        if number == 12:
-            assert graphs.active
-            graphs._workers_start(lambda loader: held.append(graphs.active), None, (data,), {})
-
-    plain = train()
+def test_a_forked_child_keeps_recordings_and_what_waits_for_the_collector(graphs, monkeypatch):
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
     graphs.begin()
-    assert same(train(around=around), plain)
-    assert held == [False]
-    assert graphs.recorder.recorded == 4  # twice: forward and backward, and the optimizer's step
+    graphs.site.seams.when_silent[-1]()
+    assert not frozen  # nothing was recorded so far
+    graphs._is_forked = False
+    train()
+    recorded = graphs.graphed
+    assert recorded is not None
+    graphs.site.seams.when_silent[-1]()
+    graphs.drop()
+    assert graphs.graphed is recorded
+    assert frozen == [True]
+    graphs._is_forked = False
 
 
 def test_the_recorder_of_cuda_uses_what_torch_has_and_comes_back_from_failures():

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from hotlap.catalog.cuda_graphs import rules
 from tests.catalog.emulated_graphs import Net, at_work, same, sgd, train
 
 graphs = pytest.fixture(at_work)
@@ -162,6 +160,66 @@ def test_a_setting_that_changes_ends_what_was_recorded_with_it(graphs):
     assert replayed[12]
 
 
+class Basic(Net):
+    gain = 1.0
+
+    def between(self, outputs):
+        return outputs * self.gain
+
+    def forward(self, inputs):
+        return self.between(super().forward(inputs))
+
+
+class Derived(Basic):
+    """Inherits all that its forward reads."""
+
+
+def gain_of_its_own(net):
+    net.gain = 0.5
+
+
+def gain_of_its_class(_):
+    Derived.gain = 0.5
+
+
+def method_of_its_own(net):
+    net.between = lambda outputs: outputs * 0.5
+
+
+def method_of_its_class(_):
+    Derived.between = lambda self, outputs: outputs * 0.5
+
+
+def child_with_another_forward(net):
+    net.dropout.forward = lambda inputs: inputs * 0.5
+
+
+HIDING = (gain_of_its_own, gain_of_its_class, method_of_its_own, method_of_its_class, child_with_another_forward)
+
+
+@pytest.mark.parametrize("hide", HIDING, ids=lambda hide: hide.__name__)
+def test_a_name_that_comes_to_hide_another_ends_what_was_recorded(hide, graphs):
+    seen = []
+
+    def around(number, net, _):
+        seen.append(graphs.recorder.replays["forward"])
+        if number == 9:
+            hide(net)
+
+    def trained():
+        for name in ("gain", "between"):
+            if name in vars(Derived):
+                delattr(Derived, name)
+        return train(model=Derived, steps=20, around=around)
+
+    plain = trained()
+    seen.clear()
+    graphs.begin()
+    assert same(trained(), plain)
+    assert seen[9] > seen[8] > 0
+    assert seen[10] == seen[9]  # the step after it
+
+
 def test_inputs_that_begin_in_between_are_not_recorded(graphs):
     graphs.begin()
     rows = torch.randn(40, 6)
@@ -247,19 +305,3 @@ def test_a_loop_of_another_form_is_refused(name, why, graphs):
     habit(name)()
     assert graphs.site.outcome.status == "refused"
     assert why in graphs.site.outcome.why
-
-
-def loader(**options):
-    values = {"num_workers": 2, "persistent_workers": False, "multiprocessing_context": None, "_iterator": None}
-    return SimpleNamespace(**values | options)
-
-
-def test_workers_forked_at_each_epoch_are_refused(monkeypatch):
-    monkeypatch.setattr(rules, "_start_method", lambda loader: "fork")
-    assert "forks 2 workers at each epoch" in rules.why_not_loaders([loader(num_workers=0), loader()])
-    assert rules.why_not_loaders([loader(persistent_workers=True), loader(num_workers=0)]) is None
-    assert rules.forks(loader(persistent_workers=True))
-    assert not rules.forks(loader(num_workers=0))
-    monkeypatch.setattr(rules, "_start_method", lambda loader: "spawn")
-    assert rules.why_not_loaders([loader()]) is None
-    assert not rules.forks(loader())

@@ -223,33 +223,68 @@ def test_the_model_is_saved_as_it_is_and_let_go():
     assert loaded(torch.ones(1, 48, device="cuda")).shape == (1, 10)
 
 
-def test_workers_by_fork_after_graphs_exist(tmp_path):
-    """A second loader forks its workers in the middle of the training: they work, and it ends well."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        """
-import torch, hotlap
+FORKING = """
+import gc, os, sys, torch, hotlap
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-enabled = hotlap.enable(None, with_=["cuda-graphs"])
-data = TensorDataset(torch.randn(256, 8))
-net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).cuda()
-optim = torch.optim.SGD(net.parameters(), lr=0.1)
-train = DataLoader(data, batch_size=16)
-other = DataLoader(data, batch_size=16, num_workers=2, persistent_workers=True)
-for epoch in range(4):
-    for (inputs,) in train:
-        optim.zero_grad()
-        net(inputs.cuda()).square().mean().backward()
-        optim.step()
-    with torch.no_grad():
-        print(sum(float(net(inputs.cuda()).mean()) != 0 for (inputs,) in other))
-print(enabled.outcomes[0].status)
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    rows = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+def collect(worker):
+    gc.collect()  # whatever waits for the collector goes now
+
+def garbage(value):
+    held = [value]
+    held.append(held)
+
+def train():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 1)).cuda()
+    optim = torch.optim.SGD(net.parameters(), lr=0.1)
+    loader = DataLoader(Rows(), batch_size=16, num_workers=2, worker_init_fn=collect)
+    for epoch in range(4):
+        for inputs in loader:
+            optim.zero_grad()
+            loss = net(inputs.cuda()).square().mean()
+            loss.backward()
+            optim.step()
+            garbage((loss, inputs.cuda(), torch.cuda.CUDAGraph()))
+        print(epoch, loss.item(), torch.cuda.initial_seed(), flush=True)
+        EVENT
+
+enabled = hotlap.enable(None, with_=["cuda-graphs"], quiet=True) if "ours" in sys.argv else None
+train()
+print("end", os.getpid() == first, flush=True)
+if enabled:
+    sys.exit(0 if enabled.outcomes[0].status == "applied" else enabled.outcomes[0].why)
 """
-    )
-    ran = bare([sys.executable, str(script)], tmp_path)
-    assert ran.code == 0, ran.stderr
-    assert ran.stdout.splitlines() == ["16"] * 4 + ["applied"], ran.stderr
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "pass",
+        "os._exit(0) if os.fork() == 0 else os.wait()",
+        "if os.fork(): os.wait()\n        else: return",  # goes on to the end of the program
+        "if os.fork(): os.wait()\n        else: sys.exit(5)",
+    ],
+    ids=["workers", "child that ends at once", "child that goes on", "child that exits"],
+)
+def test_forks_after_graphs_exist(event, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import os; first = os.getpid()" + FORKING.replace("EVENT", event))
+    plain = bare([sys.executable, str(script)], tmp_path)
+    ran = bare([sys.executable, str(script), "ours"], tmp_path)
+    assert ran.code == plain.code == 0, ran.stderr
+    assert ran.stdout == plain.stdout
+    assert ran.stderr == plain.stderr
 
 
 def test_a_program_under_hotlap_run(tmp_path):

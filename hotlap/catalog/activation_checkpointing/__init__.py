@@ -6,7 +6,7 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="C109",
     title="Activations of repeated blocks computed again instead of kept",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,
     apply=apply,
     detect=detect,
     values=OneOf(("always", "short")),

@@ -6,7 +6,7 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="C111",
     title="Forward, backward and optimizer step replayed as CUDA graphs",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,
     apply=apply,
     detect=detect,
     device="cuda",

@@ -12,7 +12,7 @@ from hotlap.catalog.cuda_graphs.habits import Habits
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.losses import Losses
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
-from hotlap.catalog.cuda_graphs.rules import Refused, forks, has_own_hooks, why_not_loaders, why_not_root
+from hotlap.catalog.cuda_graphs.rules import Refused, has_own_hooks, why_not_root
 from hotlap.catalog.cuda_graphs.stepping import Stepping
 from hotlap.catalog.forwards import MISSING, call_with
 from hotlap.catalog.site import Site
@@ -20,16 +20,11 @@ from hotlap.catalog.site import Site
 OBSERVED = 1  # ordinary steps with the root known, before anything is recorded
 STALE = 2  # steps without a call, then a root is no longer trained
 MISSES = 16  # calls in a row that were not what was recorded, then it is recorded anew …
-RECORDINGS = 4  # … so many times in all, also after workers were forked
+RECORDINGS = 4  # … so many times in all
 
 
 def apply(site: Site) -> None:
     Graphs(site, CudaRecorder(site.torch)).begin()
-
-
-def _worker_iterator(torch: Any) -> Any:
-    """Made whenever workers are started; a loader whose data another entry keeps starts none."""
-    return torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 
 
 class Graphs:
@@ -39,16 +34,14 @@ class Graphs:
         self.stepping, self.losses, self.functions = Stepping(self), Losses(self), Functions(self)
         self._root: Any = lambda: None
         self._steps = self._called_at = 0  # of any optimizer; the last step at which the root was called
-        self._loaders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._graphed: GraphedRoot | None = None
         self._recordings = self._misses = 0
-        self._applied = False
+        self._applied = self._is_forked = False
         self._last: Any = None
 
     def begin(self) -> None:
         site, seams = self.site, self.site.seams
         site.when_root(self._known)
-        site.replace(_worker_iterator(self.torch), "__init__", self._workers_start)
         site.before(seams.backward, self._backward)
         site.after(seams.backward, self._backward_ended)
         site.before(seams.scaled_step, self._scaled)
@@ -57,6 +50,7 @@ class Graphs:
         self.stepping.begin()
         self.losses.begin()
         site.ledger.later(self.drop)
+        seams.when_silent.append(self._forked)
 
     @property
     def active(self) -> bool:
@@ -84,17 +78,6 @@ class Graphs:
         self._root = weakref.ref(module, lambda _: self.drop())
         self._called_at = self._steps
         self.habits.root_known()
-
-    def _workers_start(self, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Workers forked while recordings exist crash when they free what belongs to the device: let go first."""
-        loader = args[0] if args else kwargs["loader"]
-        self._loaders[id(loader)] = loader
-        if self.active and forks(loader):
-            self.drop()
-            gc.collect()  # what is left in cycles would be freed in a worker
-            if self._recordings >= RECORDINGS:
-                self.site.withdraw("DataLoaders fork workers again and again, which fails while graphs exist")
-        return original(*args, **kwargs)
 
     def _backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.functions.backward_begins()
@@ -173,7 +156,7 @@ class Graphs:
             self.site.no_effect("no two training calls in a row had inputs that can be recorded")
             return False
         why = why_not_root(self.torch, module, self.recorder.device_type)
-        why = why or why_not_loaders(self._loaders.values()) or self._why_not_now()
+        why = why or self._why_not_now()
         if why is not None:
             raise Refused(why)
         self._recordings += 1
@@ -195,8 +178,15 @@ class Graphs:
 
     def drop(self) -> None:
         """Let go of all recordings. Gradients that lie in their memory keep it."""
-        self._let_go()
-        self.functions.drop()
+        if not self._is_forked:
+            self._let_go()
+            self.functions.drop()
+
+    def _forked(self) -> None:
+        """In a child, which can free nothing of the device: also not what waits for the collector."""
+        self._is_forked = True
+        if self._recordings:
+            gc.freeze()
 
     def _let_go(self) -> None:
         """Of all that depends on how the root was."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterable
 from typing import Any
 
 from hotlap.catalog.forwards import is_wrapper
@@ -70,33 +68,6 @@ def has_own_hooks(torch: Any, module: Any) -> bool:
         or everywhere._global_forward_hooks
         or everywhere._global_forward_pre_hooks
     )
-
-
-def forks(loader: Any) -> bool:
-    """Whether its workers are forked from this process."""
-    return bool(loader.num_workers) and _start_method(loader) == "fork"
-
-
-def forks_each_time(loader: Any) -> bool:
-    return forks(loader) and not loader.persistent_workers
-
-
-def _start_method(loader: Any) -> str:
-    context = loader.multiprocessing_context
-    if context is not None:
-        return str(context.get_start_method())
-    # Asked without fixing the default: the program may still choose.
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-
-
-def why_not_loaders(loaders: Iterable[Any]) -> str | None:
-    for loader in loaders:
-        if forks_each_time(loader):
-            return (
-                f"a DataLoader forks {loader.num_workers} workers at each epoch, which fails once graphs exist; "
-                "make them persistent (persistent_workers=True)"
-            )
-    return None
 
 
 def why_not_optimizer(torch: Any, optimizer: Any) -> str | None:

@@ -5,7 +5,7 @@ from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="D105",
-    title="Workers start in a way that is safe with CUDA graphs",
+    title="Workers start without a fork of the training",
     risk=Risk.EXACT,
     automatic=False,  # it starts a process that the program does not know of
     apply=apply,

@@ -8,13 +8,11 @@ import weakref
 from multiprocessing import forkserver
 from typing import Any
 
-from hotlap.catalog.gpus import gpus
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, Refused, when_made
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, pure, pure_collate
 
-GRAPHS = "cuda-graphs"
 CLEAN = "forkserver"  # forks from a process that knows nothing of the device
 NOTHING_SAID = ["__main__"]  # as Python begins
 CHANGES_WHAT_IS_SENT = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
@@ -81,13 +79,12 @@ def import_torch_once() -> None:
 
 
 def found(site: Site, making: Making) -> str:
-    """Not by fork once graphs of the device will be captured or, where it was asked for, the device is in use."""
+    """Not by fork once the device is in use."""
     if making.start_method != "fork":
         raise NoEffect(f"workers start by {making.start_method} already")
-    graphs = GRAPHS in site.alongside and gpus(site.torch) > 0
-    if graphs or (site.asked and site.torch.cuda.is_initialized()):
+    if site.torch.cuda.is_initialized():
         return CLEAN
-    raise NoEffect("a fork is safe here: no CUDA graph will be captured")
+    raise NoEffect("a fork is safe here: CUDA is not in use")
 
 
 def _check(making: Making, method: str) -> None:
