@@ -7,6 +7,7 @@ for entries that do not run a forward each time, or run it twice: they must know
 from __future__ import annotations
 
 import builtins
+import dis
 import logging
 import random
 import sys
@@ -27,6 +28,7 @@ OF_MODULES = frozenset(
     "_load_state_dict_post_hooks _flat_weights _flat_weight_refs forward".split()
 )
 SPEAKING = {"print", "input", "open", "exec", "eval"}
+WRITING = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
 INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -46,6 +48,7 @@ class Readings:
         self._classes: list[tuple[type, str, Any]] = []
         self._sized: list[Any] = []
         self._sizes: list[int] = []
+        self._names_in: list[frozenset[Any]] = []  # of what is sized
         self._lists: list[tuple[list[Any], list[Any]]] = []
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # so that an id seen stays its own
@@ -89,6 +92,17 @@ class Readings:
             if holder.get(key) is not value
         )
         return next(found, "a list or dictionary")
+
+    def put_back(self) -> None:
+        """After a forward that the program has not asked for."""
+        for held, names in zip(self._sized, self._names_in, strict=True):
+            for name in held.keys() - names:
+                del held[name]
+        for holder, key, value in zip(self._holders, self._keys, self._values, strict=True):
+            if holder.get(key) is not value:
+                holder[key] = value
+        for one, was in self._lists:
+            one[:] = was
 
     # What is walked over
 
@@ -134,6 +148,7 @@ class Readings:
         """A name more in an object hides one of its class."""
         self._sized.append(value)
         self._sizes.append(len(value))
+        self._names_in.append(frozenset(value))
 
     def _inside(self, value: Any, depth: int) -> None:
         if isinstance(value, dict):
@@ -163,6 +178,7 @@ class Readings:
         if not isinstance(function, FunctionType) or id(function.__code__) in self._seen:
             return
         self._mark(function.__code__)
+        self._writes(function)
         names = set(names_of(function.__code__))
         self._names |= names
         for name in names:
@@ -203,9 +219,14 @@ class Readings:
                 if not isinstance(vars(module)[name], ModuleType | type):
                     self._place(vars(module), name, 0)
 
+    def _writes(self, function: FunctionType) -> None:
+        """The branches of installed packages that set attributes are mostly those that no training takes."""
+        if not _is_installed(function) and (name := next(written_by(function.__code__), None)) is not None:
+            self.outside = self.outside or f"{function.__qualname__} sets {name}"
+
     def _speaks(self, function: FunctionType) -> None:
         """Installed packages warn of their use, which no step changes; the program's own may tell of anything."""
-        if not any(part in function.__code__.co_filename for part in INSTALLED):
+        if not _is_installed(function):
             self.outside = self.outside or f"{function.__qualname__} writes a log or warns"
 
     def _method(self, owner: type, name: str) -> None:
@@ -229,6 +250,20 @@ class Readings:
     @staticmethod
     def _is_torch(name: str | None) -> bool:
         return (name or "").partition(".")[0] == "torch"
+
+
+def written_by(code: CodeType) -> Iterator[str]:
+    """Attributes and globals that a function sets, or one defined in it."""
+    for one in dis.get_instructions(code):
+        if one.opname in WRITING:
+            yield str(one.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from written_by(constant)
+
+
+def _is_installed(function: FunctionType) -> bool:
+    return any(part in function.__code__.co_filename for part in INSTALLED)
 
 
 def _own_size(held: dict[str, Any]) -> int:

@@ -232,7 +232,7 @@ class Costly(Dataset):  # type: ignore[type-arg]
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        row = self.rows[index]
+        row = self.rows[index].clone()
         for _ in range(60):
             row = row.roll(1, 0)
         return row, self.targets[index].clone()

@@ -82,6 +82,20 @@ class Appending(Net):
         return super().forward(inputs)
 
 
+class Counting(Net):
+    """By ways that its code does not tell beforehand."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts, self.names = {"calls": 0}, []
+
+    def forward(self, inputs):
+        self.__dict__["total"] = getattr(self, "total", 0) + 1
+        self.counts["calls"] += 1
+        self.names.append(self.counts["calls"])
+        return super().forward(inputs)
+
+
 SEEN: list[int] = []
 
 REFUSED = {
@@ -89,8 +103,9 @@ REFUSED = {
     Timing: "Timing.forward reads the clock",
     Appending: "forward changes a list or dictionary",
     RecurrentDropout: "dropout between recurrent layers",
-    Changing: "changes the attribute calls",
-    Keeping: "changes the attribute features",
+    Changing: "Changing.forward sets calls",
+    Keeping: "Keeping.forward sets features",
+    Counting: "changes the attribute total",
     Drawing: "draws random numbers",
     Writing: "writes into its inputs",
     Sparse: "sparse",
@@ -101,11 +116,19 @@ REFUSED = {
 
 @pytest.mark.parametrize("model", REFUSED)
 def test_a_model_that_cannot_be_replayed_is_refused_and_trains_on(model, graphs):
+    def around(number, net, _):
+        counted.append([number, getattr(net, "total", 0), list(getattr(net, "names", [])), len(SEEN)])
+
+    counted = []
     random.seed(0)
-    plain = train(model=model, steps=8), random.random()
+    SEEN.clear()
+    plain = train(model=model, steps=8, around=around), random.random()
+    told, counted = counted, []
     random.seed(0)
+    SEEN.clear()
     graphs.begin()
-    replayed = train(model=model, steps=8), random.random()
+    replayed = train(model=model, steps=8, around=around), random.random()
+    assert counted == told
     assert same(replayed[0], plain[0])
     assert replayed[1] == plain[1]
     assert graphs.site.outcome.status == "refused"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
+from collections import deque
 from operator import attrgetter, is_
 from typing import Any
 
@@ -11,7 +13,7 @@ from hotlap.catalog.cuda_graphs.rules import Refused
 from hotlap.catalog.readings import Readings
 
 PLAIN = (int, float, bool, str, type(None))
-SIZED = (list, dict, set)
+CONTAINERS = (list, dict, set, deque)
 FOR_GOOD = 3  # calls in a row
 
 _trained: Any = attrgetter("requires_grad")
@@ -47,7 +49,9 @@ class Standing:
     def check_rehearsed(self) -> None:
         """After forward has run once."""
         if not self._readings.hold():
-            raise Refused(f"forward changes {self._readings.changed()}, which a replay would not")
+            changed = self._readings.changed()
+            self._readings.put_back()
+            raise Refused(f"forward changes {changed}, which a replay would not")
 
     def holds(self, module: Any, forward: Any) -> bool:
         if getattr(forward, "__func__", forward) is not self._function or not self.is_held():
@@ -76,14 +80,22 @@ class Traces:
     def __init__(self, torch: Any, module: Any, own_stream: bool) -> None:
         self._torch, self._module = torch, module
         self._own_stream = own_stream  # the device has a random stream of its own
-        self._attributes = self._look()
+        self._attributes = [(held, dict(held)) for one in module.modules() for held in (vars(one), one._buffers)]
+        self._contents = [
+            (value, copy.copy(value))
+            for _, held in self._attributes
+            for value in held.values()
+            if isinstance(value, CONTAINERS)
+        ]
         self._streams = (random.getstate(), self._numpy(), torch.get_rng_state())
 
     def why_not(self) -> str | None:
-        now = self._look()
-        for key in {*now, *self._attributes}:
-            if key not in now or key not in self._attributes or not _same(now[key], self._attributes[key]):
-                return f"forward changes the attribute {key[1]} of the module, which a replay would not"
+        for held, names in self._attributes:
+            for name in {*held, *names}:
+                if name not in held or name not in names or not _same(held[name], names[name]):
+                    return f"forward changes the attribute {name} of the module, which a replay would not"
+        if not all(_holds_the_same(value, before) for value, before in self._contents):
+            return "forward changes a list or dictionary of the module, which a replay would not"
         python, _, host = self._streams
         drawn = repr(self._numpy()) != repr(self._streams[1]) or random.getstate() != python
         if drawn or (self._own_stream and not self._torch.equal(self._torch.get_rng_state(), host)):
@@ -91,6 +103,13 @@ class Traces:
         return None
 
     def put_back(self) -> None:
+        """The program has not asked for this forward: what it counts or keeps is as if it had not been."""
+        for held, names in self._attributes:
+            held.update(names)
+            for name in held.keys() - names.keys():
+                del held[name]
+        for value, before in self._contents:
+            _refill(value, before)
         random.setstate(self._streams[0])
         self._torch.set_rng_state(self._streams[2])
         if self._streams[1] is not None:
@@ -100,22 +119,21 @@ class Traces:
         numpy = sys.modules.get("numpy")
         return None if numpy is None else numpy.random.get_state()
 
-    def _look(self) -> dict[tuple[int, str], tuple[Any, int]]:
-        found = {}
-        for number, child in enumerate(self._module.modules()):
-            for name, value in vars(child).items():
-                found[number, name] = (value, len(value) if isinstance(value, SIZED) else 0)
-            for name, value in child._buffers.items():
-                found[number, f"buffer {name}"] = (value, 0)
-        return found
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, PLAIN) and type(one) is type(other) and bool(one == other))
 
 
-def _same(one: tuple[Any, int], other: tuple[Any, int]) -> bool:
-    if one[1] != other[1]:
+def _holds_the_same(value: Any, before: Any) -> bool:
+    if len(value) != len(before) or not all(map(is_, value, before)):
         return False
-    if isinstance(one[0], PLAIN):
-        return type(one[0]) is type(other[0]) and bool(one[0] == other[0])
-    return one[0] is other[0]
+    return not isinstance(value, dict) or all(map(is_, value.values(), before.values()))
+
+
+def _refill(value: Any, before: Any) -> None:
+    if not _holds_the_same(value, before):
+        value.clear()
+        (value.update if isinstance(value, dict | set) else value.extend)(before)
 
 
 class Kept:
