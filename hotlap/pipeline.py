@@ -32,8 +32,8 @@ from hotlap.model.progress import Progress
 from hotlap.model.session import Session
 from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import Ending, supervise
-from hotlap.patch.guard import say
 from hotlap.patch.launch import become, keeps_us_out, resolve
+from hotlap.patch.voice import ears, say
 from hotlap.plan.choose import variables
 
 AGENT = "hotlap.observe.agent:start"
@@ -110,6 +110,7 @@ def run(options: RunOptions) -> NoReturn:
         proven=options.plan.proven,
         otherwise=options.otherwise,
         quiet=options.quiet,
+        ears=ears(),
         speaker=os.getpid(),
     )
     file = _prepare(kept, folder, session)
@@ -194,6 +195,7 @@ def _session(options: ProfileOptions, folder: Path, ceiling: bool) -> Session:
         ceiling=ceiling,
         trace=options.trace and not ceiling,
         started=time.time(),
+        ears=ears(),
         early=options.early,
     )
 

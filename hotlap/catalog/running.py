@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
 from hotlap.model.session import Session
-from hotlap.model.visible import visible
 from hotlap.patch.entry import OUTCOMES
 from hotlap.patch.seams import Seams
+from hotlap.patch.voice import say
 
 NO_GPU = "no GPU that torch can use"
 SETTLED = 6  # optimizer steps, then every entry has had its moment
@@ -29,8 +28,7 @@ def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
     """Called once torch is imported; the result is called when the process ends."""
     differs = None if session.proven is None else difference(session.proven, torch)
     if differs is not None:
-        said = visible(f"the saved plan was proven under {differs}; running with the plan 'safe' instead")
-        sys.stderr.write(f"hotlap: {said}\n")
+        say(f"the saved plan was proven under {differs}; running with the plan 'safe' instead")
     running = Running(torch, session.choices if differs is None else session.otherwise, seams)
     running.folder, running.quiet = Path(session.folder), session.quiet
     seams.ledger.later(running.close)  # a child made by fork closes the seams: a loader's workers are left alone
@@ -105,13 +103,13 @@ class Running:
             record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
             private.write_text(self.folder / f"{OUTCOMES}-{os.getpid()}.json", to_json(record))
         if not self._told and self._speaks:
-            _say(self.outcomes)
+            say(*lines(self.outcomes))
         self._told = True
 
     def _changed(self, outcome: Outcome) -> None:
         """Applied after all, to a model that is trained later, or withdrawn."""
         if self._told and self._speaks:
-            _say([outcome])
+            say(*lines([outcome]))
 
     @property
     def _speaks(self) -> bool:
@@ -136,10 +134,6 @@ def unmet(site: Site, torch: Any) -> str | None:
     if all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < entry.torch:
         return f"needs torch {'.'.join(map(str, entry.torch))}, this is {torch.__version__}"
     return None
-
-
-def _say(outcomes: Iterable[Outcome]) -> None:
-    sys.stderr.write("".join(f"hotlap: {visible(line)}\n" for line in lines(outcomes)))
 
 
 def lines(outcomes: Iterable[Outcome]) -> list[str]:

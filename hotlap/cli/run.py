@@ -103,8 +103,19 @@ def _finder(command: tuple[str, ...], plan: str | None, risk: Risk | None, asked
     elif not plan:
         raise PlanUnusable("--plan is empty; name a file, safe or fast")
     else:
-        named = _said(files.given(Path(plan), risk, command, _keys()))
+        named = _given(plan, risk, command)
     return lambda place: named
+
+
+def _given(plan: str, risk: Risk | None, command: tuple[str, ...]) -> Plan:
+    """Something is there that is no plan, or not to be trusted: the training starts without it."""
+    try:
+        return _said(files.given(Path(plan), risk, command, _keys()))
+    except PlanUnusable as error:
+        if not os.path.lexists(plan):
+            raise
+        say(f"{str(error).partition('; ')[0]}; going on without it, with --risk {(risk or Risk.EXACT).value}")
+        return choose.automatic(risk or Risk.EXACT)
 
 
 def _nothing(place: Path) -> Plan:

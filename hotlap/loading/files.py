@@ -10,16 +10,19 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
+from threading import get_ident
 
 from hotlap.loading.state import Unwatchable
 
 MOST_FILES = 300_000
 MOST_SECONDS = 1.0  # to list them at first
-LEAST_SECONDS, SHARE = 5e-3, 0.01  # of the time since the last look
 AT_EACH_BATCH = 100e-6  # seconds
 LONGEST = 4096  # characters of a name
 MOST_WRITTEN = 1000
+CODE = (".py", ".pyc", ".so", ".pyi")
+OF_THE_SYSTEM = (sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/", "/etc/", "/usr/")
 Seen = tuple[int, int, int, int]
 
 
@@ -42,7 +45,6 @@ class Files:
         self._turn = 0
         _listen()
         self._heard = _forgotten + len(_written)
-        self._last = time.perf_counter()
 
     def _add(self, name: str, here: str, until: float) -> None:
         if not name or len(name) > LONGEST or "\0" in name:
@@ -54,12 +56,14 @@ class Files:
         if os.path.isdir(name):
             path = os.path.realpath(name)
             if not (here == path or here.startswith(path.rstrip(os.sep) + os.sep)):  # where the program writes too
-                self._add_folder(path, until)
+                self._seen[name] = _as_seen(found)
+                self._add_folder(name, until)
         else:
             self._seen[name] = _as_seen(found)
 
-    def _add_folder(self, path: str, until: float) -> None:
-        for one in _files_in(path):
+    def _add_folder(self, name: str, until: float) -> None:
+        """By the names that the program uses: a link may come to lead elsewhere. A folder changes with its entries."""
+        for one in _entries_in(name):
             try:
                 self._seen[one.path] = _as_seen(one.stat())
             except OSError:
@@ -67,11 +71,12 @@ class Files:
             if len(self._seen) > MOST_FILES or time.perf_counter() > until:
                 raise Unwatchable("it may read more files than can be watched")
 
+    def covers(self, path: str) -> bool:
+        return path in self._seen or is_no_data(path) or os.path.realpath(path) in self._paths
+
     def differ(self) -> str | None:
-        """At the start of an epoch: a file that has changed, of as many as the time allows, in turn."""
-        now = time.perf_counter()
-        until, self._last = now + max(LEAST_SECONDS, SHARE * (now - self._last)), now
-        return self._written_by_us() or self._looked_at(until)
+        """At the start of an epoch: a file that has changed, of all of them."""
+        return self._written_by_us() or self._looked_at(None)
 
     def differ_now(self) -> str | None:
         """Before a batch: what this process has opened to write, and some others."""
@@ -86,7 +91,7 @@ class Files:
                 return str(name)
         return None
 
-    def _looked_at(self, until: float) -> str | None:
+    def _looked_at(self, until: float | None) -> str | None:
         count = len(self._names)
         for step in range(count):
             name = self._names[(self._turn + step) % count]
@@ -95,10 +100,15 @@ class Files:
                     return name
             except OSError:
                 return name
-            if time.perf_counter() > until:
+            if until is not None and time.perf_counter() > until:
                 self._turn = (self._turn + step + 1) % count
                 return None
         return None
+
+
+def is_no_data(path: str) -> bool:
+    """Modules that were imported, and what the system is asked for."""
+    return path.endswith(CODE) or os.path.realpath(path).startswith(OF_THE_SYSTEM)
 
 
 _written: list[str] = []  # that this process has opened to write, renamed or removed
@@ -114,11 +124,33 @@ def _listen() -> None:
         sys.addaudithook(_hear)
 
 
+_reading: dict[int, list[str]] = {}  # by thread: what it has opened to read
+
+
+@contextmanager
+def read_files() -> Iterator[list[str]]:
+    """Collects the files that this thread opens through Python."""
+    _listen()
+    opened: list[str] = []
+    thread = get_ident()
+    before, _reading[thread] = _reading.get(thread), opened
+    try:
+        yield opened
+    finally:
+        if before is None:
+            del _reading[thread]
+        else:
+            _reading[thread] = before
+            before += opened
+
+
 def _hear(event: str, args: tuple[object, ...]) -> None:
     global _forgotten
     if event == "open":
         flags = args[2]
         if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+            if _reading and (opened := _reading.get(get_ident())) is not None and isinstance(args[0], str | bytes):
+                opened.append(os.fsdecode(args[0]))
             return
         names = args[:1]
     elif event in ("os.rename", "os.remove", "os.truncate"):
@@ -131,7 +163,7 @@ def _hear(event: str, args: tuple[object, ...]) -> None:
         _written.clear()
 
 
-def _files_in(path: str) -> Iterator[os.DirEntry[str]]:
+def _entries_in(path: str) -> Iterator[os.DirEntry[str]]:
     waiting = [path]
     while waiting:
         try:
@@ -139,10 +171,9 @@ def _files_in(path: str) -> Iterator[os.DirEntry[str]]:
         except OSError:
             continue
         for one in entries:
+            yield one
             if one.is_dir(follow_symlinks=False):
                 waiting.append(one.path)
-            else:
-                yield one
 
 
 def _as_seen(found: os.stat_result) -> Seen:

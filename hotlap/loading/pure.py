@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from hotlap.loading.files import Files
+from hotlap.loading.files import Files, is_no_data
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.state import State, Unwatchable
 from hotlap.patch.signals import raised_by_signal
 
+MOST_READINGS = 8
 LOUD = frozenset({"always", "error", "all"})
 
 
@@ -25,9 +26,14 @@ class Unfit(Exception):
 class Pure:
     """What is known of a dataset. It does not hold the dataset, and lives as long as that."""
 
-    def __init__(self, study: Study) -> None:
-        self.study = study
+    def __init__(self, study: Study, readings: int = 1) -> None:
+        self.study, self.readings = study, readings
         self.seconds = 0.0  # to fetch an item
+        self._then = State(study, contents=False)
+
+    def is_outdated(self) -> bool:
+        """Whether the code, or an object it uses, is another one by now."""
+        return self._then.differs_now() is not None
 
     def watch(self, torch: Any, *others: Study, contents: bool = True) -> Watch:
         """From now on. Raises Unfit where changes could not be seen. Without `contents` for who reads these anew."""
@@ -38,30 +44,32 @@ class Pure:
         """A file that is opened when the first item is fetched is opened anew by whoever fetches next: workers that
         are forked must not share it.
         """
-        before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name in self.study.opened.values()]
+        owners = [(owner(), name) for owner, name in self.study.opened.values()]
+        holders: list[tuple[Any, str]] = [(vars(owner), name) for owner, name in owners if owner is not None]
+        before = [(held, name, held.get(name, _ABSENT)) for held, name in holders]
         try:
             yield
         finally:
-            for owner, name, value in before:
+            for held, name, value in before:
                 if value is _ABSENT:
-                    vars(owner).pop(name, None)
+                    held.pop(name, None)
                 else:
-                    vars(owner)[name] = value
+                    held[name] = value
 
 
 _ABSENT: Any = object()
 _known: AlsoOfLists[Pure | str] = AlsoOfLists()
-_drawing: AlsoOfLists[Study | str] = AlsoOfLists()
+_drawing: AlsoOfLists[Pure | str] = AlsoOfLists()
 
 
 def pure(dataset: Any) -> Pure:
-    """Raises Unfit with the reason where its items are not known to be always the same. Asked once for each dataset."""
+    """Raises Unfit with the reason where its items are not known to be always the same.
+
+    Its code is read once for each dataset, and again where what was read has changed.
+    """
     known = _known.get(dataset)
-    if known is None:
-        try:
-            known = Pure(study_of(dataset))
-        except (Impure, Unwatchable) as why:
-            known = str(why)
+    if known is None or (isinstance(known, Pure) and known.is_outdated()):
+        known = _studied(dataset, 0 if known is None else known.readings)
         _known.put(dataset, known)
     if isinstance(known, str):
         raise Unfit(f"{known}; its items are not known to be always the same")
@@ -69,6 +77,15 @@ def pure(dataset: Any) -> Pure:
         raise Unfit("the program's calls are traced, and there would be fewer")
     _refuse_loud_warnings()
     return known
+
+
+def _studied(dataset: Any, before: int, draws: bool = False) -> Pure | str:
+    if before >= MOST_READINGS:
+        return "what it is made from changes again and again"
+    try:
+        return Pure(study_of(dataset, draws), before + 1)
+    except (Impure, Unwatchable) as why:
+        return str(why)
 
 
 def pure_collate(collate: Any, known: Pure) -> Study:
@@ -84,18 +101,16 @@ def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
     Raises Unfit.
     """
     known = _drawing.get(dataset)
-    if known is None:
-        try:
-            known = study_of(dataset, draws=True)
-        except (Impure, Unwatchable) as why:
-            known = str(why)
+    if known is None or (isinstance(known, Pure) and known.is_outdated()):
+        known = _studied(dataset, 0 if known is None else known.readings, draws=True)
         _drawing.put(dataset, known)
     if isinstance(known, str):
         raise Unfit(f"{known}; what its workers keep from one epoch to the next is not known")
+    study = known.study
     if collate is None:
-        return (known,)
+        return (study,)
     try:
-        return known, study_of_collate(collate, known.result, draws=True)
+        return study, study_of_collate(collate, study.result, draws=True)
     except (Impure, Unwatchable) as why:
         raise Unfit(f"its collate_fn is not known to be pure: {why}") from None
 
@@ -131,6 +146,19 @@ class Watch:
         """Whether what changes here is seen by workers too, within an epoch."""
         return self._files is not None or self._state.is_shared
 
+    def require_worth(self, epoch_seconds: float) -> None:
+        """Raises Unfit where looking at each epoch whether it changed costs more than is gained."""
+        try:
+            self._state.require_worth(epoch_seconds)
+        except Unwatchable as why:
+            raise Unfit(str(why)) from None
+
+    def require_watched(self, opened: list[str]) -> None:
+        """Raises Unfit where fetching has read a file of which it was not known that it might."""
+        for path in opened:
+            if not (is_no_data(path) if self._files is None else self._files.covers(path)):
+                raise Unfit(f"it reads {path}, whose changes would not be seen")
+
     def closely(self, batch_seconds: float) -> None:
         """Before each batch of an epoch, not only at its start. Raises Unfit where that does not pay."""
         try:
@@ -153,6 +181,8 @@ class Watch:
         """What operations depend on besides their arguments."""
         torch = self._torch
         return (
+            warnings.showwarning,
+            getattr(warnings, "_showwarnmsg_impl", None),
             torch.get_default_dtype(),
             torch.get_default_device(),
             torch.get_num_threads(),

@@ -2,12 +2,13 @@
 
 A study names the places that code reads: attributes, globals, members of classes, variables of closures. Here they are
 kept with what was in them. Looking at the places themselves takes microseconds and is done before every batch; the
-contents of containers and the memory of tensors and arrays are compared as far as the time allows: what is small with
-every batch, the rest at each epoch, a part of it each time where it is large.
+contents of containers and the memory of tensors and arrays are compared as a whole at each epoch. Before every batch
+what is small is compared as a whole too, and of what is large a part in turn.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +16,22 @@ from operator import is_
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.bits import bytes_of, checksum
+from hotlap.loading.bits import PIECE, bytes_of, checksum
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
+from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.plain import is_record
 
 ABSENT: Any = object()
 ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
 RARELY = 0.01  # … else a part of it, in this share of the time
 SMALL = 1 << 20  # bytes, of all that is read
-LEAST_SECONDS, SHARE = 2e-3, 0.01  # at each epoch, of the time since the last one
-PIECE = 1 << 20  # bytes of a checksum
+LEAST_SECONDS, SHARE = 2e-3, 0.1  # at each epoch, of the time to fetch all items: comparing more does not pay
 MOST_CONTAINERS = 200_000
 FEW = 8  # tensors in one container, each of which is looked at by itself
-LITTLE = 8 << 20  # bytes
+SEVERAL = 1024  # tensors or arrays whose memory is put together to be summed up
 DEEPEST = 12
+LONG = 5e-3  # seconds: what takes longer is measured once
 
 
 class Unwatchable(Exception):
@@ -46,8 +48,8 @@ class State:
         opened = {key for study in studies for key in study.opened}
         for study in studies:
             for (owner_id, name), (owner, _) in study.attributes.items():
-                if (owner_id, name) not in opened:
-                    self._add(AttributePlace(owner, name))
+                if (owner_id, name) not in opened and (found := owner()) is not None:
+                    self._add(AttributePlace(found, name))
             for space, name in study.names.values():
                 self._add(NamePlace(space, name))
             for cell in study.cells.values():
@@ -55,7 +57,7 @@ class State:
             for container in study.containers.values() if contents else ():
                 self._contents.add(container)
         self._contents.settle()
-        self._last = self._epoch = time.perf_counter()
+        self._last = time.perf_counter()
         self._as_a_whole = False
 
     def _add(self, place: Place) -> None:
@@ -72,6 +74,14 @@ class State:
         if not self._as_a_whole and self._contents.bytes <= SMALL:
             raise Unwatchable("to look whether it was changed takes longer than to fetch it")
 
+    def require_worth(self, epoch_seconds: float) -> None:
+        """Raises Unwatchable where comparing all of it at each epoch takes longer than is gained by it."""
+        if self._contents.seconds > max(LEAST_SECONDS, SHARE * epoch_seconds):
+            raise Unwatchable(
+                f"to look at each epoch whether it was changed takes {self._contents.seconds:.2f} s "
+                f"({self._contents.bytes / 1e6:,.0f} MB), and fetching it {epoch_seconds:.2f} s"
+            )
+
     def differs_now(self) -> str | None:
         """Asked before each batch: what has changed."""
         now = time.perf_counter()
@@ -83,13 +93,13 @@ class State:
         return self._contents.differ(None if everything else RARELY * passed)
 
     def differs_at_epoch(self) -> str | None:
-        """Asked at the start of an epoch."""
-        now = time.perf_counter()
-        allowed, self._last, self._epoch = max(LEAST_SECONDS, SHARE * (now - self._epoch)), now, now
+        """Asked at the start of an epoch: all of it is compared."""
         for place in self._places:
             if not place.holds():
                 return place.name
-        return self._contents.differ(allowed)
+        found = self._contents.differ(None)
+        self._last = time.perf_counter()
+        return found
 
     @property
     def is_shared(self) -> bool:
@@ -103,7 +113,8 @@ class State:
 
 def is_plain_holder(value: Any) -> bool:
     kind = type(value)
-    return kind in CONTAINERS or is_array(kind) or is_table(kind) or is_record(kind) or is_atom(kind)
+    known = kind in CONTAINERS or is_array(kind) or is_table(kind) or is_record(kind) or is_atom(kind)
+    return known or kind is bytearray
 
 
 class Place:
@@ -166,7 +177,7 @@ class NamePlace(Place):
         super().__init__()
 
     def found(self) -> Any:
-        return self._space.get(self.name, ABSENT)
+        return without_our_layers(self._space.get(self.name, ABSENT))
 
 
 class CellPlace(Place):
@@ -203,6 +214,8 @@ class Contents:
             began = time.perf_counter()
             self.differ(None)
             self.seconds = min(self.seconds, time.perf_counter() - began)
+            if self.seconds > LONG:
+                return
 
     def texts(self) -> Iterator[str]:
         return (str(one) for one in self._texts)
@@ -233,9 +246,11 @@ class Contents:
         if is_array(kind):
             self.is_shared |= is_shared(thing)
             self._parts.append(Memory(thing))
-            if getattr(getattr(thing, "dtype", None), "hasobject", False):
+            if _holds_objects(thing):
                 self._parts.append(ListedArray(thing))
                 self._add_several(thing.reshape(-1).tolist(), depth)
+        elif kind is bytearray:
+            self._parts.append(Memory(thing))
         elif is_table(kind):
             self._add_table(thing, depth)
         elif kind in CONTAINERS or is_record(kind):
@@ -311,29 +326,62 @@ def alike(one: Any, other: Any) -> bool:
 
 
 class Group:
-    """Many tensors or arrays of one container, by their versions; by their memory too where that is little."""
+    """Many tensors or arrays of one container, by their versions and their memory."""
 
     name = "a tensor or array"
 
     def __init__(self, things: list[Any]) -> None:
         self._things = things
         self._versions = versions_of(things)
+        self._parts = [things[start : start + SEVERAL] for start in range(0, len(things), SEVERAL)]
+        self._sums = list(map(_sum_of_several, self._parts))
+        self._turn = 0
         self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
-        self._sum = self._checksum() if self.bytes <= LITTLE and all(map(on_host, things)) else None
-
-    def _checksum(self) -> int:
-        found = 0
-        for one in self._things:
-            found = checksum(bytes_of(one), found)
-        return found
 
     def has_moved(self) -> bool:
         return False
 
     def differs(self, until: float | None) -> bool:
+        """As many parts as the time allows, beginning where the last look ended."""
         if versions_of(self._things) != self._versions:
             return True
-        return self._sum is not None and self._checksum() != self._sum
+        for step in range(len(self._parts)):
+            at = (self._turn + step) % len(self._parts)
+            if _sum_of_several(self._parts[at]) != self._sums[at]:
+                return True
+            if until is not None and time.perf_counter() > until:
+                self._turn = (at + 1) % len(self._parts)
+                break
+        return False
+
+
+def _sum_of_several(things: list[Any]) -> Any:
+    """Joined first where they are small and alike: one by one that takes ten times as long."""
+    first = things[0]
+    if all(type(one) is type(first) and one.shape == first.shape and one.dtype == first.dtype for one in things):
+        joined = _joined(things, first)
+        if joined is not None:
+            return first.shape, first.dtype, _sum_of(joined)
+    return [(one.shape, one.dtype, _sum_of(one)) for one in things]
+
+
+def _joined(things: list[Any], first: Any) -> Any:
+    """None where they lie on a device, hold objects, or are large enough by themselves."""
+    if first.ndim == 0 or first.nbytes >= PIECE or not all(map(on_host, things)) or _holds_objects(first):
+        return None
+    library = sys.modules["torch" if hasattr(first, "detach") else "numpy"]
+    return library.cat([one.detach() for one in things]) if hasattr(first, "detach") else library.concatenate(things)
+
+
+def _sum_of(thing: Any) -> list[int]:
+    if not on_host(thing) or _holds_objects(thing):
+        return []
+    whole = bytes_of(thing)
+    return [checksum(whole[start : start + PIECE]) for start in range(0, len(whole), PIECE)]
+
+
+def _holds_objects(thing: Any) -> bool:
+    return bool(getattr(getattr(thing, "dtype", None), "hasobject", False))
 
 
 class Memory:
@@ -354,7 +402,7 @@ class Memory:
 
     def _pieces(self) -> list[Any]:
         thing = self._thing
-        if not on_host(thing) or getattr(getattr(thing, "dtype", None), "hasobject", False):
+        if not on_host(thing) or _holds_objects(thing):
             return []
         whole = thing.tobytes() if hasattr(thing, "getbands") else bytes_of(thing)
         return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]

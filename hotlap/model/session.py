@@ -24,4 +24,5 @@ class Session:
     otherwise: tuple[Choice, ...] = ()  # … these are applied
     quiet: bool = False  # say nothing on stderr
     speaker: int | None = None  # the process that says at its end why nothing was applied
+    ears: tuple[int, ...] = ()  # device and inode of the stderr that is spoken to; empty: any
     early: str | None = None  # "package.module:function", called with (session) before the program's first line

@@ -20,6 +20,7 @@ from hotlap.model.codec import from_json
 from hotlap.model.session import Session
 from hotlap.patch.forks import never_free, watch_registrations
 from hotlap.patch.imports import when_imported
+from hotlap.patch.voice import speak_to
 
 MINIMUM_TORCH = (2, 6)
 HELLO = "hello"  # files in the session folder: one line each, named by process
@@ -61,6 +62,7 @@ class Visit:
 def enter() -> None:
     """Called by the boot file of every Python process of the command."""
     session = read_session()
+    speak_to(session.ears)
     watch_registrations()
     if session.early is not None:
         _begin_early(session, session.early)
@@ -191,7 +193,7 @@ def _last_words(session: Session) -> None:
     """Why nothing was applied, where that is so. A program that failed has said enough itself."""
     if session.quiet or os.getpid() != session.speaker or hasattr(sys, "last_value"):
         return
-    from hotlap.patch.guard import say
+    from hotlap.patch.voice import say
 
     folder = Path(session.folder)
     with suppress(OSError):

@@ -8,15 +8,14 @@ Under HOTLAP_STRICT=1, as in our tests, they are raised instead.
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hotlap.model import private
-from hotlap.model.visible import visible
 from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.voice import say
 
 FILE = "hotlap-errors.txt"
 
@@ -58,10 +57,3 @@ class Guard:
         where = f"; details in {self.folder / FILE}" if self.folder else ""
         failed = f"{what} failed ({type(error).__name__}: {error})"
         say(f"{failed} and was switched off; your training goes on{where}")
-
-
-def say(line: str) -> None:
-    try:
-        sys.stderr.write(f"hotlap: {visible(line)}\n")
-    except (OSError, ValueError, AttributeError):
-        return  # stderr closed or replaced by something that cannot write

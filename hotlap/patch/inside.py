@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-NAME, OURS = "_hotlap", "hotlap"
+NAME, OURS = "_hotlap_within", "hotlap"
 BORROWED = ("psutil", "pynvml")  # of others, and not of the program: nothing is left of them once we have them
 UNSEEN_ROOMS = ("patch", "loading", "catalog", "observe", "trial")
 SEEN = ("/observe/span.py", "/trial/metric.py", "/catalog/enabling.py")  # which the program calls itself
@@ -84,11 +84,15 @@ def _load(name: str, top: str) -> None:
 _BUILTINS = {**vars(builtins), "__import__": _import}
 
 
+_codes: list[CodeType] = []  # torch's profiler keeps no code alive whose name it will ask for
+
+
 class _Loader(_external.SourceFileLoader):  # type: ignore[misc]
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = super().get_code(fullname)
         if fullname.split(".")[1:2] and fullname.split(".")[1] in UNSEEN_ROOMS and not self.path.endswith(SEEN):
             _imp._fix_co_filename(code, self.path + UNSEEN)  # type: ignore[attr-defined]
+        _codes.append(code)
         return code
 
     def exec_module(self, module: ModuleType) -> None:

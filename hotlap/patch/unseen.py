@@ -36,7 +36,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 Make = Callable[[FrameType, Any, Any], Any]
 
-ROOMS = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("patch", "catalog", "observe", "trial"))
+ROOMS = tuple(
+    f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("patch", "loading", "catalog", "observe", "trial")
+)
 SEEN = ("/observe/span.py", "/trial/metric.py", "/catalog/enabling.py")  # called by the program, with or without a run
 AT = "<hotlap>"  # the name of the functions that `at` makes
 
@@ -127,20 +129,50 @@ def from_line(function: Callable[..., Any]) -> Make:
 
 
 def hide_from_stacks(ledger: Ledger) -> None:
-    """traceback.print_stack, logging with stack_info and torch's anomaly mode all walk the stack by this function."""
+    """traceback.print_stack, logging with stack_info and torch's anomaly mode walk the stack by the first of these,
+    `inspect.stack` by the second; a traceback is walked by the others, and has our frames where a signal handler of the
+    program raises while code of ours happens to run.
+    """
+    ledger.wrap(traceback, "walk_stack", _walking_stack)
+    ledger.wrap(inspect, "getouterframes", _outer_frames)
+    for name in ("walk_tb", "_walk_tb_with_full_positions"):
+        if hasattr(traceback, name):
+            ledger.wrap(traceback, name, _walking_traceback)
 
-    def layer(original: Callable[..., Any]) -> Callable[..., Any]:
-        def walk_stack(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
-            skip = frame is None  # the original finds who asked by counting frames, of which this is one more
-            for found, line in original(frame):
-                if skip and not is_ours(found.f_code):
-                    skip = False
-                elif not is_ours(found.f_code):
-                    yield found, line
 
-        return walk_stack
+def _walking_stack(original: Callable[..., Any]) -> Callable[..., Any]:
+    def walk_stack(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+        skip = frame is None  # the original finds who asked by counting frames, of which this is one more
+        for found, line in original(frame):
+            if skip and not is_ours(found.f_code):
+                skip = False
+            elif not is_ours(found.f_code):
+                yield found, line
 
-    ledger.wrap(traceback, "walk_stack", layer)
+    return walk_stack
+
+
+def _outer_frames(original: Callable[..., Any]) -> Callable[..., Any]:
+    def getouterframes(frame: FrameType, *args: Any, **kwargs: Any) -> list[Any]:
+        return [one for one in original(frame, *args, **kwargs) if not is_ours(one.frame.f_code)]
+
+    return getouterframes
+
+
+def _walking_traceback(original: Callable[..., Any]) -> Callable[..., Any]:
+    def walk(trace: TracebackType | None) -> Iterator[Any]:
+        for is_of_the_program, found in zip(_positions(trace), original(trace), strict=False):
+            if is_of_the_program:
+                yield found
+
+    return walk
+
+
+def _positions(trace: TracebackType | None) -> Iterator[bool]:
+    """Of each entry of a traceback, whether it is the program's."""
+    while trace is not None:
+        yield not is_ours(trace.tb_frame.f_code)
+        trace = trace.tb_next
 
 
 def hide_when_shown(ledger: Ledger) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import random
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from catalog.loading import Random, Rows, Stream, applied, outcome, shuffled, states, train
@@ -15,6 +16,11 @@ from hotlap.catalog import entries
 
 NAME = "loader-persistent"
 applying = importlib.import_module("hotlap.catalog.loader_persistent.apply")
+
+
+def workers_of(loader):
+    """Those that are alive."""
+    return [one.pid for one in applying._kept[loader].iterator._workers if psutil.pid_exists(one.pid)]
 
 
 class Seeded(Rows):
@@ -40,7 +46,7 @@ def test_losses_and_random_numbers_are_the_same_and_workers_stay(sampler):
     pids = []
 
     def note(loader, epoch):
-        pids.extend(worker.pid for worker in multiprocessing.active_children())
+        pids.extend(workers_of(loader))
 
     alone = train(shuffled(**options))
     with applied(NAME) as running:
@@ -72,7 +78,7 @@ def stays_as_started_anew(dataset, **options):
     pids = set()
 
     def note(loader, epoch):
-        pids.update(worker.pid for worker in multiprocessing.active_children())
+        pids.update(workers_of(loader))
 
     alone = train(shuffled(dataset, **options))
     with applied(NAME) as running:
@@ -146,7 +152,8 @@ def test_once_closed_the_loader_is_as_the_program_made_it():
     with applied(NAME):
         loader, before = shuffled(num_workers=1), vars(shuffled(num_workers=1)).copy()
         assert len(list(loader)) == 3
-        assert len(multiprocessing.active_children()) == 1
+        assert len(workers_of(loader)) == 1
+        assert multiprocessing.active_children() == []  # as without us
         for name in ("persistent_workers", "_iterator", "num_workers"):
             assert vars(loader)[name] == before[name]
         assert vars(loader).keys() == before.keys()
@@ -161,7 +168,7 @@ def test_workers_of_one_loader_do_not_end_those_of_another():
         for _ in range(3):
             assert len(list(first)) == 3
             assert len(list(second)) == 3
-        assert len(multiprocessing.active_children()) == 2
+        assert len({*workers_of(first), *workers_of(second)}) == 2
 
 
 def test_a_loader_kept_resident_is_drawn_for_as_the_program_made_it():

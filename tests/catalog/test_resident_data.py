@@ -86,7 +86,6 @@ SAMPLERS = {
     "distributed": lambda data: {"batch_size": 4, "sampler": DistributedSampler(data, num_replicas=2, rank=1, seed=3)},
     "batch sampler": lambda data: {"batch_sampler": BatchSampler(SequentialSampler(data), 4, True)},
     "list of batches": lambda data: {"batch_sampler": [[0, 1], [5], [2, 2, 2], [22, 0]]},
-    "numpy indices": lambda data: {"batch_size": 2, "sampler": list(np.arange(6))},
     "lazy draws": lambda data: {"batch_size": 3, "sampler": Lazy(9)},
     "eager draws": lambda data: {"batch_size": 3, "sampler": Eager(9)},
     "from the end": lambda data: {"batch_size": 3, "sampler": [-1, 0, 1, 2, 3]},
@@ -125,6 +124,24 @@ def test_every_form_of_sample(form):
 def test_every_sampler_also_when_the_loop_breaks_off(sampler, stop):
     data = Made(FORMS["pair"])
     check(lambda: DataLoader(data, **SAMPLERS[sampler](data)), stop=stop, count=3)
+
+
+@pytest.mark.parametrize("kind", [np.int64, torch.tensor, bool])
+def test_indices_that_are_no_plain_numbers_reach_the_dataset_as_they_are(kind):
+    rows = Numbered()
+    plain = [one.dtype for one in DataLoader(rows, sampler=[kind(0), kind(1)])]
+    with resident():
+        for _ in range(2):
+            list(DataLoader(rows))
+            assert [one.dtype for one in DataLoader(rows, sampler=[kind(0), kind(1)])] == plain
+
+
+class Numbered(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index / 2
 
 
 @pytest.mark.parametrize("sampler", ["shuffled", "generator", "lazy draws", "eager draws"])

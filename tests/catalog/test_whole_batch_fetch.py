@@ -1,6 +1,7 @@
 """whole-batch-fetch: bit-equal batches and losses, the same random numbers, and only where it is certain."""
 
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -83,18 +84,28 @@ def test_batches_have_the_shape_that_collating_gives(dataset):
 
 
 def test_items_are_not_fetched_one_by_one():
-    calls = []
-
     dataset = TensorDataset(INPUTS, TARGETS)
     with applied(NAME):
         batches = iter(DataLoader(dataset, 5))
         next(batches)
-        original, TensorDataset.__getitem__ = TensorDataset.__getitem__, lambda self, index: calls.append(index)
+        batches._dataset_fetcher._spent = 1e9  # no time is left to fetch one the program's own way too
+        calls = []
+        sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame.f_code))
         try:
             assert len(list(batches)) == 5
         finally:
-            TensorDataset.__getitem__ = original
-    assert calls == []
+            sys.setprofile(None)
+    assert TensorDataset.__getitem__.__code__ not in calls
+
+
+def test_a_method_of_torch_that_the_program_has_replaced_is_called(monkeypatch):
+    calls, original = [], TensorDataset.__getitem__
+    with applied(NAME):
+        batches = iter(DataLoader(TensorDataset(INPUTS, TARGETS), 5))
+        next(batches)
+        monkeypatch.setattr(TensorDataset, "__getitem__", lambda self, i: [calls.append(i), original(self, i)][1])
+        assert len(list(batches)) == 5
+    assert len(calls) == len(INPUTS) - 5
 
 
 @pytest.mark.parametrize(

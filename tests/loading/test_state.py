@@ -24,7 +24,6 @@ FACTORS = {"k": 1.0, "deep": [{"k": 1.0}]}
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     monkeypatch.setattr(state, "LEAST_SECONDS", 60.0)
-    monkeypatch.setattr(files, "LEAST_SECONDS", 60.0)
     monkeypatch.setattr(files, "AT_EACH_BATCH", 60.0)
 
 

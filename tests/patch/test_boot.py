@@ -152,7 +152,7 @@ def test_the_boot_folder_leaves_no_trace_on_the_path(session):
 
 def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
     env = {**environment(session, clean()), "HOTLAP": "off"}
-    look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', '_hotlap')])"
+    look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', '_hotlap_within')])"
     assert python("-c", look, env=env).stdout == "[]\n"
     assert not hellos(session)
 
@@ -160,7 +160,7 @@ def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
 def test_without_a_session_nothing_happens(session):
     env = environment(session, clean())
     del env["HOTLAP_SESSION"]
-    assert python("-c", "import sys; print('_hotlap' in sys.modules)", env=env).stdout == "False\n"
+    assert python("-c", "import sys; print('_hotlap_within' in sys.modules)", env=env).stdout == "False\n"
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
@@ -176,7 +176,11 @@ def test_a_session_that_cannot_be_read_lets_the_program_run_and_says_so_once(ses
         session.unlink()
     else:
         session.write_text("{")
-    done = python("-c", "import sys; print('ran', '_hotlap' in sys.modules)", env=environment(session, clean()))
+    done = python(
+        "-c",
+        "import sys; print('ran', '_hotlap_within' in sys.modules)",
+        env=environment(session, clean()),
+    )
     assert done.stdout == "ran False\n"
     assert done.stderr.count("hotlap: cannot enter") == 1
     assert len(done.stderr.splitlines()) == 1
@@ -250,13 +254,15 @@ def test_a_program_that_uses_hotlap_gets_the_package_that_entered(session):
     base = {**clean(), "PYTHONPATH": str(REPOSITORY)}
     look = (
         "import sys, hotlap, hotlap.observe.span as span\n"
-        "print(hotlap.span is span.span, hotlap is sys.modules['_hotlap'], hotlap.enable.__name__, hotlap.__file__)\n"
-        "print(span is sys.modules['_hotlap.observe.span'], span.__spec__.name)\n"
+        "print(hotlap.span is span.span, hotlap is sys.modules['_hotlap_within'])\n"
+        "print(hotlap.enable.__name__, hotlap.__file__)\n"
+        "print(span is sys.modules['_hotlap_within.observe.span'], span.__spec__.name)\n"
     )
     entered = python("-c", look, env=environment(session, base)).stdout.splitlines()
     assert entered == [
-        f"True True enable {REPOSITORY / 'hotlap' / '__init__.py'}",
-        "True _hotlap.observe.span",
+        "True True",
+        f"enable {REPOSITORY / 'hotlap' / '__init__.py'}",
+        "True _hotlap_within.observe.span",
     ]
 
 
@@ -296,7 +302,8 @@ def test_torch_is_imported_by_the_loader_that_python_chose(session, tmp_path):
 def test_a_module_of_the_program_does_not_stand_in_for_one_of_python_that_we_need(session, tmp_path, order):
     (tmp_path / "statistics.py").write_text("me = 'theirs'\n")
     theirs = "import statistics; print(statistics.me)\n"
-    ours = "import sys; print(sys.modules['_hotlap.patch.entry']._named('hotlap.observe.window:median')([1, 2, 3]))\n"
+    named = "sys.modules['_hotlap_within.patch.entry']._named('hotlap.observe.window:median')"
+    ours = f"import sys; print({named}([1, 2, 3]))\n"
     (tmp_path / "train.py").write_text(theirs + ours + theirs if order == "theirs first" else ours + theirs + ours)
     done = python(str(tmp_path / "train.py"), env=environment(session, clean()))
     assert done.stdout.split() == (["theirs", "2", "theirs"] if order == "theirs first" else ["2", "theirs", "2"])

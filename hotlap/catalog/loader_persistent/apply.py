@@ -14,12 +14,15 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap.catalog.loader_persistent.hidden import hide_between_epochs, show
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.main_script import why_not_twice
 from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
 from hotlap.patch.forks import why_no_processes
+
+LOOKING_PAYS = 1.0  # seconds: to start workers takes a tenth of it
 
 
 @dataclass(frozen=True)
@@ -87,22 +90,33 @@ class Keeping:
         held = vars(loader)
         held["_iterator"] = None if kept is None else kept.iterator
         held["persistent_workers"] = True  # not by setattr, which torch forbids
+        if kept is not None:
+            show(kept.iterator._workers)
         try:
             return original(*args, **kwargs)
         finally:
             iterator, held["_iterator"], held["persistent_workers"] = held["_iterator"], None, False
             if iterator is not None:
                 _kept[loader] = Kept(iterator, watch, settings)
+                hide_between_epochs(iterator)
 
     def _watch(self, loader: Any) -> Watch:
-        return Watch(self._site.torch, *pure_but_for_draws(loader.dataset, loader.collate_fn))
+        watch = Watch(self._site.torch, *pure_but_for_draws(loader.dataset, loader.collate_fn))
+        watch.require_worth(LOOKING_PAYS)
+        return watch
 
     def _again(self, loader: Any, settings: tuple[Any, ...]) -> Kept | None:
         """Of the last epoch. Not where it is still being read: torch would give the same one to both readers."""
         kept = _kept.pop(loader, None)
-        if kept is None or kept.settings != settings or not finished(kept.iterator) or not can_be_sent(kept.iterator):
+        if kept is None or not finished(kept.iterator):
             return None
-        if kept.iterator._dataset is not loader.dataset or kept.watch.changed_at_epoch() is not None:
+        if (
+            kept.settings != settings
+            or not can_be_sent(kept.iterator)
+            or kept.iterator._dataset is not loader.dataset
+            or kept.watch.changed_at_epoch() is not None
+        ):
+            kept.iterator._shutdown_workers()  # as torch does at the end of an epoch
             return None
         send(kept.iterator, draw_as_if_new(self._site.torch, loader))
         return kept
@@ -111,7 +125,9 @@ class Keeping:
         """Workers end with the epoch under way."""
         if os.getpid() == self._owner:
             for loader in list(self._ours):
-                _kept.pop(loader, None)
+                kept = _kept.pop(loader, None)
+                if kept is not None and finished(kept.iterator):
+                    kept.iterator._shutdown_workers()
 
 
 def finished(iterator: Any) -> bool:

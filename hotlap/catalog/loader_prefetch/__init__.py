@@ -6,10 +6,11 @@ from hotlap.model.plan import Risk
 ENTRY = Entry(
     code="D103",
     title="More batches are made ahead",
-    risk=Risk.EXACT,
+    risk=Risk.ROUNDING,
     apply=apply,
     detect=detect,
     values=WholeNumber(1, 64),
     tries=tries,
     order=32,
+    automatic=False,  # whether the program changes its sampler while it trains is not known beforehand
 )

@@ -8,7 +8,9 @@ It is made several times a step, so what stands in is short and goes to the ledg
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+from contextlib import suppress
 from typing import Any
 
 from hotlap.catalog.site import Site
@@ -28,9 +30,19 @@ def apply(site: Site) -> None:
         site.no_effect("this torch does not tell whether a profiler runs in another thread")
     else:
         mark = site.torch.autograd.profiler.record_function
+        _import_now(site.torch)
         keep_out(site.ledger)
         site.ledger.wrap(mark, "__enter__", _entering(site))
         site.ledger.wrap(mark, "_call_end_callbacks_on_future", functools.partial(_awaiting, site.torch))
+
+
+def _import_now(torch: Any) -> None:
+    """What newer torch imports with its first mark. The first may now be inside of a profile, which with stacks asks
+    for names of code that is gone by then.
+    """
+    if hasattr(torch.autograd.profiler, "_maybe_cupti_monitor"):
+        with suppress(Exception):  # whatever keeps it from being imported, torch meets by itself
+            importlib.import_module("torch.profiler._cupti_monitor")
 
 
 def _entering(site: Site) -> Layer:

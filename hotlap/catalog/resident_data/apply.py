@@ -14,14 +14,14 @@ from hotlap.catalog.making import start_method
 from hotlap.catalog.resident_data.identity import Often, Weakly, same_function
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
-from hotlap.catalog.resident_data.store import EAGER, PATIENCE, SHARE_OF_MEMORY, Store, megabytes
+from hotlap.catalog.resident_data.store import EAGER, PATIENCE, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Unfit
-from hotlap.loading.purity.known import genuine
+from hotlap.loading.purity.known import genuine_of
 from hotlap.loading.unprofiled import unprofiled
-from hotlap.model.visible import visible
 from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.voice import say
 
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning
@@ -114,6 +114,10 @@ class Keeper:
                 several.append(kept)
             elif kept.store is not None and loader not in self._persistent:
                 self._check(dataset, kept, kept.store)
+            if kept.store is not None and kept.store.collate is not collate:
+                self._renew(kept, kept.store, collate)
+            if kept.store is not None and loader.num_workers:
+                self._own(kept, kept.store)
             if kept.store is not None and not loader.num_workers:
                 self._watch_closely(loader, kept, kept.store)
             if kept.store is not None and kept.store.missing:
@@ -142,6 +146,19 @@ class Keeper:
             store.fill(loader.dataset, here=not workers)
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
+
+    def _renew(self, kept: Kept, store: Store, collate: Any) -> None:
+        """A collate_fn made anew, of the same code: from now on it is this one that counts."""
+        try:
+            store.use(collate)
+        except Unfit as unfit:
+            self._drop(kept, store, str(unfit))
+
+    def _own(self, kept: Kept, store: Store) -> None:
+        if store.shared is not None and store.bytes > host_memory() * SHARE_OF_MEMORY:
+            self._drop(kept, store, f"its workers have a copy of {megabytes(store.bytes)}, for which memory is short")
+        else:
+            store.own_rows()
 
     def _give_up(self, several: list[Kept]) -> None:
         """A collate_fn made anew for each epoch would have a store for each."""
@@ -181,8 +198,9 @@ class Keeper:
 
     def differs(self, kept: Kept, store: Store, row: int, batches: int) -> Unfit:
         """What was handed out since the last look may have been wrong: that is said at once."""
-        why = f"item {row} is no longer what was kept; up to {batches} batches before this one may have been wrong"
-        sys.stderr.write(f"hotlap: resident-data is switched off: {visible(store.name)}: {why}\n")
+        before = "the batch before this one" if batches == 1 else f"the {batches} batches before this one"
+        why = f"item {row}, fetched as the program does, is not what was kept; {before} may have been wrong"
+        say(f"resident-data is switched off: {store.name}: {why}")
         return Unfit(why)
 
     # Iterating
@@ -345,7 +363,8 @@ def unsuited(torch: Any, loader: Any) -> str | None:
         return "it is a data pipe"
     if not loader._auto_collation:
         return "its sampler or dataset makes whole batches already"
-    if not genuine(data._utils.fetch._MapDatasetFetcher.fetch) or not genuine(data.DataLoader._get_iterator):
+    usual = (data._utils.fetch._MapDatasetFetcher.fetch, data.DataLoader._get_iterator)
+    if not all(genuine_of("torch", one) for one in usual):
         return "the program has changed how torch fetches"
     if type(loader)._get_iterator is not data.DataLoader._get_iterator:
         return f"{type(loader).__name__} iterates in its own way"

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from hotlap.catalog.resident_data.foresight import order_of
 from hotlap.catalog.resident_data.rows import Order, Wanted
-from hotlap.loading.purity.known import genuine
+from hotlap.loading.purity.known import genuine_of
 
 
 def drawn(loader: Any) -> Iterator[Wanted] | None:
@@ -24,7 +24,7 @@ def drawn(loader: Any) -> Iterator[Wanted] | None:
     batches = loader.batch_sampler
     if type(batches) is not BatchSampler or batches.sampler is not loader.sampler or not _is_known(loader.sampler):
         return None
-    if not genuine(BatchSampler.__iter__) or not genuine(type(loader.sampler).__iter__):
+    if not all(genuine_of("torch", one.__iter__) for one in (BatchSampler, type(loader.sampler))):
         return None
     if _length(batches.sampler) > len(loader.dataset) or not as_torch_draws():
         return None

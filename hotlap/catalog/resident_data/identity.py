@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from types import MethodType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 MANY = 6
@@ -43,21 +44,46 @@ class Weakly:
 
 
 def same_function(one: Any, other: Any) -> bool:
-    """Also of a function made anew each time from the same line, with the same values in it."""
+    """Also of a function or object made anew each time in the same way, with the very same values in it."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    try:
-        if getattr(one, "__code__", None) is not None:
-            return one.__code__ is other.__code__ and _inside(one) == _inside(other)
-        if getattr(type(one), "__eq__", None) is object.__eq__ and hasattr(one, "__dict__"):
-            return bool(vars(one) == vars(other))  # made anew for each loader
-        return bool(one == other)
-    except Exception:  # noqa: BLE001 an array in a closure, an __eq__ of the user's
+    if isinstance(one, partial):
+        return same_function(one.func, other.func) and _alike(
+            (one.args, sorted(one.keywords.items())), (other.args, sorted(other.keywords.items()))
+        )
+    if isinstance(one, MethodType):
+        return one.__func__ is other.__func__ and one.__self__ is other.__self__
+    if isinstance(one, FunctionType):
+        return one.__code__ is other.__code__ and _alike(_inside(one), _inside(other))
+    kind: Any = type(one)
+    if kind.__eq__ is not object.__eq__ or hasattr(kind, "__slots__") or not hasattr(one, "__dict__"):
         return False
+    return _alike(sorted(vars(one).items()), sorted(vars(other).items()))
 
 
-def _inside(function: Any) -> tuple[Any, ...]:
-    cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
-    return cells, function.__defaults__, function.__kwdefaults__, getattr(function, "__self__", None)
+def _inside(function: FunctionType) -> tuple[Any, ...]:
+    cells = tuple(_content(cell) for cell in function.__closure__ or ())
+    by_name = sorted((function.__kwdefaults__ or {}).items())
+    return id(function.__globals__), cells, function.__defaults__, by_name, sorted(vars(function).items())
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """The same objects, or equal numbers and texts of one type; 0.0 is not -0.0."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) in (tuple, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if type(one) in (int, float, bool, complex, str, bytes):
+        return repr(one) == repr(other)
+    return isinstance(one, FunctionType | partial | MethodType) and same_function(one, other)

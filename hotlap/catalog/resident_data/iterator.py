@@ -17,7 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data._utils.pin_memory import pin_memory
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from hotlap.catalog.resident_data.drawn import drawn
 from hotlap.catalog.resident_data.rows import Wanted
@@ -33,16 +37,20 @@ class Pick(Protocol):
     def __call__(self, wanted: Wanted, pin: bool) -> Any: ...
 
 
-class Gathering(_BaseDataLoaderIter):
-    """`resumed`: torch would go on with the iterator of persistent workers, which draws no base seed again."""
+class Gathering(_SingleProcessDataLoaderIter):
+    """`resumed`: torch would go on with the iterator of persistent workers, which draws no base seed again.
+
+    To the program it is what torch gives for a loader without workers.
+    """
 
     def __init__(self, loader: Any, pick: Pick, failed: Failed, resumed: bool = False) -> None:
         start_from: Any = _Aside(loader) if resumed else loader
-        super().__init__(start_from)
+        _BaseDataLoaderIter.__init__(self, start_from)
         self._total = len(loader.dataset)
         self._index_sampler = loader._index_sampler
         self._pick, self._failed = pick, failed
         self._plain: Any = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, loader.drop_last)
+        self._dataset_fetcher = self._plain
         self._own_way = True
         self._ahead_by = (loader.prefetch_factor or 2) * loader.num_workers
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
@@ -108,6 +116,10 @@ class Gathering(_BaseDataLoaderIter):
                 self._failed(error)
         batch = self._plain.fetch(rows.indices.tolist() if indices is None and rows is not None else indices)
         return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
+
+
+Gathering.__module__, Gathering.__name__ = _SingleProcessDataLoaderIter.__module__, "_SingleProcessDataLoaderIter"
+Gathering.__qualname__ = Gathering.__name__
 
 
 class Shown(Protocol):
@@ -183,7 +195,11 @@ def wanted(indices: Any, total: int) -> Wanted | None:
 
 
 def as_indices(indices: Any, total: int) -> Any:
-    """As a tensor; None when they are no row numbers, such as pairs of index and size, or counted from the end."""
+    """As a tensor; None when they are no row numbers, such as pairs of index and size, or counted from the end, or are
+    numbers of another kind, of which a dataset may make something else.
+    """
+    if set(map(type, indices)) != {int}:
+        return None
     try:
         rows = torch.frombuffer(array("q", indices), dtype=torch.int64)
     except (TypeError, ValueError, OverflowError):  # ValueError: there are none

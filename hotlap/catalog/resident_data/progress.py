@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
-from hotlap.model.visible import visible
+from hotlap.patch.voice import say
 
 SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
@@ -23,6 +22,4 @@ class Progress:
             return
         self._next = time.monotonic() + SAY_AGAIN
         share = f"{self._done / self._total:.0%}"
-        sys.stderr.write(
-            f"hotlap: resident-data has fetched {share} of the {self._total} items of {visible(self._name)}\n"
-        )
+        say(f"resident-data has fetched {share} of the {self._total} items of {self._name}")

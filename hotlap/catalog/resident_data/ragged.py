@@ -15,10 +15,11 @@ from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, Wanted
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.pure import Unfit, pure, pure_collate, visit
-from hotlap.loading.purity.known import genuine
+from hotlap.loading.purity.known import genuine_of
 from hotlap.patch.signals import raised_by_signal
 
 LARGE = 4096  # bytes: less is not worth a stand-in
+SHARING = "its batches may share memory with the dataset, which the program could write into"
 PLAIN = (int, float, bool, complex, str, bytes, type(None))  # cannot be written into
 
 
@@ -29,7 +30,7 @@ def stored(torch: Any, dataset: Any, collate: Any) -> Store:
         return Store(torch, dataset, collate, known)
     own = pure_collate(collate, known)
     if not known.study.result.deep and not own.result.deep:
-        raise Unfit("its batches may share memory with the dataset, which the program could write into")
+        raise Unfit(SHARING)
     return RaggedStore(torch, dataset, collate, known, own)
 
 
@@ -38,11 +39,17 @@ def is_default(torch: Any, collate: Any) -> bool:
     module = torch.utils.data._utils.collate
     known = module.default_collate_fn_map.values()
     own = all(one.__module__ == module.__name__ for one in (collate, *known) if hasattr(one, "__module__"))
-    return collate is module.default_collate and own and genuine(collate)
+    return collate is module.default_collate and own and genuine_of("torch", collate)
 
 
 class RaggedStore(Store):
     forks_only = True
+
+    def use(self, collate: Any) -> None:
+        own = pure_collate(collate, self.pure)
+        if not self.pure.study.result.deep and not own.result.deep:
+            raise Unfit(SHARING)
+        self.collate, self.watch = collate, self.pure.watch(self.torch, own)
 
     def _prepared(self, samples: list[Any]) -> list[Any]:
         torch = self.torch
@@ -157,14 +164,16 @@ class RaggedStore(Store):
     def _built(self, small: list[list[Any]], stacks: list[Any], pin: bool) -> Any:
         layout, parts = take_apart(self.torch, self._outline(small), None)
         rows = tuple(range(len(small)))
-        found = [self._filled(part, stacks, rows, pin) for part in parts]
+        left = dict(enumerate(stacks))  # a part that is stacked twice is two tensors
+        found = [self._filled(part, stacks, left, rows, pin) for part in parts]
         return (layout.as_pinned() if pin else layout).build(iter(found))
 
-    def _filled(self, part: Any, stacks: list[Any], rows: tuple[int, ...], pin: bool) -> Any:
+    def _filled(self, part: Any, stacks: list[Any], left: dict[int, Any], rows: tuple[int, ...], pin: bool) -> Any:
         if isinstance(part, stand_in_class(self.torch)):
             if part.rows != rows or not part.is_stack:
                 raise Unfit("its collate_fn does not stack the large tensors of its samples")
-            return stacks[self._large.index(part.leaf)]
+            number = self._large.index(part.leaf)
+            return left.pop(number) if number in left else stacks[number].clone()
         if type(part) not in (*PLAIN, self.torch.Tensor) and type(part).__module__ != "numpy":
             raise Unfit(f"a batch holds a {type(part).__name__}")
         return part.pin_memory() if pin and isinstance(part, self.torch.Tensor) else part

@@ -78,6 +78,13 @@ class TensorRows:
     def row_bytes(like: Any) -> int:
         return int(like[0].numel() * like.element_size())
 
+    def own(self) -> None:
+        """From now on a copy, also where others write into what it was read from."""
+        now = self.base._version
+        self.base, self._own = self.base.clone(), True
+        self._copies = {device: copy for device, copy in self._copies.items() if self._copied_at[device] == now}
+        self._copied_at = dict.fromkeys(self._copies, self.base._version)
+
     def put(self, rows: Any, leaf: Any) -> None:
         if leaf.dtype != self._dtype or leaf.shape[1:] != self._tail:
             raise Unfit(f"batches differ: {leaf.dtype} {list(leaf.shape[1:])}, {self._dtype} {list(self._tail)}")

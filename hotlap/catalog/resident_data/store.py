@@ -16,8 +16,10 @@ from hotlap.catalog.resident_data.progress import Progress
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
 from hotlap.catalog.resident_data.sameness import same, signature
 from hotlap.catalog.room import free_bytes, held_bytes
+from hotlap.loading.files import read_files
 from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit
 from hotlap.loading.purity import Study
+from hotlap.loading.purity.known import genuine_of
 from hotlap.patch.signals import raised_by_signal
 
 CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
@@ -42,7 +44,10 @@ class Store:
         self.shared = _whole_tensors(torch, dataset, collate)
         self.watch: Watch = pure.watch(torch, *others)
         with pure.handles_closed_after(dataset), torch.inference_mode(False):
-            samples = self._first_samples(dataset)
+            with read_files() as opened:
+                samples = self._first_samples(dataset)
+            self.watch.require_watched(opened)
+            self.watch.require_worth(self.item_seconds * self.total)
             self.signature = signature(torch, samples[0])
             leaves = self._prepared(samples)
             self.bytes = self.total * (self._besides(samples) + sum(_row_bytes(torch, leaf) for leaf in leaves))
@@ -95,7 +100,9 @@ class Store:
             missing = torch.nonzero(~self._have).reshape(-1)
             progress = Progress(self.name, len(missing))
             for rows in missing.split(self._chunk()):
-                samples = visit(dataset, rows.tolist())
+                with read_files() as opened:
+                    samples = visit(dataset, rows.tolist())
+                self.watch.require_watched(opened)
                 self._examine(rows, samples)
                 self.put(rows, self._collated(samples))
                 progress.tell(len(rows))
@@ -110,9 +117,11 @@ class Store:
         rows = self.torch.tensor(indices, device="cpu")
         if self._left == 0 or bool(self._have[rows].all()):
             return None
-        samples = fetch(dataset, indices)
+        with read_files() as opened:
+            samples = fetch(dataset, indices)
         batch = self.collate(samples)
         try:
+            self.watch.require_watched(opened)
             self._examine(rows, samples)
             self.put(rows, batch)
         except Unfit as unfit:  # said with the next batch
@@ -139,6 +148,18 @@ class Store:
                 kept.put(rows, leaf)
         self._left -= len(rows[~self._have[rows]].unique())
         self._have[rows] = True
+
+    def use(self, collate: Any) -> None:
+        """One made anew, of the same code."""
+        self.collate = collate
+
+    def own_rows(self) -> None:
+        """Copies what was read where it is: workers have a copy from their start on."""
+        if self.shared is not None:
+            self.shared = None
+            for rows in self.rows:
+                assert isinstance(rows, TensorRows)
+                rows.own()
 
     # Batches that the program's workers make
 
@@ -245,6 +266,8 @@ def _whole_tensors(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
 def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
     data = torch.utils.data
     if type(dataset) is not data.TensorDataset or collate is not data.default_collate:
+        return None
+    if not genuine_of("torch", data.TensorDataset.__getitem__) or hasattr(data.TensorDataset, "__getitems__"):
         return None
     tensors = list(dataset.tensors)
     return tensors if all(type(one) is torch.Tensor and not one.is_inference() for one in tensors) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 import weakref
 from typing import Any
@@ -15,11 +14,12 @@ from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
 from hotlap.catalog.sample_cache.copies import copied
 from hotlap.catalog.site import Original, Site
+from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Pure, Unfit, fetch, length_of, pure, visit
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.loading.weight import leaves_of, size_of, weight_of
-from hotlap.model.visible import visible
+from hotlap.patch.voice import say
 
 WORTH_KEEPING = 20.0  # microseconds to fetch a sample: a cheaper one is not fetched faster from a cache
 CHEAP_COPY = 0.4  # of the time to fetch it: a kept sample is copied once more while it is first fetched
@@ -137,6 +137,7 @@ class Cache:
         self.torch, self.total, self.limit = torch, length_of(dataset), limit
         self._watch = known.watch(torch)
         self._watch.closely(item_us * 1e-6)
+        self._watch.require_worth(item_us * 1e-6 * self.total)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
         self._random = random.Random(os.urandom(8))
@@ -152,7 +153,12 @@ class Cache:
             self._try_one(dataset, self._random.choice(keys))
         if self.spoiled is None and all(key in self._samples for key in keys):
             return [copied(self.torch, self._samples[key]) for key in keys]
-        samples = fetch(dataset, keys)
+        with read_files() as opened:
+            samples = fetch(dataset, keys)
+        try:
+            self._watch.require_watched(opened)
+        except Unfit as unfit:
+            self._spoil(str(unfit))
         for key, sample in zip(keys, samples, strict=True):
             self._keep(key, sample)
         return samples
@@ -167,8 +173,8 @@ class Cache:
         except Unfit:
             alike = False
         if not alike:
-            why = f"sample {key} is no longer what was kept; batches of this epoch may have been wrong"
-            sys.stderr.write(f"hotlap: sample-cache is switched off: {visible(type(dataset).__name__)}: {why}\n")
+            why = f"sample {key}, fetched as the program does, is not what was kept; this epoch may have been wrong"
+            say(f"sample-cache is switched off: {type(dataset).__name__}: {why}")
             self._spoil(why)
         self._spent += time.perf_counter() - now
 

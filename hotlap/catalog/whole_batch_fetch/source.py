@@ -8,6 +8,7 @@ import textwrap
 from typing import Any
 
 from hotlap.catalog.making import NoEffect
+from hotlap.loading.purity.known import genuine_of
 
 
 class Source:
@@ -78,7 +79,8 @@ def source_of(torch: Any, dataset: Any) -> Source:
         dataset = dataset.dataset
     if callable(getattr(dataset, "__getitems__", None)):
         raise NoEffect(f"torch fetches {name} by whole batches already")
-    if type(dataset) is data.TensorDataset and not callable(vars(dataset).get("__getitem__")):
+    usual = type(dataset) is data.TensorDataset and genuine_of("torch", data.TensorDataset.__getitem__)
+    if usual and not callable(vars(dataset).get("__getitem__")):
         shape, tensors = None, list(dataset.tensors)
     else:
         shape = shape_of(type(dataset))

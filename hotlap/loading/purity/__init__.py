@@ -34,7 +34,9 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
         raise Impure("its code is nested too deeply to be read") from None
     if study.result.nothing:
         raise Impure("its code gives no item")
-    return study
+    if whole.plain:
+        study.containers[id(dataset)] = dataset  # a list of samples, or a tensor
+    return study.end()
 
 
 def _several(reader: Reader, dataset: Value) -> list[Value]:
@@ -59,4 +61,4 @@ def study_of_collate(collate: Any, sample: Value, draws: bool = False) -> Study:
         study.result = reader.call_object(collate, [samples], {})
     except RecursionError:
         raise Impure("its code is nested too deeply to be read") from None
-    return study
+    return study.end()

@@ -18,7 +18,6 @@ from hotlap.loading.purity import known
 from hotlap.loading.purity.known import (
     Gives,
     draws_globally,
-    genuine,
     is_array,
     is_atom,
     is_table,
@@ -37,7 +36,7 @@ READ_MODES = frozenset("r rb rt br".split())
 INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
 READING_METHODS = frozenset("clone read read_bytes read_text".split())
 COPYING_METHODS = frozenset("astype tolist copy".split())
-FILE_METHODS = frozenset("read_text read_bytes exists is_file is_dir resolve".split())
+FILE_METHODS = frozenset("read_text read_bytes resolve".split())
 Names = dict[str, Value]
 
 
@@ -170,7 +169,7 @@ class Calls:
 
     def _call_partial(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         for part in ("func", "args", "keywords"):
-            self.study.attributes[id(thing), part] = thing, part
+            self.study.note_attribute(thing, part)
         before = [self.objects.value_of(one) for one in thing.args]
         named = {name: self.objects.value_of(one) for name, one in thing.keywords.items()}
         return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
@@ -218,12 +217,20 @@ class Calls:
         kind = type(thing)
         if kind.__name__ == "_Environ":
             raise Impure("reads the environment")
-        if name == "__call__" and type_name(kind) in known.CALLED and genuine(_code_of_call(kind)):
+        self.study.note_attribute(thing, "__class__")
+        if (
+            name == "__call__"
+            and type_name(kind) in known.CALLED
+            and known.genuine_of("torchvision", _code_of_call(kind))
+        ):
             return self._called(thing, args)
         if name == "__call__" and type_name(kind) in known.CALL_EACH:
             return self._call_each(thing, args)
         if _is_module(kind):
             forward = self.objects._member(kind, "forward")
+            self.study.note_attribute(thing, "forward")
+            if "forward" in vars(thing):
+                raise Impure(f"runs a {kind.__name__} whose forward was replaced")
             if name == "__call__" and isinstance(forward, FunctionType) and not _holds(thing) and not _hooked():
                 return self.call_object(MethodType(forward, thing), args, kwargs or {})
             raise Impure(f"runs a model ({kind.__name__}), which may be trained or may draw")
@@ -240,7 +247,7 @@ class Calls:
     def _item_of_table(self, thing: Any, attributes: Sequence[str], args: Sequence[Value]) -> Value:
         """A row as a dictionary, or what the dataset's own transform makes of it."""
         for name in attributes[:-1]:
-            self.study.attributes[id(thing), name] = thing, name
+            self.study.note_attribute(thing, name)
         options = self.load_attribute(Value(objects=(thing,)), attributes[-1])
         row = replace(fresh(*args), element=fresh(*args))
         transform = options.known.get("transform") if type(options.known) is dict else None
@@ -370,6 +377,7 @@ class Calls:
             return self._writing(owner, name, values, node)
         elif name not in known.METHODS:
             raise Impure(_why_no_method(name))
+        self._note_tensor_method(name)
         self.study.ordered |= name in known.ORDERED_METHODS
         self.study.reads_files |= name in FILE_METHODS
         self._need_no_writing(owner, name, args, kwargs)
@@ -380,6 +388,14 @@ class Calls:
             )
         self.need_plain(owner, *(one for one in values if not _is_callable(one)))
         return self._given_by_method(owner, name, values, kwargs)
+
+    def _note_tensor_method(self, name: str) -> None:
+        """Of what type a value is, is not known; of all types whose methods can be replaced, tensors are the usual."""
+        tensor = sys.modules["torch"].Tensor
+        member = vars(tensor).get(name)
+        if isinstance(member, FunctionType) and not known.genuine_of("torch", without_our_layers(member)):
+            raise Impure(f"calls .{name}(), which the program has replaced for tensors")
+        self.study.names[id(tensor), name] = vars(tensor), name
 
     def _need_no_writing(self, owner: Value, name: str, args: Sequence[Value], kwargs: Names) -> None:
         if _given(kwargs.get("inplace")) or not all(one.own for one in known.written_by_method(name, args, kwargs)):
@@ -709,7 +725,7 @@ def _has_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value
         raise Impure("asks for an attribute of one of several objects")
     if len(owner.objects) == 1 and not owner.plain:
         thing = owner.objects[0]
-        reader.study.attributes[id(thing), name.known] = thing, name.known
+        reader.study.note_attribute(thing, name.known)
         try:
             reader.load_attribute(owner, name.known)
         except MissingAttribute:
@@ -726,7 +742,7 @@ def _get_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value
     except MissingAttribute:
         if len(args) > 2:
             for thing in args[0].objects:
-                reader.study.attributes[id(thing), args[1].known] = thing, args[1].known
+                reader.study.note_attribute(thing, args[1].known)
             return args[2]
         raise
 

@@ -112,7 +112,7 @@ METHODS = frozenset(
     "get_group first last nlargest nsmallest sort_index reindex merge pivot unstack melt explode asstr "
     "iter_batches to_pylist as_py combine_chunks column slice num_rows to_pandas xs droplevel "
     # files
-    "read readline readlines read_text read_bytes seek tell close exists is_file is_dir resolve "
+    "read readline readlines read_text read_bytes seek tell close resolve "
     "getvalue getbuffer namelist infolist".split()
 )  # fmt: skip
 
@@ -213,7 +213,7 @@ _NUMPY_NEW = (
     "array zeros ones full empty eye identity arange linspace logspace geomspace zeros_like ones_like full_like "
     "empty_like copy stack concatenate concat hstack vstack dstack column_stack block where roll pad clip "
     "mean std var sum prod cumsum cumprod min max amin amax argmin argmax median percentile quantile average ptp "
-    "nanmean nanstd nanvar nansum nanmin nanmax nanmedian nan_to_num sort argsort partition argpartition unique "
+    "nansum nan_to_num sort argsort partition argpartition unique "
     "searchsorted digitize bincount histogram interp ediff1d gradient cross dot vdot inner outer matmul "
     "tensordot einsum kron trace tile repeat round around rint fix any all count_nonzero nonzero argwhere flatnonzero "
     "isin in1d intersect1d union1d setdiff1d allclose isclose array_equal take take_along_axis choose compress select "
@@ -270,12 +270,11 @@ _BY_NAME: dict[Gives, list[str]] = {
     ],
     Gives.FILE: [
         *(f"numpy.{name}" for name in "load loadtxt genfromtxt fromfile memmap".split()),
-        *("torch.load PIL.Image.open json.load h5py.File os.listdir gzip.open bz2.open lzma.open".split()),
+        *("torch.load PIL.Image.open json.load h5py.File gzip.open bz2.open lzma.open".split()),
         *(f"pandas.{name}" for name in "read_csv read_parquet read_json read_feather read_hdf read_excel".split()),
         *("cv2.imread imageio.imread skimage.io.imread tifffile.imread soundfile.read scipy.io.loadmat".split()),
         *("scipy.io.wavfile.read torchaudio.load torchvision.io.read_image torchvision.io.decode_image".split()),
         *("torchvision.datasets.folder.default_loader torchvision.datasets.folder.pil_loader".split()),
-        *("os.path.exists os.path.isfile os.path.isdir os.path.getsize".split()),
     ],
 }  # fmt: skip
 
@@ -426,8 +425,13 @@ def _by_module(function: Any) -> Gives | None:
     return None
 
 
+def genuine_of(library: str, function: Any) -> bool:
+    """Whether it is that library's own, where the library keeps one of its functions."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == library and genuine(function)
+
+
 def genuine(function: Any) -> bool:
-    """Whether it belongs to the library whose name it bears, and was not put there by somebody else."""
+    """Whether it belongs to the module whose name it bears, and was not put there by somebody else."""
     if not isinstance(function, FunctionType):
         return not isinstance(function, type) or not _is_heap_type_of_the_program(function)
     name, file = function.__module__, function.__code__.co_filename

@@ -31,6 +31,7 @@ LIBRARIES = frozenset({OURS, "hotlap"}) | frozenset(
 )
 USUAL_LOOKUPS: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__, ModuleType.__getattribute__)
 ABSENT: Any = object()
+HEAP_TYPE = 1 << 9
 
 
 class Objects:
@@ -52,6 +53,7 @@ class Objects:
             return Value(plain=True, own=False, deep=False, array=not mixed, mixed=mixed, known=thing)
         if is_table(kind):
             self._refuse_objects_in(thing)
+            self._note_file_of(thing)
             return Value(plain=True, own=False, deep=False, known=thing)
         if kind in CONTAINERS or is_record(kind):
             return self._container(thing)
@@ -62,6 +64,16 @@ class Objects:
             return  # read where it is, or not at all
         if getattr(array, "requires_grad", False) and getattr(array, "grad_fn", None) is not None:
             raise Impure("it holds a tensor that is part of a computation")
+
+    def _note_file_of(self, table: Any) -> None:
+        """Of an open HDF5 file: what is written through another handle is in it at once."""
+        file = table.file if type(table).__module__.startswith("h5py") and hasattr(table, "file") else None
+        if file is None:
+            return
+        if not file or file.mode != "r" or file.driver == "core":
+            raise Impure("reads an HDF5 file that is open for writing")
+        self.study.reads_files = True
+        self.study.texts.add(str(file.filename))
 
     def _refuse_objects_in(self, thing: Any) -> None:
         if not self.is_plain(thing):
@@ -132,7 +144,7 @@ class Objects:
         if inspect.getattr_static(kind, "__getattribute__") not in USUAL_LOOKUPS and not _usual_lookup(kind):
             raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         raw = self._member(kind, name)
-        self.study.attributes[id(thing), name] = thing, name  # also where its class has it: it may get one of its own
+        self.study.note_attribute(thing, name)  # also where its class has it: it may get one of its own
         if raw is not ABSENT and (hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")):
             return self._described(raw, thing, name)
         held = _dict_of(thing)
@@ -195,10 +207,11 @@ class Objects:
         raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
 
     def _member(self, kind: type, name: str) -> Any:
+        """Each class that has it, or may come to have it before another, is noted."""
         for base in kind.__mro__:
+            if not is_immutable(base):
+                self.study.names[id(base), name] = vars(base), name
             if name in vars(base):
-                if of_the_program(base.__module__):
-                    self.study.names[id(base), name] = vars(base), name
                 return vars(base)[name]
         return ABSENT
 
@@ -254,6 +267,11 @@ class Objects:
         if of_the_program(space.get("__name__")):
             self.study.names[id(space), name] = space, name
         return self.value_of(space[name])
+
+
+def is_immutable(kind: type) -> bool:
+    """A class of Python or of a library in C, whose members cannot be set."""
+    return not kind.__flags__ & HEAP_TYPE
 
 
 class MissingAttribute(Exception):

@@ -21,7 +21,7 @@ from hotlap.loading.purity.known import is_atom, is_method
 from hotlap.loading.purity.objects import ABSENT, Delegated, MissingAttribute, Objects, Property, of_the_program
 from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
-from hotlap.loading.purity.study import Impure, Study
+from hotlap.loading.purity.study import Impure, Study, reference
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, flat, fresh, sequence
 
 DEEPEST_CALLS = 24
@@ -130,7 +130,7 @@ class Reader(Calls):
         if of_the_program(function.__module__):
             for name in ("__defaults__", "__kwdefaults__", "__code__"):
                 if getattr(function, name):
-                    self.study.attributes[id(function), name] = function, name
+                    self.study.note_attribute(function, name)
         return self._bound_names(definition, args, kwargs, (defaults, by_name))
 
     def _bound_names(
@@ -315,8 +315,12 @@ class Reader(Calls):
     def _Try(self, node: ast.Try) -> bool:  # noqa: N802
         met, all_met = [dict(self.frame.names)], [dict(self.frame.names)]
         self.frame.tries += [all_met, met]
+        before, self.study.reads_files = self.study.reads_files, False
         with self._perhaps():
             going = self._block(node.body)
+            if self.study.reads_files and not all(_raises(one) for one in node.handlers):
+                raise Impure("goes on where a file cannot be read, and it may come to be there")
+            self.study.reads_files |= before
             self.frame.tries.pop()
             reached = [dict(self.frame.names)] if going and self._block(node.orelse) else []
             for handler in node.handlers:
@@ -427,7 +431,7 @@ class Reader(Calls):
         by_default = self.objects._member(type(thing), name)
         if by_default is not ABSENT and by_default is not None:
             return False
-        self.study.opened[id(thing), name] = thing, name
+        self.study.opened[id(thing), name] = reference(thing), name
         self._later[id(thing), name] = value
         return True
 
@@ -845,3 +849,8 @@ def _loaded(target: ast.expr) -> ast.expr:
     if isinstance(target, ast.Subscript):
         return ast.Subscript(target.value, target.slice, ast.Load())
     return target
+
+
+def _raises(handler: ast.ExceptHandler) -> bool:
+    """Whether the program meets the error all the same."""
+    return isinstance(handler.body[-1], ast.Raise)

@@ -1,0 +1,42 @@
+"""Workers that stay are no children of the program's while it does not read from them.
+
+`multiprocessing.active_children()` tells what it would without us. Torch asks an iterator that was read to its end
+whether its workers persist, and ends them if not: the answer is given by an object that hides them then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from multiprocessing import process, util
+from typing import Any
+
+_hidden: set[Any] = set()  # kept alive, as Python keeps its children: one that is let go cannot be waited for
+_children: set[Any] = process._children  # type: ignore[attr-defined]
+
+
+class Persistent:
+    """In place of `_persistent_workers` of an iterator."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = weakref.ref(iterator)
+
+    def __bool__(self) -> bool:
+        iterator = self._iterator()
+        if iterator is not None and iterator._tasks_outstanding == 0:
+            _hidden.difference_update([one for one in _hidden if one.exitcode is not None])
+            _hidden.update(one for one in iterator._workers if one in _children)
+            _children.difference_update(iterator._workers)
+        return True
+
+
+def hide_between_epochs(iterator: Any) -> None:
+    if not isinstance(iterator._persistent_workers, Persistent):
+        iterator._persistent_workers = Persistent(iterator)
+        util.Finalize(None, show, exitpriority=10)  # Python ends the children it knows
+
+
+def show(workers: Any = None) -> None:
+    """They are read from again, or the program ends."""
+    shown = [one for one in _hidden if workers is None or one in workers]
+    _children.update(shown)
+    _hidden.difference_update(shown)

@@ -1,0 +1,37 @@
+"""What hotlap says inside a process goes to the stderr that it was started with, and nowhere else.
+
+A program may read the output of a process that it starts: there nothing of ours may be.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hotlap.model.visible import visible
+
+STDERR = 2
+_ours: tuple[int, ...] = ()  # where the command's stderr led when hotlap was started
+
+
+def ears() -> tuple[int, ...]:
+    """Where stderr of this process leads."""
+    try:
+        found = os.fstat(STDERR)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino
+
+
+def speak_to(ours: tuple[int, ...]) -> None:
+    global _ours
+    _ours = ours
+
+
+def say(*lines: str) -> None:
+    if _ours and ears() != _ours:
+        return
+    try:
+        sys.stderr.write("".join(f"hotlap: {visible(line)}\n" for line in lines))
+    except (OSError, ValueError, AttributeError):
+        return  # stderr closed or replaced by something that cannot write
