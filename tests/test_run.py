@@ -209,14 +209,7 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
         (["--with", "C106", "--without", "C106"], 2, "both in --with and in --without"),
         (["--plan", "safe", "--plan", "fast"], 2, "--plan is given 2 times"),
         (["--plan", "missing.json"], 79, "cannot read the plan: missing.json cannot be read (No such file"),
-        (["--plan", "pipe.json"], 79, "pipe.json is a pipe, not a file"),
-        (["--plan", "/dev/zero"], 79, "/dev/zero is a device, not a file"),
-        (["--plan", "."], 79, "is a folder, not a file"),
-        (["--plan", "link.json"], 79, "is a link to other.json"),
         (["--plan", "safe", "--risk", "numeric"], 2, "--plan safe means --risk exact"),
-        (["--plan", "corrupt.json"], 79, "is not valid JSON"),
-        (["--plan", "newer.json"], 79, "schema 99, this hotlap reads up to"),
-        (["--plan", "other.json"], 79, "it has no 'schema'"),
         (["--plan", ""], 79, "--plan is empty"),
         (["--with", ""], 2, "no optimisation is called ''"),
         (["--nosuch"], 2, "no such option: --nosuch"),
@@ -226,13 +219,8 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
     ],
 )
 def test_bad_input_is_one_line_and_the_command_is_not_started(options, code, says, tmp_path):
-    (tmp_path / "corrupt.json").write_text('{"schema": 1, "tit')
-    (tmp_path / "newer.json").write_text('{"schema": 99}')
-    (tmp_path / "other.json").write_text('{"version": 99}')
     (tmp_path / "unknown.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "warp-drive"}]}')
     (tmp_path / "value.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "gc-pauses", "value": "x"}]}')
-    os.mkfifo(tmp_path / "pipe.json")
-    (tmp_path / "link.json").symlink_to("other.json")
     marker = tmp_path / "started"
     ran = run([sys.executable, "-c", f"open({str(marker)!r}, 'w')"], tmp_path, *options, CUDA_VISIBLE_DEVICES="")
 
@@ -242,6 +230,31 @@ def test_bad_input_is_one_line_and_the_command_is_not_started(options, code, say
     assert says in ran.stderr
     assert not marker.exists()
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        ("pipe.json", "pipe.json is a pipe, not a file"),
+        ("/dev/zero", "/dev/zero is a device, not a file"),
+        (".", "is a folder, not a file"),
+        ("link.json", "is a link to other.json"),
+        ("corrupt.json", "is not valid JSON"),
+        ("newer.json", "schema 99, this hotlap reads up to"),
+        ("other.json", "it has no 'schema'"),
+    ],
+)
+def test_the_training_starts_without_a_plan_that_is_none(plan, says, tmp_path):
+    (tmp_path / "corrupt.json").write_text('{"schema": 1, "tit')
+    (tmp_path / "newer.json").write_text('{"schema": 99}')
+    (tmp_path / "other.json").write_text('{"version": 99}')
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "link.json").symlink_to("other.json")
+    ran = run([sys.executable, "-c", "print('trains')"], tmp_path, "--plan", plan, "--quiet")
+    assert (ran.code, ran.stdout) == (0, "trains\n"), ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert says in ran.stderr
+    assert "going on without it, with --risk exact" in ran.stderr
 
 
 def test_exit_codes_are_documented():

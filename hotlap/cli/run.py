@@ -112,8 +112,8 @@ def _given(plan: str, risk: Risk | None, command: tuple[str, ...]) -> Plan:
     try:
         return _said(files.given(Path(plan), risk, command, _keys()))
     except PlanUnusable as error:
-        if not os.path.lexists(plan):
-            raise
+        if not os.path.lexists(plan) or isinstance(error.__cause__, UnknownOptimization):
+            raise  # a wrong word, which nobody but the user can put right
         say(f"{str(error).partition('; ')[0]}; going on without it, with --risk {(risk or Risk.EXACT).value}")
         return choose.automatic(risk or Risk.EXACT)
 
