@@ -151,10 +151,13 @@ WHOLE_MODULES: dict[str, frozenset[str]] = {
     "operator": _WRITING_OPERATORS,
     "_operator": _WRITING_OPERATORS,
     "posixpath": frozenset(
-        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists "
-        "getatime getmtime getctime".split()
+        "expandvars expanduser abspath realpath relpath samefile ismount islink lexists exists isfile isdir isjunction "
+        "isdevdrive getsize getatime getmtime getctime".split()
     ),
-    "genericpath": frozenset("getatime getmtime getctime getsize samefile sameopenfile samestat islink".split()),
+    "genericpath": frozenset(
+        "getatime getmtime getctime getsize samefile sameopenfile samestat islink exists lexists isfile isdir "
+        "isjunction isdevdrive".split()
+    ),
     "textwrap": frozenset(),
     "string": frozenset(),
     "unicodedata": frozenset(),

@@ -1,0 +1,351 @@
+"""Programs that change, by one way or another, what their items are made from: they see it when they would without us."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.loading.test_programs import all_is_imported, ran
+
+__all__ = ["all_is_imported"]  # a fixture
+
+HEAD = """
+import functools, json, os, pathlib, subprocess
+import h5py, numpy as np, torch
+from torch import nn
+from torch.utils.data import *
+
+N = 48
+X = torch.randn(N, 6, generator=torch.Generator().manual_seed(1))
+Y = (X.sum(1, keepdim=True) > 0).float()
+
+class Rows(Dataset):
+    def __init__(self, x=X, y=Y):
+        self.x, self.y = x.clone(), y.clone()
+    def __len__(self):
+        return N
+    def __getitem__(self, i):
+        return self.x[i] * 1.0, self.y[i] * 1.0
+
+def train(loader, change=lambda epoch: None, within=lambda epoch, step: None, epochs=4):
+    torch.manual_seed(0)
+    net, out = nn.Linear(6, 1), []
+    optim = torch.optim.SGD(net.parameters(), lr=0.1)
+    for epoch in range(epochs):
+        change(epoch)
+        for step, batch in enumerate(loader() if callable(loader) else loader):
+            x, y = batch[:2] if isinstance(batch, (list, tuple)) else (batch["x"], batch["y"])
+            x = x.float().reshape(len(x), -1)[:, :6]
+            loss = (net(x) - y.float().reshape(len(x), -1)[:, :1]).square().mean()
+            optim.zero_grad(); loss.backward(); optim.step()
+            out.append(loss.item())
+            within(epoch, step)
+    return out
+"""
+
+PROGRAMS = {
+    "a list of samples": """
+items = [(X[i], Y[i]) for i in range(N)]
+def change(e):
+    if e == 2: items[7] = (X[7] * 9, Y[7])
+def run(): return train(DataLoader(items, 8), change)
+""",
+    "arrays in a list, more than eight megabytes": """
+class Large(Rows):
+    def __init__(self):
+        self.parts = [np.full((200_000,), i / N) for i in range(N)]
+    def __getitem__(self, i):
+        return self.parts[i][:6] * 1.0, self.parts[i][-1:] * 1.0
+rows = Large()
+def change(e):
+    if e == 2: rows.parts[7][:] = 3
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "one of two partials as collate_fn": """
+def collate(samples, scale):
+    return {"x": torch.stack([s[0] for s in samples]) * scale, "y": torch.stack([s[1] for s in samples])}
+rows = Rows()
+def run():
+    return [train(DataLoader(rows, 8, collate_fn=functools.partial(collate, scale=k))) for k in (1.0, -1.0, 1.0)]
+""",
+    "a tensor that the collate_fn stacks twice": """
+wide = torch.randn(N, 2048, generator=torch.Generator().manual_seed(2))
+class Wide(Rows):
+    def __getitem__(self, i): return wide[i] * 1.0
+def collate(samples): return {"x": torch.stack(samples), "y": torch.stack(samples)}
+def loader():
+    for batch in DataLoader(WIDE, 8, collate_fn=collate):
+        batch["x"].add_(1)
+        yield batch
+WIDE = Wide()
+def run(): return train(loader)
+""",
+    "a collate object made anew, and changed within the epoch": """
+wide = torch.randn(N, 2048, generator=torch.Generator().manual_seed(2))
+class Wide(Rows):
+    def __getitem__(self, i): return wide[i] * 1.0
+class Collate:
+    scale = 1.0
+    def __init__(self): self.k = 1.0
+    def __call__(self, samples): return {"x": torch.stack(samples), "y": torch.tensor([[self.k]] * len(samples))}
+rows = Wide()
+def loader():
+    global made
+    made = Collate()
+    return DataLoader(rows, 8, collate_fn=made)
+def within(e, s):
+    if (e, s) == (2, 2): made.k = 5.0
+def run(): return train(loader, within=within)
+""",
+    "a whole number that becomes another kind of number": """
+def maker(k): return lambda samples: [torch.stack([s[0] for s in samples]), torch.tensor([[k]] * len(samples))]
+rows = Rows()
+def run(): return [str(next(iter(DataLoader(rows, 8, collate_fn=maker(k))))[1].dtype) for k in (1, 1, 1.0, True)]
+""",
+    "a class": """
+class Hard(Rows):
+    def __getitem__(self, i): return self.x[i] * 3.0, self.y[i] * 1.0
+rows = Rows()
+def change(e):
+    if e == 2: rows.__class__ = Hard
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "the class of a transform": """
+class Once:
+    def __call__(self, x): return x * 1.0
+class Thrice:
+    def __call__(self, x): return x * 3.0
+class Transformed(Rows):
+    transform = Once()
+    def __getitem__(self, i): return self.transform(self.x[i]), self.y[i] * 1.0
+rows = Transformed()
+def change(e):
+    if e == 2: Transformed.transform.__class__ = Thrice
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a name that a class has inherited": """
+class Base: factor = 1.0
+class Config(Base): pass
+class Scaled(Rows):
+    def __getitem__(self, i): return self.x[i] * Config.factor, self.y[i] * 1.0
+rows = Scaled()
+def change(e):
+    if e == 2: Config.factor = 3.0
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "the forward of a transform": """
+class Double(nn.Module):
+    def forward(self, x): return x * 2.0
+class Transformed(Rows):
+    def __init__(self):
+        super().__init__()
+        self.transform = Double()
+    def __getitem__(self, i): return self.transform(self.x[i]), self.y[i] * 1.0
+rows = Transformed()
+def change(e):
+    if e == 2: rows.transform.forward = lambda x: x * 5.0
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a method of torch's dataset": """
+data, original = TensorDataset(X, Y), TensorDataset.__getitem__
+def replaced(self, i):
+    x, y = original(self, i)
+    return x * (3.0 if i % 20 == 3 else 1.0), y
+def change(e):
+    if e == 2: TensorDataset.__getitem__ = replaced
+def run(): return train(DataLoader(data, 8), change)
+""",
+    "a method of torch's dataset, before": """
+data, original = TensorDataset(X, Y), TensorDataset.__getitem__
+def run():
+    TensorDataset.__getitem__ = lambda self, i: (X[i] * (3.0 if i % 20 == 13 else 1.0), Y[i])
+    return train(DataLoader(data, 8))
+""",
+    "a method of tensors": """
+class Squashed(Rows):
+    def __getitem__(self, i): return self.x[i].sigmoid(), self.y[i] * 1.0
+rows = Squashed()
+def change(e):
+    if e == 2: torch.Tensor.sigmoid = lambda self: self * 2
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a file that comes to be there": """
+class Labelled(Rows):
+    def __getitem__(self, i):
+        try:
+            y = np.load(f"labels/{i}.npy")
+        except FileNotFoundError:
+            y = np.zeros(1)
+        return self.x[i] * 1.0, y
+os.mkdir("labels"); np.save("labels/0.npy", np.ones(1))
+rows = Labelled()
+def change(e):
+    if e == 2: np.save("labels/9.npy", np.ones(1))
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a file whose presence is asked for": """
+class Labelled(Rows):
+    def __getitem__(self, i):
+        return self.x[i] * 1.0, np.ones(1) if os.path.exists(f"labels/{i}.npy") else np.zeros(1)
+os.mkdir("labels")
+rows = Labelled()
+def change(e):
+    if e == 2: np.save("labels/9.npy", np.ones(1))
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "where a link leads": """
+for name, k in (("a", 1.0), ("b", 3.0)):
+    os.mkdir(name)
+    for i in range(N): np.save(f"{name}/{i}.npy", X[i].numpy() * (k if i == 40 else 1.0))
+os.symlink("a", "now")
+class Files(Rows):
+    root = os.path.abspath("now")
+    def __getitem__(self, i): return np.load(f"{self.root}/{i}.npy"), self.y[i] * 1.0
+rows = Files()
+def change(e):
+    if e == 2: os.symlink("b", "next"); os.replace("next", "now")
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a file in the folder where the program runs": """
+for i in range(N): np.save(f"{i}.npy", X[i].numpy())
+json.dump([1.0] * N, open("labels.json", "w"))
+class Files(Rows):
+    root = "."
+    def __getitem__(self, i):
+        return np.load(os.path.join(self.root, f"{i}.npy")), np.array([json.load(open("labels.json"))[i]])
+rows = Files()
+def change(e):
+    if e == 2: np.save("9.npy", X[9].numpy() * 5)
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "one of many files, by another process": """
+os.mkdir("files")
+for i in range(N): np.save(f"files/{i}.npy", X[i].numpy())
+np.save("other.npy", X[0].numpy() * 7)
+class Files(Rows):
+    root = os.path.abspath("files")
+    def __getitem__(self, i): return np.load(f"{self.root}/{i}.npy"), self.y[i] * 1.0
+rows = Files()
+def change(e):
+    if e == 2: subprocess.run(["cp", "other.npy", "files/41.npy"], check=True)
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "an HDF5 file that is open for writing": """
+with h5py.File("data.h5", "w") as file: file["x"] = X.numpy(); file["y"] = Y.numpy()
+class Tables(Rows):
+    def __init__(self):
+        self.file = h5py.File("data.h5", "r+")
+        self.xs, self.ys = self.file["x"], self.file["y"]
+    def __getitem__(self, i): return self.xs[i], self.ys[i]
+rows = Tables()
+def change(e):
+    if e == 2: rows.ys[7] = 9
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "labels beside large data, whose workers stay": """
+class Flipped(Rows):
+    def __init__(self):
+        self.x, self.y = torch.zeros(N, 200_000), [0.0] * N
+        self.x[:, :6] = X
+    def __getitem__(self, i):
+        x = self.x[i, :6]
+        return (x.flip(0) if torch.rand(()) < 0.5 else x * 1.0), torch.tensor([self.y[i]])
+rows = Flipped()
+def change(e):
+    if e == 2: rows.y[41] = 5.0
+def run(): return train(DataLoader(rows, 8, num_workers=1), change)
+""",
+    "what persistent workers have a copy of": """
+data = TensorDataset(X.clone(), Y.clone())
+def change(e):
+    if e == 2: data.tensors[1].mul_(-1)
+def run(): return train(DataLoader(data, 8, num_workers=1, persistent_workers=True), change)
+""",
+    "what workers have a copy of, within the epoch": """
+data = TensorDataset(X.clone(), Y.clone())
+def within(e, s):
+    if (e, s) == (2, 1): data.tensors[1].mul_(-1)
+def run(): return train(DataLoader(data, 8, num_workers=1), within=within)
+""",
+    "the size of batches, within the epoch": """
+loader = DataLoader(Rows(), 4, num_workers=1)
+def within(e, s):
+    if (e, s) == (1, 2): loader.batch_sampler.batch_size = 6
+def run(): return train(loader, within=within)
+""",
+    "the kind of indices": """
+class Halves(Rows):
+    def __getitem__(self, i): return self.x[int(i)] * 1.0, i / 2
+rows = Halves()
+def run():
+    samplers = (range(N), range(N), torch.arange(N), np.arange(N))
+    return str([[y.dtype for _, y in DataLoader(rows, 8, sampler=s)] for s in samplers])
+""",
+    "how warnings are shown": """
+import warnings
+class Meaned(Rows):
+    def __getitem__(self, i):
+        return self.x[i] * 1.0, np.array([np.nan_to_num(np.nanmean(np.full(3, np.nan if i == 5 else 1.0)))])
+rows = Meaned()
+def run():
+    out = []
+    for _ in range(3):
+        with warnings.catch_warnings(record=True) as seen:
+            out += train(DataLoader(rows, 8), epochs=1)
+        out.append(len(seen))
+    return out
+""",
+    "nothing, but the dataset is let go": """
+import gc, weakref
+def run():
+    out = []
+    for _ in range(3):
+        rows = Rows()
+        gone = weakref.ref(rows)
+        out += train(DataLoader(rows, 8), epochs=2)
+        del rows
+        gc.collect()
+        out.append(gone() is None)
+    return out
+""",
+    "nothing, and the program looks at its iterator": """
+rows = Rows()
+def run():
+    import torch.utils.data.dataloader as module
+    out = []
+    for _ in range(3):
+        it = iter(DataLoader(rows, 8))
+        next(it)
+        out += [str(type(it)), isinstance(it, module._SingleProcessDataLoaderIter), type(it._dataset_fetcher).__name__]
+    return out
+""",
+    "nothing, and the program counts its children": """
+import multiprocessing
+class Drawn(Rows):
+    def __getitem__(self, i): return self.x[i] + torch.rand(6), self.y[i] * 1.0
+loader = DataLoader(Drawn(), 8, num_workers=1)
+def run(): return [[*train(loader, epochs=1), len(multiprocessing.active_children())] for _ in range(3)]
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_what_changes_is_seen(what, tmp_path):
+    recipe = SimpleNamespace(source=lambda: HEAD + PROGRAMS[what])
+    plain, _ = ran(recipe, tmp_path / "plain", None)
+    ours, _ = ran(recipe, tmp_path / "exact", "exact")
+    assert "Error" not in plain, plain
+    assert ours == plain
+
+
+def test_a_change_is_seen_though_data_was_kept(tmp_path):
+    """Else the programs above would show nothing."""
+    kept = 0
+    for number, what in enumerate(
+        ("a class", "a list of samples", "a name that a class has inherited", "where a link leads")
+    ):
+        recipe = SimpleNamespace(source=lambda what=what: HEAD + PROGRAMS[what])
+        _, applied = ran(recipe, tmp_path / str(number), "exact")
+        kept += "resident-data" in applied
+    assert kept == 4
