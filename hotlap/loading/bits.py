@@ -59,6 +59,15 @@ def _factors() -> Any:
 _of_thread = threading.local()
 
 
+def piece_of_memory() -> Any:
+    """Of this thread, as bytes; whoever asks next overwrites it."""
+    if not hasattr(_of_thread, "piece"):
+        import numpy
+
+        _of_thread.piece = numpy.empty(PIECE, numpy.uint8)
+    return _of_thread.piece
+
+
 def _products() -> Any:
     if not hasattr(_of_thread, "products"):
         import numpy

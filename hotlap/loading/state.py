@@ -16,7 +16,7 @@ from operator import is_
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.bits import PIECE, bytes_of, checksum
+from hotlap.loading.bits import PIECE, bytes_of, checksum, piece_of_memory
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.objects import without_our_layers
@@ -26,10 +26,9 @@ ABSENT: Any = object()
 ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
 RARELY = 0.01  # … else a part of it, in this share of the time
 SMALL = 1 << 20  # bytes, of all that is read
-LEAST_SECONDS, SHARE = 2e-3, 0.1  # at each epoch, of the time to fetch all items: comparing more does not pay
+LEAST_SECONDS, SHARE = 2e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
 MOST_CONTAINERS = 200_000
 FEW = 8  # tensors in one container, each of which is looked at by itself
-SEVERAL = 1024  # tensors or arrays whose memory is put together to be summed up
 DEEPEST = 12
 LONG = 5e-3  # seconds: what takes longer is measured once
 
@@ -333,8 +332,10 @@ class Group:
     def __init__(self, things: list[Any]) -> None:
         self._things = things
         self._versions = versions_of(things)
-        self._parts = [things[start : start + SEVERAL] for start in range(0, len(things), SEVERAL)]
-        self._sums = list(map(_sum_of_several, self._parts))
+        each = max(1, PIECE // max(1, int(things[0].nbytes)))
+        self._parts = [things[start : start + each] for start in range(0, len(things), each)]
+        self._joined = [_can_be_joined(part) for part in self._parts]
+        self._sums = [_sum_of_several(*part) for part in zip(self._parts, self._joined, strict=True)]
         self._turn = 0
         self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
 
@@ -347,7 +348,7 @@ class Group:
             return True
         for step in range(len(self._parts)):
             at = (self._turn + step) % len(self._parts)
-            if _sum_of_several(self._parts[at]) != self._sums[at]:
+            if _sum_of_several(self._parts[at], self._joined[at]) != self._sums[at]:
                 return True
             if until is not None and time.perf_counter() > until:
                 self._turn = (at + 1) % len(self._parts)
@@ -355,22 +356,38 @@ class Group:
         return False
 
 
-def _sum_of_several(things: list[Any]) -> Any:
-    """Joined first where they are small and alike: one by one that takes ten times as long."""
+def _can_be_joined(things: list[Any]) -> bool:
+    """Of one form, on the host: put together in memory that stays in the processor's caches, then summed up at once."""
     first = things[0]
-    if all(type(one) is type(first) and one.shape == first.shape and one.dtype == first.dtype for one in things):
-        joined = _joined(things, first)
-        if joined is not None:
-            return first.shape, first.dtype, _sum_of(joined)
-    return [(one.shape, one.dtype, _sum_of(one)) for one in things]
+    if first.ndim == 0 or len(things) * first.nbytes > PIECE or _holds_objects(first) or first.nbytes == 0:
+        return False
+    return all(
+        type(one) is type(first) and one.shape == first.shape and one.dtype == first.dtype and on_host(one)
+        for one in things
+    )
 
 
-def _joined(things: list[Any], first: Any) -> Any:
-    """None where they lie on a device, hold objects, or are large enough by themselves."""
-    if first.ndim == 0 or first.nbytes >= PIECE or not all(map(on_host, things)) or _holds_objects(first):
-        return None
-    library = sys.modules["torch" if hasattr(first, "detach") else "numpy"]
-    return library.cat([one.detach() for one in things]) if hasattr(first, "detach") else library.concatenate(things)
+def _sum_of_several(things: list[Any], joined: bool) -> Any:
+    if not joined:
+        return [(one.shape, one.dtype, _sum_of(one)) for one in things]
+    first = things[0]
+    shape, size = (len(things) * first.shape[0], *first.shape[1:]), len(things) * int(first.nbytes)
+    try:
+        return checksum(_put_together(things, shape, size))
+    except (RuntimeError, ValueError, TypeError) as error:  # of another form by now
+        return str(error)
+
+
+def _put_together(things: list[Any], shape: tuple[int, ...], size: int) -> memoryview:
+    memory = piece_of_memory()[:size]
+    first = things[0]
+    if not hasattr(first, "detach"):
+        sys.modules["numpy"].concatenate(things, out=memory.view(first.dtype).reshape(shape))
+    else:
+        torch = sys.modules["torch"]
+        with torch.no_grad(), torch.inference_mode(False):
+            torch.cat(things, out=torch.from_numpy(memory).view(first.dtype).view(shape))
+    return memoryview(memory)
 
 
 def _sum_of(thing: Any) -> list[int]:

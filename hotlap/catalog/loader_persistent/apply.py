@@ -22,7 +22,7 @@ from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
 from hotlap.patch.forks import why_no_processes
 
-LOOKING_PAYS = 1.0  # seconds: to start workers takes a tenth of it
+LOOKING_PAYS = 0.15  # seconds, which it takes to start workers
 
 
 @dataclass(frozen=True)

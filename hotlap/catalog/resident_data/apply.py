@@ -110,7 +110,7 @@ class Keeper:
         self._busy = True
         try:
             if kept is None:
-                kept = self._made(dataset, collate)
+                kept = self._made(dataset, collate, loader)
                 several.append(kept)
             elif kept.store is not None and loader not in self._persistent:
                 self._check(dataset, kept, kept.store)
@@ -127,9 +127,11 @@ class Keeper:
             self._busy = False
         return kept
 
-    def _made(self, dataset: Any, collate: Any) -> Kept:
+    def _made(self, dataset: Any, collate: Any, loader: Any) -> Kept:
         try:
-            return Kept(Weakly(collate), stored(self.torch, dataset, collate))
+            store = stored(self.torch, dataset, collate)
+            store.require_worth(loader)
+            return Kept(Weakly(collate), store)
         except Unfit as unfit:
             self.site.refused(f"{type(dataset).__name__}: {unfit}")
             return Kept(Weakly(collate), None)

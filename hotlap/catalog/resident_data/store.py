@@ -26,6 +26,7 @@ CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
 FIRST = 3  # items fetched to see what a batch is made of
 CHECKED = 3  # rows fetched again at the start of each epoch
 SHARE_OF_MEMORY = 0.5
+ARRIVING = 5e-4  # seconds that a batch takes from its worker to the program, at least
 EAGER, PATIENCE = 2.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
 
 
@@ -47,7 +48,6 @@ class Store:
             with read_files() as opened:
                 samples = self._first_samples(dataset)
             self.watch.require_watched(opened)
-            self.watch.require_worth(self.item_seconds * self.total)
             self.signature = signature(torch, samples[0])
             leaves = self._prepared(samples)
             self.bytes = self.total * (self._besides(samples) + sum(_row_bytes(torch, leaf) for leaf in leaves))
@@ -72,7 +72,10 @@ class Store:
 
     def _prepared(self, samples: list[Any]) -> list[Any]:
         """The leaves of a batch of these samples."""
-        self.layout, leaves = self._apart(self._collated(samples), len(samples))
+        began = time.perf_counter()
+        batch = self._collated(samples)
+        self.item_seconds += (time.perf_counter() - began) / len(samples)
+        self.layout, leaves = self._apart(batch, len(samples))
         self._pinned_layout = self.layout.as_pinned()
         return leaves
 
@@ -148,6 +151,11 @@ class Store:
                 kept.put(rows, leaf)
         self._left -= len(rows[~self._have[rows]].unique())
         self._have[rows] = True
+
+    def require_worth(self, loader: Any) -> None:
+        """Raises Unfit where looking whether anything changed takes longer than the program takes to make batches."""
+        batches = self.total / (loader.batch_size or 1)
+        self.watch.require_worth(self.item_seconds * self.total + (ARRIVING * batches if loader.num_workers else 0.0))
 
     def use(self, collate: Any) -> None:
         """One made anew, of the same code."""
