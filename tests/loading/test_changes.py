@@ -147,6 +147,29 @@ def change(e):
     if e == 2: rows.transform.forward = lambda x: x * 5.0
 def run(): return train(DataLoader(rows, 8), change)
 """,
+    "hooks of a transform": """
+class Double(nn.Module):
+    def forward(self, x): return x * 2.0
+class Transformed(Rows):
+    transform = Double()
+    def __getitem__(self, i): return self.transform(self.x[i]), self.y[i] * 1.0
+rows = Transformed()
+def change(e):
+    if e == 2: Transformed.transform.register_forward_hook(lambda m, given, y: y * (3.0 if given[0][0] > 1 else 1.0))
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "hooks of all modules": """
+class Double(nn.Module):
+    def forward(self, x): return x * 2.0
+class Transformed(Rows):
+    transform = Double()
+    def __getitem__(self, i): return self.transform(self.x[i]), self.y[i] * 1.0
+rows = Transformed()
+def change(e):
+    if e == 2:
+        nn.modules.module.register_module_forward_hook(lambda m, given, y: y * 3.0 if isinstance(m, Double) else y)
+def run(): return train(DataLoader(rows, 8), change)
+""",
     "a method of torch's dataset": """
 data, original = TensorDataset(X, Y), TensorDataset.__getitem__
 def replaced(self, i):

@@ -34,6 +34,7 @@ from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, contain
 UNUSUAL = frozenset("__new__ __getattr__ __getattribute__ __setattr__ __del__".split())
 READ_MODES = frozenset("r rb rt br".split())
 INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
+FETCHING = ("__getitem__", "__getitems__", "__len__")
 READING_METHODS = frozenset("clone read read_bytes read_text".split())
 COPYING_METHODS = frozenset("astype tolist copy".split())
 FILE_METHODS = frozenset("read_text read_bytes resolve".split())
@@ -157,6 +158,8 @@ class Calls:
             return self._call_partial(thing, args, kwargs)
         if self.study.may_draw and draws_globally(thing):
             return self._drawn(thing, args, kwargs)
+        if isinstance(thing, MethodType) and thing.__name__ in FETCHING and _is_table_of_items(type(thing.__self__)):
+            return self.special(thing.__self__, thing.__name__, args)
         if isinstance(thing, MethodType) and (of_the_program(thing.__func__.__module__) or rule_of(thing) is None):
             return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
         special = _BUILTINS.get(id(thing))
@@ -218,24 +221,17 @@ class Calls:
         if kind.__name__ == "_Environ":
             raise Impure("reads the environment")
         self.study.note_attribute(thing, "__class__")
-        if (
-            name == "__call__"
-            and type_name(kind) in known.CALLED
-            and known.genuine_of("torchvision", _code_of_call(kind))
-        ):
+        if _is_module(kind):
+            self._note_hooks(thing)
+        if name == "__call__" and _is_known_transform(kind):
             return self._called(thing, args)
         if name == "__call__" and type_name(kind) in known.CALL_EACH:
             return self._call_each(thing, args)
         if _is_module(kind):
-            forward = self.objects._member(kind, "forward")
-            self.study.note_attribute(thing, "forward")
-            if "forward" in vars(thing):
-                raise Impure(f"runs a {kind.__name__} whose forward was replaced")
-            if name == "__call__" and isinstance(forward, FunctionType) and not _holds(thing) and not _hooked():
-                return self.call_object(MethodType(forward, thing), args, kwargs or {})
-            raise Impure(f"runs a model ({kind.__name__}), which may be trained or may draw")
-        if name in ("__getitem__", "__getitems__") and type_name(kind) in known.TABLES_OF_ITEMS:
-            return self._item_of_table(thing, known.TABLES_OF_ITEMS[type_name(kind)], args)
+            return self._call_module(thing, name, args, kwargs or {})
+        if name in FETCHING and _is_table_of_items(kind):
+            item = self._item_of_table(thing, known.TABLES_OF_ITEMS[type_name(kind)], args)
+            return {"__getitem__": item, "__getitems__": container(item), "__len__": fresh()}[name]
         raw = self.objects._member(kind, name)
         if isinstance(raw, FunctionType):
             return self.call_object(MethodType(raw, thing), args, kwargs or {})
@@ -243,6 +239,24 @@ class Calls:
             raise Impure(f"keeps what {getattr(thing, '__name__', 'a function')} has given (lru_cache)")
         why = why_not(thing)
         raise Impure(why if not why.startswith("calls") else f"uses a {kind.__name__}, which is not known to be pure")
+
+    def _call_module(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
+        kind = type(thing)
+        forward = self.objects._member(kind, "forward")
+        self.study.note_attribute(thing, "forward")
+        if "forward" in vars(thing):
+            raise Impure(f"runs a {kind.__name__} whose forward was replaced")
+        if name == "__call__" and isinstance(forward, FunctionType) and not _holds(thing) and not _hooked():
+            return self.call_object(MethodType(forward, thing), args, kwargs)
+        raise Impure(f"runs a model ({kind.__name__}), which may be trained or may draw")
+
+    def _note_hooks(self, module: Any) -> None:
+        """That there are none: the program may add one later."""
+        everywhere = vars(sys.modules["torch.nn.modules.module"])
+        for held in (vars(module), everywhere):
+            for name, hooks in held.items():
+                if name.endswith("_hooks") and isinstance(hooks, dict):
+                    self.study.containers[id(hooks)] = hooks
 
     def _item_of_table(self, thing: Any, attributes: Sequence[str], args: Sequence[Value]) -> Value:
         """A row as a dictionary, or what the dataset's own transform makes of it."""
@@ -821,6 +835,14 @@ def _members_of_the_program(kind: type) -> list[Any]:
 def _code_of_call(kind: type) -> Any:
     """The function behind a call, of a torch module or a plain class."""
     return getattr(kind, "forward", None) or getattr(kind, "__call__", None)  # noqa: B004 of the class
+
+
+def _is_known_transform(kind: type) -> bool:
+    return type_name(kind) in known.CALLED and known.genuine_of("torchvision", _code_of_call(kind))
+
+
+def _is_table_of_items(kind: type) -> bool:
+    return type_name(kind) in known.TABLES_OF_ITEMS
 
 
 def _runs_code(callee: Value) -> bool:
