@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import ModuleType
 
 import pytest
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from hotlap.loading.purity import Impure, study_of, study_of_collate
+from hotlap.loading.purity.calls import FETCHING
 from tests.loading import impure_sets, impure_writes, pure_sets
 
 IMPURE = impure_writes.CASES  # and those of impure_sets
@@ -68,3 +70,16 @@ def test_draws_from_the_seeded_streams_are_allowed_where_they_are_asked_for():
     for name in ("NumpyGenerator", "TorchGenerator", "Counts"):
         with pytest.raises(Impure):
             study_of(IMPURE[name][1], draws=True)
+
+
+def test_rows_of_the_library_datasets_are_read_without_its_code():
+    """By its name, which a stand-in bears here: the library is not needed to test hotlap."""
+    source = "class Dataset:\n" + "".join(f"    def {name}(self, *_): raise OSError\n" for name in FETCHING)
+    module = ModuleType("datasets.arrow_dataset")
+    exec(source, vars(module))  # there is no file of it to be read
+    rows = module.Dataset()
+    names = ("_data", "_indices", "_format_type", "_format_columns", "_output_all_columns", "_fingerprint")
+    vars(rows).update(dict.fromkeys(names), _format_kwargs={})
+    study = study_of(rows)
+    assert {name for _, name in study.attributes.values()} >= set(names)
+    assert study_of(Subset(rows, [0, 1])).attributes

@@ -19,7 +19,7 @@ from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Unfit
 from hotlap.loading.purity.known import genuine_of
-from hotlap.loading.unprofiled import unprofiled
+from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.voice import say
 
@@ -67,6 +67,8 @@ class Keeper:
         if before is not None and not self._is_complete(before, loader):
             before._reset(loader)
             return before
+        if before is None and is_profiled(self.torch):
+            return original(*args, **kwargs)  # memory that we use would be in the program's profile
         why = unsuited(self.torch, loader)
         if why is not None:
             self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")

@@ -51,7 +51,7 @@ class Keeper:
         self._caches.clear()
 
     def iterate(self, original: Original, loader: Any, args: Any, kwargs: Any) -> Any:
-        if self._busy or os.getpid() != self._home:
+        if self._busy or os.getpid() != self._home or is_profiled(self._torch):
             return original(*args, **kwargs)
         name = type(loader.dataset).__name__
         why = unsuited(self._torch, loader)

@@ -27,8 +27,8 @@ def apply(site: Site) -> None:
 
 def _look(site: Site, loader: Any, iterator: Any, fetchers: weakref.WeakSet[WholeBatches]) -> None:
     """At the begin of each epoch of each loader; iterators are never kept or saved."""
-    if iterator is None:
-        return  # the loader's own error is under way
+    if iterator is None or is_profiled(site.torch):
+        return  # the loader's own error is under way, or the program's own profile
     try:
         check(site.torch, loader, iterator)
         source = source_of(site.torch, loader.dataset)
