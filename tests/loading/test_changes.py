@@ -28,6 +28,17 @@ class Rows(Dataset):
     def __getitem__(self, i):
         return self.x[i] * 1.0, self.y[i] * 1.0
 
+class Double(nn.Module):
+    def forward(self, x):
+        return x * 2.0
+
+class Doubled(Rows):
+    def __init__(self):
+        super().__init__()
+        self.transform = Double()
+    def __getitem__(self, i):
+        return self.transform(self.x[i]), self.y[i] * 1.0
+
 def train(loader, change=lambda epoch: None, within=lambda epoch, step: None, epochs=4):
     torch.manual_seed(0)
     net, out = nn.Linear(6, 1), []
@@ -135,36 +146,19 @@ def change(e):
 def run(): return train(DataLoader(rows, 8), change)
 """,
     "the forward of a transform": """
-class Double(nn.Module):
-    def forward(self, x): return x * 2.0
-class Transformed(Rows):
-    def __init__(self):
-        super().__init__()
-        self.transform = Double()
-    def __getitem__(self, i): return self.transform(self.x[i]), self.y[i] * 1.0
-rows = Transformed()
+rows = Doubled()
 def change(e):
     if e == 2: rows.transform.forward = lambda x: x * 5.0
 def run(): return train(DataLoader(rows, 8), change)
 """,
     "hooks of a transform": """
-class Double(nn.Module):
-    def forward(self, x): return x * 2.0
-class Transformed(Rows):
-    transform = Double()
-    def __getitem__(self, i): return self.transform(self.x[i]), self.y[i] * 1.0
-rows = Transformed()
+rows = Doubled()
 def change(e):
-    if e == 2: Transformed.transform.register_forward_hook(lambda m, given, y: y * (3.0 if given[0][0] > 1 else 1.0))
+    if e == 2: rows.transform.register_forward_hook(lambda m, given, y: y * (3.0 if given[0][0] > 1 else 1.0))
 def run(): return train(DataLoader(rows, 8), change)
 """,
     "hooks of all modules": """
-class Double(nn.Module):
-    def forward(self, x): return x * 2.0
-class Transformed(Rows):
-    transform = Double()
-    def __getitem__(self, i): return self.transform(self.x[i]), self.y[i] * 1.0
-rows = Transformed()
+rows = Doubled()
 def change(e):
     if e == 2:
         nn.modules.module.register_module_forward_hook(lambda m, given, y: y * 3.0 if isinstance(m, Double) else y)
