@@ -145,7 +145,7 @@ class Readings:
             self._inside(value, depth + 1)
 
     def _size(self, value: Any) -> None:
-        """A name more in an object hides one of its class."""
+        """Notes how many names it holds: one more in an object can hide one of its class."""
         self._sized.append(value)
         self._sizes.append(len(value))
         self._names_in.append(frozenset(value))

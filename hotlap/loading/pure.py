@@ -154,7 +154,7 @@ class Watch:
             raise Unfit(str(why)) from None
 
     def require_watched(self, opened: list[str]) -> None:
-        """Raises Unfit where fetching has read a file of which it was not known that it might."""
+        """Raises Unfit where fetching has read a file that is not among those that are watched."""
         for path in opened:
             if not (is_no_data(path) if self._files is None else self._files.covers(path)):
                 raise Unfit(f"it reads {path}, whose changes would not be seen")

@@ -183,7 +183,7 @@ class Graphs:
             self.functions.drop()
 
     def _forked(self) -> None:
-        """In a child, which can free nothing of the device: also not what waits for the collector."""
+        """A forked child can free nothing that lies on the device, so its collector must not find what is there now."""
         self._is_forked = True
         if self._recordings:
             gc.freeze()

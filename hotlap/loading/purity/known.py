@@ -429,7 +429,7 @@ def _by_module(function: Any) -> Gives | None:
 
 
 def genuine_of(library: str, function: Any) -> bool:
-    """Whether it is that library's own, where the library keeps one of its functions."""
+    """Whether a function is this library's own, and not one that a program has put in its place."""
     return str(getattr(function, "__module__", "")).partition(".")[0] == library and genuine(function)
 
 
