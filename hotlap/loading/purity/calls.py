@@ -404,7 +404,7 @@ class Calls:
         return self._given_by_method(owner, name, values, kwargs)
 
     def _note_tensor_method(self, name: str) -> None:
-        """Which type a value has is not known here. Of those whose methods a program replaces, tensors are the usual."""
+        """A value may be of any type; of those whose methods a program can replace, tensors are the usual one."""
         tensor = sys.modules["torch"].Tensor
         member = vars(tensor).get(name)
         if isinstance(member, FunctionType) and not known.genuine_of("torch", without_our_layers(member)):
