@@ -1,8 +1,8 @@
 """Makes benchmarks/README.md from the results committed beside it. `python benchmarks/render.py [--check]`
 
 Reads results/<machine>/<date>-bench*.json, -quality*.json, -peer-settings*.json, -overhead.json, -entries*.json,
--engine-*.json, -recurrent-grid.json, -prover*.json and tunes/*.json, draws the plots beside them where missing, and
-writes the page. With --check nothing is written; the exit code is 1 when the page is not what the results give.
+-engine-*.json, -public*.json, -recurrent-grid.json, -prover*.json and tunes/*.json, draws the plots beside them where
+missing, and writes the page. With --check nothing is written; the exit code is 1 when the page is another.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import render_engine
 import render_entries
 import render_peers
+import render_public
 import render_quality
 import render_recurrent
 import render_tunes
@@ -51,7 +52,7 @@ def page(folder: Path) -> str:
     results = folder / "results"
     benches = sorted(results.glob(BENCHES), key=_order)
     overheads = sorted(results.glob(OVERHEADS), key=_order)
-    parts = [HEAD]
+    parts = [HEAD, *render_public.section(folder)]
     if benches:
         parts += [HOW, *(_bench(path, folder) for path in benches)]
     parts += render_quality.section(folder)

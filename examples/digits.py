@@ -28,12 +28,12 @@ class Digits(Dataset):
         label = index % 10
         generator = torch.Generator().manual_seed(self.seed * 1_000_000 + index)
         top, left = torch.randint(0, 12, (2,), generator=generator).tolist()
-        image = torch.zeros(1, 84, 84)
+        image = torch.zeros(1, 140, 140)
         for position, pixel in enumerate(GLYPHS[label]):
             if pixel == "1":
                 row, column = top + 3 * (position // 3), left + 4 * (position % 3)
-                image[:, 3 * row : 3 * row + 9, 3 * column : 3 * column + 12] = 1.0
-        smooth = nn.functional.avg_pool2d(nn.functional.avg_pool2d(image, 5, stride=1, padding=2), 3)
+                image[:, 5 * row : 5 * row + 15, 5 * column : 5 * column + 20] = 1.0
+        smooth = nn.functional.avg_pool2d(nn.functional.avg_pool2d(image, 5, stride=1, padding=2), 5)
         return smooth + 0.4 * torch.randn(1, 28, 28, generator=generator), label
 
 
@@ -63,12 +63,12 @@ def accuracy(model, loader):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
-    train = DataLoader(Digits(6400, seed=1), batch_size=64, shuffle=True)
-    valid = DataLoader(Digits(640, seed=2), batch_size=64)
+    train = DataLoader(Digits(1600, seed=1), batch_size=64, shuffle=True)
+    valid = DataLoader(Digits(320, seed=2), batch_size=64)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(1, options.epochs + 1):

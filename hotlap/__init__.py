@@ -23,19 +23,22 @@ def enable(
     risk: str | None = None,
     with_: Sequence[str] = (),
     without: Sequence[str] = (),
+    at_once: bool = False,
     quiet: bool = True,
 ) -> Enabled:
     """Apply optimisations in this process, before or after torch is imported.
 
     `risk` is "exact" (the default), "rounding" or "numeric": all that change no more than that. `plan` is "safe" or
     "fast", other words for the first two, or a plan file, of which no more is applied than the risk allows, or None for
-    nothing but `with_`. `with_` and `without` name entries as `hotlap run` does. Ends with hotlap.disable(), or with
+    nothing but `with_`. `with_` and `without` name entries as `hotlap run` does. What makes the training faster is
+    found out while it trains; `at_once` applies all of it from the first step on. Ends with hotlap.disable(), or with
     the block: `with hotlap.enable(): …`.
     """
     from hotlap.catalog import enabling
-    from hotlap.plan.named import named
+    from hotlap.plan.named import is_automatic, named
 
-    return enabling.start(named(plan, risk, with_, without), quiet)
+    decides = is_automatic(plan) and not at_once
+    return enabling.start(named(plan, risk, with_, without), quiet, decides)
 
 
 def disable() -> None:

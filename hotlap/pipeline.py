@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hotlap import scanning, store
 from hotlap.diagnose import diagnose
@@ -34,7 +34,9 @@ from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import Ending, supervise
 from hotlap.patch.launch import become, keeps_us_out, resolve
 from hotlap.patch.voice import ears, say
-from hotlap.plan.choose import variables
+from hotlap.plan import memory
+from hotlap.plan.choose import at_start, variables
+from hotlap.plan.saved import source_hash
 
 AGENT = "hotlap.observe.agent:start"
 APPLIER = "hotlap.catalog.running:start"
@@ -87,6 +89,8 @@ class RunOptions:
     otherwise: tuple[Choice, ...]  # where the plan was proven under another torch or hardware
     quiet: bool
     run_dir: Path | None
+    decides: bool = False  # while it trains; else all of the plan is applied from the start
+    verbose: bool = False
 
 
 def run(options: RunOptions) -> NoReturn:
@@ -109,14 +113,26 @@ def run(options: RunOptions) -> NoReturn:
         choices=options.plan.choices,
         proven=options.plan.proven,
         otherwise=options.otherwise,
+        decides=options.decides,
+        **_memory(options),
         quiet=options.quiet,
+        verbose=options.verbose,
         ears=ears(),
         speaker=os.getpid(),
     )
     file = _prepare(kept, folder, session)
     if not options.quiet and (why := _stays_out(options.command)) is not None:
         say(f"{why}; nothing is applied")
-    become(options.command, file, variables(options.plan.choices, os.environ))
+    choices = options.plan.choices
+    become(options.command, file, variables(at_start(choices) if options.decides else choices, os.environ))
+
+
+def _memory(options: RunOptions) -> dict[str, Any]:
+    """Where it is remembered what this command decides, and what an earlier run of it has."""
+    if not options.decides or options.run_dir is None:
+        return {}
+    file, source = memory.place(options.run_dir, options.command, options.plan.choices), source_hash(options.command)
+    return {"memory": str(file), "source": source, "remembered": memory.recall(file, source)}
 
 
 def _stays_out(command: tuple[str, ...]) -> str | None:

@@ -184,11 +184,15 @@ def find(wanted: str | None, at: Path | None = None) -> Run:
     runs = sorted((path for path in ((at or home()) / "runs").glob("*") if path.is_dir()), key=_age)
     if not runs:
         raise RunNotFound(f"no runs in {at or home()}; make one: hotlap profile python train.py")
-    kept = [path for path in runs if (path / "observation.json").exists()]  # a run that never stepped has none
+    kept = [path for path in runs if _has_records(path)]  # a run that never stepped has none
     matching = [path for path in runs if path.name.startswith(wanted)] if wanted else kept or runs
     if not matching:
         raise RunNotFound(f"no run named {wanted}; the newest is {runs[-1].name}")
     return Run(next((path for path in matching if path.name == wanted), matching[-1]))
+
+
+def _has_records(folder: Path) -> bool:
+    return (folder / "observation.json").exists() or any(folder.glob("running/decisions-*.json"))
 
 
 def _is_path_of_run(wanted: str) -> bool:

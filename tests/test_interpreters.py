@@ -65,7 +65,7 @@ def test_an_interpreter_without_hotlap_is_entered(python, tmp_path):
 def test_and_trained_in_with_what_applies(python, tmp_path):
     command = [python, str(PROGRAMS / "plain_loop.py")]
     alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))
-    whole = [*HOTLAP, "run", "--plan", "safe", "--run-dir", str(tmp_path / "kept"), *command]
+    whole = [*HOTLAP, "run", "--plan", "safe", "--at-once", "--run-dir", str(tmp_path / "kept"), *command]
     ran = bare(whole, tmp_path, PYTHONPATH=str(PROGRAMS))
 
     assert ran.code == alone.code == 0, ran.stderr

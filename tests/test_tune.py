@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from observations import observation
-from tunes import COMMAND, begun, candidate, gains, go_on, one_rule_judge
+from tunes import COMMAND, begun, candidate, gains, go_on, one_rule_judge, screened
 
 from hotlap import store
 from hotlap.cli.tuning_line import verdict_line
@@ -86,6 +86,51 @@ def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
     assert done.tuning.finished
     assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.4 * 1.3, rel=0.02)
     assert done.tuning.speedup.stage == "final"
+
+
+def test_what_won_in_one_process_is_proven_as_one_in_fresh_ones(tmp_path):
+    """What was switched off there is not tried again; what cannot be switched is tried on top."""
+    runner = ScriptedRunner(GAINS, screened=screened("resident-data", "fused-optimizer", off=("gc-pauses",)))
+    done = go_on(begun(tmp_path, *FOUND), runner, tmp_path)
+
+    assert trial_names(done.tuning)[:2] == ["noise", "screened-2"]
+    assert not any("gc-pauses" in name for name in trial_names(done.tuning))
+    assert dict(done.tuning.not_tried)["gc-pauses"].startswith("while it trained, in one process: 0.90 times")
+    assert {"resident-data", "fused-optimizer"} <= set(names(done.tuning.kept))
+    assert done.tuning.speedup.stage == "final"
+    assert done.tuning.seconds > 7.0
+
+
+def test_nothing_is_proven_twice_where_only_the_one_process_has_picked_it(tmp_path):
+    runner = ScriptedRunner(GAINS, screened=screened("resident-data", "fused-optimizer"))
+    done = go_on(begun(tmp_path, FOUND[0], FOUND[2]), runner, tmp_path)
+
+    assert trial_names(done.tuning) == ["noise", "screened-2", "lasting-2"]
+    assert done.tuning.speedup.trial == "screened-2"
+    assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.3, rel=0.02)
+
+
+def test_what_won_in_one_process_and_does_harm_is_tried_one_by_one(tmp_path):
+    def losses(choices, seed_shift, steps):
+        found = falling_losses(choices, seed_shift, steps)
+        return tuple(one * 1.1 for one in found) if "fused-optimizer" in names(choices) else found
+
+    runner = ScriptedRunner(GAINS, losses=losses, screened=screened("resident-data", "fused-optimizer"))
+    done = go_on(begun(tmp_path, FOUND[0], FOUND[2]), runner, tmp_path)
+
+    assert names(done.tuning.kept) == ["resident-data"]
+
+
+def test_a_tune_that_goes_on_does_not_screen_again(tmp_path):
+    run = begun(tmp_path, *FOUND)
+    first = ScriptedRunner(GAINS, screened=screened("resident-data"))
+    whole = go_on(run, first, tmp_path).tuning
+
+    second = ScriptedRunner(GAINS, screened=screened("fused-optimizer"))
+    again = go_on(run, second, tmp_path).tuning
+
+    assert second.ran == []
+    assert again.kept == whole.kept
 
 
 def test_arms_alternate_in_fresh_processes_and_a_pair_shares_its_seeds(tmp_path):

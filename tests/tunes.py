@@ -10,10 +10,11 @@ from observations import observation
 
 from hotlap import store, tuning
 from hotlap.model.codec import SCHEMA
+from hotlap.model.decisions import Decisions, Tried
 from hotlap.model.observation import Observation
 from hotlap.model.plan import Choice, Circumstances
 from hotlap.model.trial import Trial
-from hotlap.model.tuning import Asked, Candidate, Metric, Tuning
+from hotlap.model.tuning import Asked, Candidate, Metric, Screened, Tuning
 from hotlap.model.verdict import Decision, Gate, Speed, Verdict
 from hotlap.plan import signing
 from hotlap.trial.scripted import ScriptedRunner
@@ -105,6 +106,41 @@ def gains(**factors: float) -> Callable[[tuple[Choice, ...]], float]:
         return seconds
 
     return step_seconds
+
+
+def screened(*on: str, off: tuple[str, ...] = (), is_over: bool = True) -> Screened:
+    """One process that has kept some and switched others off."""
+    tried = tuple(
+        Tried(
+            names=(name,),
+            on_top_of=(),
+            at_step=1,
+            steps=8,
+            without=(1.0,),
+            with_=(1.0,),
+            ratio=1.5 if name in on else 0.9,
+            low=None,
+            high=None,
+            kept=name in on,
+            why="1.50 times as fast" if name in on else "0.90 times as fast, which is no clear gain",
+        )
+        for name in (*on, *off)
+    )
+    decisions = Decisions(
+        schema=SCHEMA,
+        pid=1,
+        on=on,
+        tried=tried,
+        after=0.01,
+        ratio=1.5,
+        remembered=False,
+        is_main=True,
+        steps=100,
+        seconds=3.0,
+        spent=0.1,
+        is_over=is_over,
+    )
+    return Screened(decisions=decisions, outcomes=(), seconds=7.0)
 
 
 def begun(folder: Path, *found: Candidate, seen: Observation | None = None, **asked) -> store.Run:

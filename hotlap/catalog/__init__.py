@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from hotlap.catalog import patterns
 from hotlap.catalog.entry import Entry
 from hotlap.errors import UnknownOptimization
 
@@ -33,6 +32,8 @@ def entries() -> Mapping[str, Entry]:
 
 def name_of(text: str) -> str:
     """The name of the entry meant by a name or a code."""
+    from hotlap.catalog import patterns  # only here: it reads source, which a program that is entered never needs
+
     by_code = {entry.code.lower(): name for name, entry in entries().items()}
     name = by_code.get(text.lower(), text.lower().replace("_", "-"))
     if name in entries():

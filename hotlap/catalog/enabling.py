@@ -21,8 +21,8 @@ _follows_forks = False
 class Enabled:
     """What is enabled; as a context manager it ends with the block."""
 
-    def __init__(self, choices: tuple[Choice, ...], quiet: bool) -> None:
-        self._choices, self._quiet = choices, quiet
+    def __init__(self, choices: tuple[Choice, ...], quiet: bool, decides: bool) -> None:
+        self._choices, self._quiet, self._decides = choices, quiet, decides
         self._running: Running | None = None
         self._over = False
 
@@ -34,7 +34,7 @@ class Enabled:
             return
         seams = Seams(torch, Guard())
         seams.open()
-        self._running = Running(torch, self._choices, seams)
+        self._running = Running(torch, self._choices, seams, self._decides)
         self._running.quiet = self._quiet
         self._running.begin()
 
@@ -66,17 +66,21 @@ class Enabled:
         disable()
 
     def __repr__(self) -> str:
-        return "\n".join(map(visible, lines(self.outcomes))) if self._running else "waiting for torch to be imported"
+        if self._running is None:
+            return "waiting for torch to be imported"
+        if self._running.deciding is not None:
+            return visible(self._running.deciding.line())
+        return "\n".join(map(visible, lines(self.outcomes)))
 
 
-def start(choices: Iterable[Choice], quiet: bool) -> Enabled:
+def start(choices: Iterable[Choice], quiet: bool, decides: bool = False) -> Enabled:
     """Applies at once where torch is imported, else as soon as it is. What was enabled before ends."""
     global _enabled, _follows_forks
     disable()
     if not _follows_forks and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)  # a loader's workers are not ours to change
         _follows_forks = True
-    enabled = _enabled = Enabled(tuple(choices), quiet)
+    enabled = _enabled = Enabled(tuple(choices), quiet, decides)
     if os.environ.get("HOTLAP", "").lower() == "off":
         return enabled
     if "torch" in sys.modules:

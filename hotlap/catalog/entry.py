@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from hotlap.model.observation import Observation
@@ -44,6 +45,14 @@ class OneOf:
         return "|".join(self.names)
 
 
+class When(str, Enum):
+    """When it can be switched on or off while the program trains."""
+
+    STEP = "between any two steps"
+    LOADER = "where a loader is iterated anew"
+    START = "at the start only"
+
+
 Values = WholeNumber | OneOf
 Environment = Callable[[Any, Mapping[str, str]], Mapping[str, str]]
 
@@ -71,6 +80,9 @@ class Entry:
     conflicts: frozenset[str] = frozenset()  # names; one side naming the other is enough
     reach: float = 0.3  # of the most it could gain, what it usually does gain: a tune tries the likeliest first
     automatic: bool = True  # part of --plan safe or fast, by its risk
+    when: When = When.STEP
+    alone: bool = False  # tried by itself while a program trains; the others as one
+    prepares: float = 0.0  # seconds, about, that it takes to begin; what it made is kept while it is switched off
 
     def parse(self, text: str | None) -> Any:
         """The value that a text means. None stands for 'find your own'."""

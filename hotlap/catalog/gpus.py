@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+NO_GPU = "no GPU that torch can use"
+
 
 def gpus(torch: Any) -> int:
     """That the program may use, counted without starting CUDA: it may still choose among them, or fork.

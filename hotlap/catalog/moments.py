@@ -23,6 +23,7 @@ class Moments:
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
         self._waiting: list[RootKnown] = []
+        self._late: list[Late] = []
         self._optimizers: ByIdentity[bool] = ByIdentity()  # seen
         self._searches: ByIdentity[Search] = ByIdentity()  # under way, by optimizer
         self._told: ByIdentity[bool] = ByIdentity()  # roots
@@ -37,9 +38,15 @@ class Moments:
         if not self._waiting:
             self._seams.stepping.subscribe(after=self._stepped)
         self._waiting.append(known)
+        if len(self._told):
+            self._late.append(Late(known))
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         self._steps += 1
+        if self._late:
+            trained = {id(one) for one in parameters_of(optimizer)}
+            roots = [one for one in self._told.things() if any(id(each) in trained for each in one.parameters())]
+            self._late = [one for one in self._late if one.tell(roots)]
         search = self._searches.get(optimizer)
         if search is None and optimizer not in self._optimizers:
             search = self._begin(optimizer)
@@ -85,9 +92,28 @@ class Moments:
     def _tell(self, roots: list[Any]) -> None:
         for root in roots:
             self._told.put(root, True)
+            for late in self._late:
+                late.told.put(root, True)
         for known in list(self._waiting):
             for root in roots:
                 known(root)
+
+
+class Late:
+    """Who asked after roots were told: told of those that are still trained, at the next steps."""
+
+    def __init__(self, known: RootKnown) -> None:
+        self._known, self._steps = known, 0
+        self.told: ByIdentity[bool] = ByIdentity()
+
+    def tell(self, roots: list[Any]) -> bool:
+        """Whether there may be more to tell."""
+        self._steps += 1
+        for root in roots:
+            if root not in self.told:
+                self.told.put(root, True)
+                self._known(root)
+        return self._steps < GIVE_UP
 
 
 class Search:

@@ -5,35 +5,45 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hotlap.catalog import entries
-from hotlap.catalog.gpus import gpu_name, gpus
+from hotlap.catalog.decided import Batches, Decided
+from hotlap.catalog.entry import When
+from hotlap.catalog.gpus import NO_GPU, gpu_name, gpus
 from hotlap.catalog.moments import Moments
 from hotlap.catalog.site import Site
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
-from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Status
+from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Risk, Status
 from hotlap.model.session import Session
-from hotlap.patch.entry import OUTCOMES
+from hotlap.patch.entry import DECISIONS, OUTCOMES
 from hotlap.patch.seams import Seams
 from hotlap.patch.voice import say
+from hotlap.runtime.ticks import NO_OPTIMIZER
 
-NO_GPU = "no GPU that torch can use"
 SETTLED = 6  # optimizer steps, then every entry has had its moment
 
 
 def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
     """Called once torch is imported; the result is called when the process ends."""
+    return enter(torch, session, seams).tell
+
+
+def enter(torch: Any, session: Session, seams: Seams) -> Running:
     differs = None if session.proven is None else difference(session.proven, torch)
     if differs is not None:
         say(f"the saved plan was proven under {differs}; running with the plan 'safe' instead")
-    running = Running(torch, session.choices if differs is None else session.otherwise, seams)
-    running.folder, running.quiet = Path(session.folder), session.quiet
+    choices = session.choices if differs is None else session.otherwise
+    running = Running(torch, choices, seams, decides=session.decides)
+    running.folder, running.quiet, running.verbose = Path(session.folder), session.quiet, session.verbose
+    if running.deciding is not None:
+        running.deciding.remembers(session, hardware(torch))
     seams.ledger.later(running.close)  # a child made by fork closes the seams: a loader's workers are left alone
     running.begin()
-    return running.tell
+    return running
 
 
 def difference(proven: Circumstances, torch: Any) -> str | None:
@@ -51,16 +61,20 @@ def hardware(torch: Any) -> str:
 
 
 class Running:
-    def __init__(self, torch: Any, choices: Iterable[Choice], seams: Seams) -> None:
+    """`decides`: the program begins as it is, and what can be switched between steps is tried while it trains."""
+
+    def __init__(self, torch: Any, choices: Iterable[Choice], seams: Seams, decides: bool = False) -> None:
         self.torch, self.seams = torch, seams
         self._moments = Moments(seams)
-        self.sites = [self._site(choice) for choice in choices]
+        chosen = sorted(choices, key=lambda one: list(entries()).index(one.name))
+        tried = [one for one in chosen if decides and _is_tried(one)]
+        self.sites = [self._site(one) for one in chosen if one not in tried and not (decides and _is_left_out(one))]
         for site in self.sites:
             site.alongside = frozenset(each.name for each in self.sites)
-        self.sites.sort(key=lambda site: list(entries()).index(site.name))
+        self.deciding = self._to_decide(tried) if decides else None
         self.folder: Path | None = None
-        self.quiet = True
-        self._steps = 0
+        self.quiet, self.verbose = True, False
+        self._steps = self._backwards = 0
         self._told = False
 
     def _site(self, choice: Choice) -> Site:
@@ -72,43 +86,112 @@ class Running:
 
     def begin(self) -> None:
         for site in self.sites:
-            why = unmet(site, self.torch)
-            if why is not None:
-                site.no_effect(why)
-                continue
-            try:
-                site.entry.apply(site)
-            except Exception as error:
-                if self.seams.guard.strict:
-                    raise
-                site.withdraw(f"it could not be applied ({type(error).__name__}: {error})")
-        self.seams.stepping.subscribe(after=self._stepped)
+            self._begin(site)
+        if self.deciding is not None:
+            self.deciding.begin(self._decided, self._could_not_decide, self._tell_more)
+        else:
+            self.seams.stepping.subscribe(after=self._stepped)
+            self.seams.backward.subscribe(after=self._went_back)
         self.seams.when_silent.append(self._fall_silent)
+
+    def _begin(self, site: Site) -> None:
+        why = unmet(site, self.torch)
+        if why is not None:
+            site.no_effect(why)
+            return
+        try:
+            site.entry.apply(site)
+        except Exception as error:
+            if self.seams.guard.strict:
+                raise
+            site.withdraw(f"it could not be applied ({type(error).__name__}: {error})")
+
+    def _to_decide(self, tried: list[Choice]) -> Decided:
+        by_name = {one.name: one for one in tried}
+        batches = Batches([site for site in self.sites if site.entry.when is When.LOADER and not site.asked])
+        return Decided(
+            self.torch, self.seams, list(by_name), batches, lambda name, arm: self._tried(by_name[name], arm)
+        )
+
+    def _tried(self, choice: Choice, arm: frozenset[str]) -> Site:
+        site = self._site(choice)
+        site.on_applied = site.on_withdrawn = lambda outcome: None
+        site.alongside = arm | {each.name for each in self.sites}
+        if site.entry.risk is not Risk.EXACT and _is_one_of_many(self.torch):
+            site.refused("several processes train together, and each would decide by itself; ask for it by name")
+        else:
+            self._begin(site)
+        return site
+
+    # What is said
 
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
         if self._steps >= SETTLED:
-            self.seams.stepping.unsubscribe(self._stepped)
-            self.tell()
+            self._settle()
+
+    def _went_back(self, *_: Any) -> None:
+        """A loop without an optimizer steps by its backward passes."""
+        self._backwards += 1
+        if self._backwards >= NO_OPTIMIZER:
+            self._steps = max(1, self._steps)
+            self._settle()
+
+    def _settle(self) -> None:
+        self.seams.stepping.unsubscribe(self._stepped)
+        self.seams.backward.unsubscribe(self._went_back)
+        self.tell()
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        return tuple(site.outcome for site in self.sites)
+        found = tuple(site.outcome for site in self.sites)
+        return found if self.deciding is None else (*found, *self.deciding.outcomes)
 
     def tell(self) -> None:
         """Said once the training is under way, written again at the end: an entry may be withdrawn late."""
-        if self._steps == 0:
-            return  # a process that does not train has nothing to say
+        if self.deciding is not None:
+            self._tell_decided(is_end=True)
+        elif self._steps:  # a process that does not train has nothing to say
+            if self.folder is not None:
+                self._write(self.folder)
+            if self._speaks and not self._told:
+                say(*lines(self.outcomes))
+            self._told = True
+
+    def _decided(self) -> None:
+        self._tell_decided(is_end=False)
+
+    def _tell_decided(self, is_end: bool) -> None:
+        assert self.deciding is not None
+        if self.deciding.steps == 0:
+            return
         if self.folder is not None:
-            record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
-            private.write_text(self.folder / f"{OUTCOMES}-{os.getpid()}.json", to_json(record))
-        if not self._told and self._speaks:
-            say(*lines(self.outcomes))
+            with suppress(OSError):  # the disk is full, or the folder gone: what was decided stands
+                self._write(self.folder)
+        if self._speaks:
+            say(self.deciding.line(is_end), *(lines(self.outcomes) if self.verbose and not self._told else ()))
         self._told = True
+
+    def _write(self, folder: Path) -> None:
+        record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
+        private.write_text(folder / f"{OUTCOMES}-{os.getpid()}.json", to_json(record))
+        if self.deciding is not None:
+            private.write_text(folder / f"{DECISIONS}-{os.getpid()}.json", to_json(self.deciding.record()))
+            self.deciding.remember()
+
+    def _tell_more(self, what: str) -> None:
+        if self.verbose and self._speaks:
+            say(what)
+
+    def _could_not_decide(self, error: Exception) -> None:
+        if self.seams.guard.strict:
+            raise error
+        if self._speaks:
+            say(f"deciding failed ({type(error).__name__}: {error}); the training goes on as the program is")
 
     def _changed(self, outcome: Outcome) -> None:
         """Applied after all, to a model that is trained later, or withdrawn."""
-        if self._told and self._speaks:
+        if self._told and self._speaks and self.deciding is None:
             say(*lines([outcome]))
 
     @property
@@ -116,6 +199,8 @@ class Running:
         return not self.quiet and os.environ.get("RANK", "0") == "0"
 
     def close(self) -> None:
+        if self.deciding is not None:
+            self.deciding.end()
         for site in reversed(self.sites):
             site.close()
 
@@ -123,6 +208,24 @@ class Running:
         """In a forked child where nothing may be taken back: entries let every call pass."""
         for site in self.sites:
             site.closed = True
+        if self.deciding is not None:
+            self.deciding.fall_silent()
+
+
+def _is_one_of_many(torch: Any) -> bool:
+    distributed = torch.distributed
+    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
+
+
+def _is_tried(choice: Choice) -> bool:
+    """What is asked for is on from the start."""
+    return entries()[choice.name].when is When.STEP and not choice.asked
+
+
+def _is_left_out(choice: Choice) -> bool:
+    """What is only possible at the start changes the process: left to a tune, or to who asks for it."""
+    entry = entries()[choice.name]
+    return entry.when is When.START and entry.environment is not None and not choice.asked
 
 
 def unmet(site: Site, torch: Any) -> str | None:

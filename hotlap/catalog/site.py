@@ -37,6 +37,9 @@ class Site:
         self.on_applied: Callable[[Outcome], None] = lambda outcome: None
         self.on_withdrawn: Callable[[Outcome], None] = lambda outcome: None
         self.closed = False
+        self.paused = False  # what it made is kept, and every call is the program's own
+        self.coming = False  # something is gathered, for when all of it is there
+        self.waits: Callable[[], bool] = lambda: False  # asked by who can begin later: the program is timed as it is
         self._steps_aside = False  # while Dynamo compiles
         self._status: Status | None = None
         self._why = ""
@@ -69,6 +72,10 @@ class Site:
         self._status, self._why = status, why
         if is_news:
             self.on_applied(self.outcome)
+
+    @property
+    def has_told(self) -> bool:
+        return self._status is not None
 
     @property
     def outcome(self) -> Outcome:
@@ -174,7 +181,7 @@ class Site:
 
     def _guarded(self, subscriber: Callable[..., None]) -> Callable[..., None]:
         def call(*what: Any) -> None:
-            if self.closed:
+            if self.closed or self.paused:
                 return
             try:
                 subscriber(*what)
@@ -185,7 +192,7 @@ class Site:
 
     def _standing_in(self, instead: Instead) -> Instead:
         def call(original: Original, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if self.closed:
+            if self.closed or self.paused:
                 return original(*args, **kwargs)
             attempt = Attempt(original, args, kwargs)
             try:

@@ -19,7 +19,7 @@ VERBS = {
     "list": Verb("hotlap.cli.catalogue", "list_entries", "List what hotlap can apply, and what it finds in source."),
     "profile": Verb("hotlap.cli.profile", "profile", "Enter a training command and show where its time goes."),
     "report": Verb("hotlap.cli.report", "report", "Draw the report of a tune, or the page of a profile."),
-    "run": Verb("hotlap.cli.run", "run", "Train with optimisations applied; the source is untouched."),
+    "run": Verb("hotlap.cli.run", "run", "Train with what makes it faster; the source is untouched."),
     "scan": Verb("hotlap.cli.scan", "scan", "Find what slows training in the source, and repair it."),
     "show": Verb("hotlap.cli.show", "show", "Show a kept run again."),
     "tune": Verb("hotlap.cli.tune", "tune", "Find out what makes a training command faster without harm."),

@@ -14,10 +14,14 @@ from hotlap import report as drawing
 from hotlap import store
 from hotlap.errors import HotlapError, RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.model import private
+from hotlap.model.decisions import Decisions
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Observation
+from hotlap.model.plan import Outcome, Outcomes
 from hotlap.model.tuning import Tuning
 from hotlap.model.visible import visible
+from hotlap.patch.entry import DECISIONS, OUTCOMES
+from hotlap.report import decided
 
 HTML, MARKDOWN, JSON, TERMINAL = "html", "markdown", "json", "terminal"
 SUFFIXES = {".html": HTML, ".htm": HTML, ".md": MARKDOWN, ".markdown": MARKDOWN, ".json": JSON}
@@ -28,12 +32,14 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """The records of a run: a tuning, or a profile alone."""
+    """The records of a run: a tuning, a profile alone, or what a training has decided."""
 
     run: store.Run
     tuning: Tuning | None
     observation: Observation | None
     diagnosis: Diagnosis | None
+    decisions: Decisions | None = None
+    outcomes: tuple[Outcome, ...] = ()
 
 
 @click.command()
@@ -100,12 +106,33 @@ def records(run: store.Run) -> Kept:
     """What there is. A tune needs no profile beside it; a run with neither is no run to report on."""
     tuning = _load(run, "tuning", Tuning)
     observation, diagnosis = _load(run, "observation", Observation), _load(run, "diagnosis", Diagnosis)
+    if tuning is None and observation is None and (decided := _decided(run)) is not None:
+        return decided
     if tuning is None and (observation is None or diagnosis is None):
         raise RunNotFound(
             f"{run.folder} keeps no tune and no profile; make one: hotlap tune python train.py, or see another: "
             "hotlap report RUN"
         )
     return Kept(run=run, tuning=tuning, observation=observation, diagnosis=diagnosis)
+
+
+def _decided(run: store.Run) -> Kept | None:
+    """Of the process that was started; of the one that trained longest, where that one did not."""
+    folder = store.Run(run.folder / "running")
+    names = [path.stem for path in folder.folder.glob(f"{DECISIONS}-*.json")]
+    several = [one for one in (_load(folder, name, Decisions) for name in names) if one is not None]
+    if not several:
+        return None
+    longest = max(several, key=lambda one: (one.is_main, one.steps))
+    told = _load(folder, f"{OUTCOMES}-{longest.pid}", Outcomes)
+    return Kept(
+        run=run,
+        tuning=None,
+        observation=None,
+        diagnosis=None,
+        decisions=longest,
+        outcomes=() if told is None else told.outcomes,
+    )
 
 
 def _load(run: store.Run, name: str, kind: type[Record]) -> Record | None:
@@ -123,6 +150,10 @@ def render(kept: Kept, form: str) -> str:
     if kept.tuning is not None:
         made = {HTML: drawing.tuned_html, MARKDOWN: drawing.tuned_markdown, JSON: drawing.tuned_json}[form]
         return made(kept.tuning, seen, diagnosis)
+    if kept.decisions is not None:
+        if form == HTML:
+            return decided.html(kept.decisions, kept.outcomes, kept.run.id)
+        return decided.markdown(kept.decisions, kept.outcomes) if form == MARKDOWN else decided.as_json(kept.decisions)
     if seen is None or diagnosis is None:
         raise RunNotFound(f"{kept.run.folder} keeps no whole profile; run the command again")
     if form == HTML:
@@ -134,6 +165,8 @@ def draw(kept: Kept) -> None:
     console = Console(highlight=False)
     if kept.tuning is not None:
         drawing.tuned_terminal(kept.tuning, kept.observation, kept.diagnosis, console)
+    elif kept.decisions is not None:
+        decided.terminal(kept.decisions, kept.outcomes, console)
     elif kept.observation is not None and kept.diagnosis is not None:
         drawing.terminal(kept.observation, kept.diagnosis, console)
 

@@ -43,7 +43,13 @@ Find = Callable[[Path], Plan]  # the plan, once it is known where things are kep
 @click.option(
     "--run-dir", type=click.Path(path_type=Path), help="Keep the run here.  [default: the project's state folder]"
 )
-@click.option("--quiet", is_flag=True, help="Do not say what was applied.")
+@click.option(
+    "--at-once",
+    is_flag=True,
+    help="Apply all of it from the first step on, instead of trying in the run what makes it faster.",
+)
+@click.option("--verbose", is_flag=True, help="Say each thing that is tried, as it happens.")
+@click.option("--quiet", is_flag=True, help="Say nothing of it.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 def run(
     command: tuple[str, ...],
@@ -52,12 +58,18 @@ def run(
     without: tuple[str, ...],
     plans: tuple[str, ...],
     run_dir: Path | None,
+    at_once: bool,
+    verbose: bool,
     quiet: bool,
 ) -> NoReturn:
-    """Train with optimisations applied; the source is untouched.
+    """Train with what makes it faster; the source is untouched.
 
-    COMMAND is what you would type without hotlap. See what there is: hotlap list, hotlap explain CODE.
+    COMMAND is what you would type without hotlap. It begins as it is; what may make it faster is switched on and off
+    in blocks of its steps, and stays on where it does. The next run of the command begins with that. See what there
+    is: hotlap list, hotlap explain CODE.
     """
+    if verbose and quiet:
+        raise click.UsageError("--verbose and --quiet exclude each other; give one of them.")
     if len(plans) > 1:
         raise UnknownOptimization(f"--plan is given {len(plans)} times; give one, and add to it by --with")
     changes = choose.Changes(with_, without)
@@ -71,12 +83,15 @@ def run(
             place = where()
             store.prepare(place, "runs")
             _say_where(place, why, told=quiet or store.is_named(run_dir))
+            plan = changes.of(find(place))
             pipeline.run(
                 pipeline.RunOptions(
                     command=command,
-                    plan=changes.of(find(place)),
+                    plan=plan,
+                    decides=not at_once and plan.title in choose.TITLES,
                     otherwise=changes.of(choose.automatic(Risk.EXACT)).choices,
                     quiet=quiet,
+                    verbose=verbose,
                     run_dir=place,
                 )
             )
@@ -123,8 +138,10 @@ def _nothing(place: Path) -> Plan:
 
 
 def _kept(place: Path, command: tuple[str, ...]) -> Plan:
+    """A tune that proved nothing takes nothing away: it is then decided while it trains, as without a tune."""
     allowed = files.found(saved.place(place, command), command, _keys())
-    return choose.automatic(Risk.EXACT) if allowed is None else _said(allowed)
+    plan = None if allowed is None else _said(allowed)
+    return plan if plan is not None and plan.choices else choose.automatic(Risk.EXACT)
 
 
 def _keys() -> Path | None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import islice
 from threading import get_ident
 
+from hotlap.loading.mapped import writable_files
 from hotlap.loading.state import Unwatchable
 
 MOST_FILES = 300_000
@@ -23,7 +24,7 @@ LONGEST = 4096  # characters of a name
 MOST_WRITTEN = 1000
 CODE = (".py", ".pyc", ".so", ".pyi")
 OF_THE_SYSTEM = (sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/", "/etc/", "/usr/")
-Seen = tuple[int, int, int, int]
+Seen = tuple[int, int, int, int, int]
 
 
 class Files:
@@ -43,6 +44,8 @@ class Files:
         self._names = list(self._seen)
         self._paths = {os.path.realpath(name) for name in self._names}
         self._turn = 0
+        if (mapped := self._written_through_memory()) is not None:
+            raise Unwatchable(f"the program has {mapped} mapped into memory, and may write it there")
         _listen()
         self._heard = _forgotten + len(_written)
 
@@ -76,7 +79,7 @@ class Files:
 
     def differ(self) -> str | None:
         """At the start of an epoch: a file that has changed, of all of them."""
-        return self._written_by_us() or self._looked_at(None)
+        return self._written_by_us() or self._written_through_memory() or self._looked_at(None)
 
     def differ_now(self) -> str | None:
         """Before a batch: what this process has opened to write, and some others."""
@@ -90,6 +93,9 @@ class Files:
             if path in self._paths:
                 return str(name)
         return None
+
+    def _written_through_memory(self) -> str | None:
+        return next(iter(self._paths & writable_files()), None)
 
     def _looked_at(self, until: float | None) -> str | None:
         count = len(self._names)
@@ -153,6 +159,10 @@ def _hear(event: str, args: tuple[object, ...]) -> None:
                 opened.append(os.fsdecode(args[0]))
             return
         names = args[:1]
+    elif event in ("os.listdir", "os.scandir"):
+        if _reading and (opened := _reading.get(get_ident())) is not None:
+            opened.append(os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else os.curdir)
+        return
     elif event in ("os.rename", "os.remove", "os.truncate"):
         names = args[:2]
     else:
@@ -177,4 +187,4 @@ def _entries_in(path: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _as_seen(found: os.stat_result) -> Seen:
-    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev

@@ -12,6 +12,7 @@ from typing import Any
 from hotlap.loading.files import Files, is_no_data
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
+from hotlap.loading.settings import settings
 from hotlap.loading.state import State, Unwatchable
 from hotlap.patch.signals import raised_by_signal
 
@@ -177,20 +178,17 @@ class Watch:
             return "a setting"
         return self._state.differs_at_epoch() or (None if self._files is None else self._files.differ())
 
+    def changed_elsewhere(self, at_epoch: bool) -> str | None:
+        """Of what workers that have started see too: memory that processes share, and files."""
+        found = self._state.differs_elsewhere()
+        if found is not None or self._files is None:
+            return found
+        return self._files.differ() if at_epoch else self._files.differ_now()
+
     def _settings_now(self) -> tuple[Any, ...]:
         """What operations depend on besides their arguments."""
-        torch = self._torch
-        return (
-            warnings.showwarning,
-            getattr(warnings, "_showwarnmsg_impl", None),
-            torch.get_default_dtype(),
-            torch.get_default_device(),
-            torch.get_num_threads(),
-            torch.is_autocast_enabled("cpu"),
-            torch._C._len_torch_function_stack(),
-            torch._C._len_torch_dispatch_stack(),
-            None if self._files is None else os.getcwd(),  # noqa: PTH109 asked before each batch
-        )
+        here = None if self._files is None else os.getcwd()  # noqa: PTH109 asked before each batch
+        return (*settings(self._torch), here)
 
 
 def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
@@ -202,8 +200,7 @@ def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
 
 def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
     """Items for our own use. Raises Unfit where one cannot be fetched: the program meets that by itself."""
-    numpy = sys.modules.get("numpy")
-    with nullcontext() if numpy is None else numpy.errstate(all="raise"):  # what would warn is left to the program
+    with warnings_raised():
         try:
             samples = fetch(dataset, indices)
         except Exception as error:
@@ -213,6 +210,27 @@ def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
     if len(samples) != len(indices):
         raise Unfit(f"{len(indices)} items were asked for and {len(samples)} came")
     return samples
+
+
+@contextmanager
+def warnings_raised() -> Iterator[None]:
+    """What would warn is left to the program, with the warning that torch gives once only.
+
+    The filter is put into the list and taken out again, without a word to Python: it would forget which warnings it
+    has shown.
+    """
+    torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+    always, filters = torch.is_warn_always_enabled(), warnings.filters
+    entry = ("error", None, Warning, None, 0)
+    torch.set_warn_always(True)
+    filters.insert(0, entry)  # type: ignore[attr-defined]
+    try:
+        with nullcontext() if numpy is None else numpy.errstate(all="raise"):
+            yield
+    finally:
+        if entry in filters:
+            filters.remove(entry)  # type: ignore[attr-defined]
+        torch.set_warn_always(always)
 
 
 def length_of(dataset: Any) -> int:

@@ -17,6 +17,7 @@ from types import MethodType
 from typing import Any
 
 from hotlap.loading.bits import PIECE, bytes_of, checksum, piece_of_memory
+from hotlap.loading.mapped import Shared
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.objects import without_our_layers
@@ -24,7 +25,7 @@ from hotlap.loading.purity.plain import is_record
 
 ABSENT: Any = object()
 ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
-RARELY = 0.01  # … else a part of it, in this share of the time
+RARELY = 0.003  # … else a part of it, in this share of the time
 SMALL = 1 << 20  # bytes, of all that is read
 LEAST_SECONDS, SHARE = 2e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
 MOST_CONTAINERS = 200_000
@@ -57,6 +58,7 @@ class State:
                 self._contents.add(container)
         self._contents.settle()
         self._last = time.perf_counter()
+        self._saved = 0.0  # seconds that may be spent on comparing what is large
         self._as_a_whole = False
 
     def _add(self, place: Place) -> None:
@@ -88,8 +90,14 @@ class State:
         for place in self._places:
             if not place.holds():
                 return place.name
-        everything = self._as_a_whole or self._contents.seconds <= RARELY * passed
-        return self._contents.differ(None if everything else RARELY * passed)
+        if self._as_a_whole:
+            return self._contents.differ(None)
+        self._saved += RARELY * passed
+        if self._saved <= 0.0:  # the last piece took longer than its share
+            return self._contents.moved()
+        found = self._contents.differ(self._saved)
+        self._saved = min(0.0, self._saved - (time.perf_counter() - now))
+        return found
 
     def differs_at_epoch(self) -> str | None:
         """Asked at the start of an epoch: all of it is compared."""
@@ -99,6 +107,10 @@ class State:
         found = self._contents.differ(None)
         self._last = time.perf_counter()
         return found
+
+    def differs_elsewhere(self) -> str | None:
+        """What has changed of what workers that have started see too."""
+        return self._contents.differ_shared()
 
     @property
     def is_shared(self) -> bool:
@@ -178,6 +190,9 @@ class NamePlace(Place):
     def found(self) -> Any:
         return without_our_layers(self._space.get(self.name, ABSENT))
 
+    def holds(self) -> bool:
+        return self._space.get(self.name, ABSENT) is self._expected() or super().holds()
+
 
 class CellPlace(Place):
     name = "a variable of a function"
@@ -203,7 +218,15 @@ class Contents:
         self._turn = 0
         self.seconds = 0.0
         self.bytes = 0
-        self.is_shared = False
+        self._shared: list[Memory | Group] = []
+        self._mapped = Shared()
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self._shared)
+
+    def differ_shared(self) -> str | None:
+        return next((one.name for one in self._shared if one.has_moved() or one.differs(None)), None)
 
     def settle(self) -> None:
         """How long a comparison of all of it takes."""
@@ -222,9 +245,8 @@ class Contents:
     def differ(self, seconds: float | None) -> str | None:
         """What has changed: of all of it, or of as much as can be compared in so many seconds, in turn."""
         until, count = None if seconds is None else time.perf_counter() + seconds, len(self._parts)
-        for one in self._parts:
-            if one.has_moved():
-                return one.name
+        if (name := self.moved()) is not None:
+            return name
         for step in range(count):
             one = self._parts[(self._turn + step) % count]
             if one.differs(until):
@@ -233,6 +255,10 @@ class Contents:
                 self._turn = (self._turn + step + 1) % count
                 return None
         return None
+
+    def moved(self) -> str | None:
+        """What lies elsewhere in memory than before, or is longer or shorter."""
+        return next((one.name for one in self._parts if one.has_moved()), None)
 
     def add(self, thing: Any, depth: int = 0) -> None:
         kind = type(thing)
@@ -243,8 +269,9 @@ class Contents:
             return
         self._seen[id(thing)] = thing
         if is_array(kind):
-            self.is_shared |= is_shared(thing)
             self._parts.append(Memory(thing))
+            if self._is_shared(thing):
+                self._shared.append(Memory(thing))
             if _holds_objects(thing):
                 self._parts.append(ListedArray(thing))
                 self._add_several(thing.reshape(-1).tolist(), depth)
@@ -254,6 +281,9 @@ class Contents:
             self._add_table(thing, depth)
         elif kind in CONTAINERS or is_record(kind):
             self._add_container(thing, depth)
+
+    def _is_shared(self, thing: Any) -> bool:
+        return self._mapped.holds(thing) or is_mapped(thing)
 
     def _note_texts(self, things: list[Any]) -> None:
         self._texts.extend(one for one in things if isinstance(one, str) or hasattr(one, "__fspath__"))
@@ -270,7 +300,8 @@ class Contents:
         arrays = [one for one in inner if is_array(type(one))]
         if len(arrays) > FEW:
             self._parts.append(Group(arrays))
-            self.is_shared |= any(map(is_shared, arrays))
+            if any(map(self._is_shared, arrays)):
+                self._shared.append(Group(arrays))
             self._seen.update((id(one), one) for one in arrays)
             inner = [one for one in inner if not is_array(type(one))]
         kinds = set(map(type, inner))
@@ -455,9 +486,7 @@ def columns_of(table: Any) -> list[Any]:
     return [one.to_numpy() for one in (*columns, *labels)]
 
 
-def is_shared(array: Any) -> bool:
-    if hasattr(array, "is_shared"):
-        return bool(array.is_shared())
+def is_mapped(array: Any) -> bool:
     while getattr(array, "base", None) is not None:
         array = array.base
     return type(array).__module__ == "mmap" or type(array).__name__ == "memmap"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotlap.model.decisions import Remembered
 from hotlap.model.plan import Choice, Circumstances
 
 
@@ -22,7 +23,12 @@ class Session:
     choices: tuple[Choice, ...] = ()  # the optimisations to apply
     proven: Circumstances | None = None  # of those choices; under others …
     otherwise: tuple[Choice, ...] = ()  # … these are applied
+    decides: bool = False  # which of the choices stay on is decided while it trains; else all are, from the start
+    memory: str | None = None  # a file: what is decided is remembered there …
+    source: str = ""  # … for this source
+    remembered: Remembered | None = None  # from an earlier run of the same command and source
     quiet: bool = False  # say nothing on stderr
+    verbose: bool = False  # say each thing that is tried, as it happens
     speaker: int | None = None  # the process that says at its end why nothing was applied
     ears: tuple[int, ...] = ()  # device and inode of the stderr that is spoken to; empty: any
     early: str | None = None  # "package.module:function", called with (session) before the program's first line

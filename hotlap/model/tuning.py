@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.model.plan import Choice, Circumstances
+from hotlap.model.decisions import Decisions
+from hotlap.model.plan import Choice, Circumstances, Outcome
 from hotlap.model.trial import Trial
 from hotlap.model.verdict import Verdict
 
@@ -48,6 +49,15 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Screened:
+    """One process in which all that can be switched while it trains was, as `hotlap run` does it."""
+
+    decisions: Decisions | None  # None: it came to none
+    outcomes: tuple[Outcome, ...]
+    seconds: float  # of the process
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
     schema: int
     run: str  # id of the run folder
@@ -68,4 +78,5 @@ class Tuning:
     observing_seconds: float = 0.0  # of `seconds`, those before the first trial
     epoch_steps: int | None = None  # steps of one epoch, where known
     lasting: Verdict | None = None  # of the long trial of what is kept; None: there was none
+    screened: Screened | None = None  # None: not yet, or there was no time
     files: tuple[str, ...] = ()  # what trials did to files past our diversion, one sentence each

@@ -17,7 +17,7 @@ from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.unseen import leave_no_frame
 
-OUR_ROOMS = ("patch", "loading", "catalog", "observe", "trial")
+OUR_ROOMS = ("patch", "loading", "catalog", "runtime", "observe", "trial")
 SCRIPTING = "_script_impl"  # of torch.jit._script
 TRACING = "trace"  # of torch.fx.Tracer
 THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function

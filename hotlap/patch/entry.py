@@ -26,6 +26,7 @@ MINIMUM_TORCH = (2, 6)
 HELLO = "hello"  # files in the session folder: one line each, named by process
 PROBLEM = "problem"
 OUTCOMES = "outcomes"
+DECISIONS = "decisions"  # the same, where it is decided while it trains
 CANNOT_PREPARE = 70
 PACKAGE = __name__.partition(".")[0]  # hotlap, or what it is called inside the user's process
 

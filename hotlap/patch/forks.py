@@ -14,7 +14,8 @@ import sys
 import sysconfig
 from typing import Any
 
-_LIBRARIES = ("torch", "numpy", "joblib", "pyarrow", __name__.partition(".")[0])
+# Their functions seed or close something of their own in the child, and count nothing.
+_LIBRARIES = ("torch", "numpy", "joblib", "pyarrow", "wandb", __name__.partition(".")[0])
 _registered_by: list[str] = []
 _for_good: list[Any] = []
 

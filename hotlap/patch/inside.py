@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NAME, OURS = "_hotlap_within", "hotlap"
 BORROWED = ("psutil", "pynvml")  # of others, and not of the program: nothing is left of them once we have them
-UNSEEN_ROOMS = ("patch", "loading", "catalog", "observe", "trial")
+UNSEEN_ROOMS = ("patch", "loading", "catalog", "runtime", "observe", "trial")
 SEEN = ("/observe/span.py", "/trial/metric.py", "/catalog/enabling.py")  # which the program calls itself
 UNSEEN = " (importlib._bootstrap)"  # at the end of a file name; see is_internal_frame in CPython's warnings
 _external: Any = sys.modules["_frozen_importlib_external"]

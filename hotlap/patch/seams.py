@@ -20,6 +20,7 @@ from hotlap.patch.dynamo import keep_out
 from hotlap.patch.forks import never_free
 from hotlap.patch.guard import Guard
 from hotlap.patch.ledger import Ledger
+from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.unseen import hide_from_stacks, hide_when_shown, leave_no_frame, unseen
 
 Subscriber = Callable[..., None]
@@ -144,14 +145,18 @@ class Seam:
         for subscriber in self._before:
             try:
                 subscriber(*what)
-            except Exception as error:  # noqa: BLE001 whatever our own code raises
+            except Exception as error:
+                if raised_by_signal(error):
+                    raise
                 self._drop(subscriber, error)
 
     def after(self, *what: Any) -> None:
         for subscriber in self._after:
             try:
                 subscriber(*what)
-            except Exception as error:  # noqa: BLE001 whatever our own code raises
+            except Exception as error:
+                if raised_by_signal(error):
+                    raise
                 self._drop(subscriber, error)
 
     def _drop(self, subscriber: Subscriber, error: Exception) -> None:

@@ -37,7 +37,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Make = Callable[[FrameType, Any, Any], Any]
 
 ROOMS = tuple(
-    f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("patch", "loading", "catalog", "observe", "trial")
+    f"{Path(__file__).parents[1] / room}{os.sep}"
+    for room in ("patch", "loading", "catalog", "runtime", "observe", "trial")
 )
 SEEN = ("/observe/span.py", "/trial/metric.py", "/catalog/enabling.py")  # called by the program, with or without a run
 AT = "<hotlap>"  # the name of the functions that `at` makes

@@ -29,9 +29,14 @@ def speak_to(ours: tuple[int, ...]) -> None:
 
 
 def say(*lines: str) -> None:
+    """To the stream itself: what a program has put in place of sys.stderr is its own. A notebook has no other."""
     if _ours and ears() != _ours:
         return
+    text = "".join(f"hotlap: {visible(line)}\n" for line in lines)
     try:
-        sys.stderr.write("".join(f"hotlap: {visible(line)}\n" for line in lines))
+        if _ours:
+            os.write(STDERR, text.encode("utf-8", "backslashreplace"))
+        else:
+            sys.stderr.write(text)
     except (OSError, ValueError, AttributeError):
         return  # stderr closed or replaced by something that cannot write

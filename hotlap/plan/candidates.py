@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotlap.catalog import entries
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.model.observation import Observation
 from hotlap.model.plan import Choice, Expectation, Risk
 from hotlap.model.tuning import Candidate
@@ -60,6 +60,12 @@ def _candidate(name: str, entry: Entry, expected: Expectation, value: str | None
     return Candidate(
         entry=name, code=entry.code, value=value, risk=entry.risk.value, most=expected.most, why=expected.why
     )
+
+
+def is_switched(name: str) -> bool:
+    """Whether it can be while a program trains, and a plan has it by itself."""
+    entry = entries()[name]
+    return entry.automatic and entry.when is not When.START
 
 
 def choice_of(candidate: Candidate) -> Choice:

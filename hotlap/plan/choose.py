@@ -15,6 +15,7 @@ from hotlap.model.plan import Choice, Plan, Risk
 SAFE, FAST = "safe", "fast"
 WORDS = {SAFE: Risk.EXACT, FAST: Risk.ROUNDING}  # other words for a risk
 RISKS = (Risk.EXACT, Risk.ROUNDING, Risk.NUMERIC)  # what changes the recipe is never automatic
+TITLES = tuple(one.value for one in RISKS)  # of plans that nobody has proven: all that a risk allows
 NOTHING = Plan(schema=SCHEMA, title="asked for", choices=())
 
 
@@ -51,6 +52,11 @@ def automatic(risk: Risk) -> Plan:
         if entry.automatic and entry.risk.rank <= risk.rank and entry.risk is not Risk.TRAINING
     ]
     return Plan(schema=SCHEMA, title=risk.value, choices=_ordered(_without_conflicts(allowed)))
+
+
+def at_start(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+    """What of them changes how the command is started, where the rest is decided while it trains."""
+    return tuple(one for one in choices if one.asked)
 
 
 def variables(choices: Iterable[Choice], environ: Mapping[str, str]) -> dict[str, str]:

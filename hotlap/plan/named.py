@@ -20,6 +20,11 @@ def named(
     return changes.of(_base(plan, _risk(risk))).choices
 
 
+def is_automatic(plan: str | EllipsisType | None) -> bool:
+    """All that a risk allows, which nobody has proven to help here."""
+    return plan is ... or plan in choose.WORDS
+
+
 def _risk(text: str | None) -> Risk | None:
     known = [one.value for one in choose.RISKS]
     if text is not None and text not in known:
@@ -32,8 +37,9 @@ def _base(plan: str | EllipsisType | None, risk: Risk | None) -> Plan:
         raise UnknownOptimization("plan=None applies nothing but with_, so no risk goes with it; leave one of them out")
     if plan is None:
         return choose.NOTHING
-    if plan is ... or plan in choose.WORDS:
+    if is_automatic(plan):
         return choose.automatic(choose.risk_of(None if plan is ... else plan, risk) or Risk.EXACT)
+    assert isinstance(plan, str)
     allowed = files.given(Path(plan), risk)
     for line in allowed.lines:
         sys.stderr.write(f"hotlap: {visible(line)}\n")

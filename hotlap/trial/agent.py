@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.catalog import running
+from hotlap.catalog.decided import Decided
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.progress import DONE, STARTING, TIMING, Progress, ProgressWriter
@@ -42,21 +43,24 @@ MIB = 1 << 20
 
 def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
     """Called once torch is imported; the result is called when the process ends."""
-    tell = running.start(torch, session, seams)
-    agent = Agent(torch, session, seams, read_order(session))
+    entered = running.enter(torch, session, seams)
+    agent = Agent(torch, session, seams, read_order(session), entered.deciding)
     agent.subscribe()
 
     def finish() -> None:
         agent.process_ends()
-        tell()
+        entered.tell()
 
-    agent.tell_outcomes = tell
+    agent.tell_outcomes = entered.tell
     return finish
 
 
 class Agent:
-    def __init__(self, torch: Any, session: Session, seams: Seams, order: Order) -> None:
+    def __init__(
+        self, torch: Any, session: Session, seams: Seams, order: Order, deciding: Decided | None = None
+    ) -> None:
         self.torch, self.session, self.seams, self.order = torch, session, seams, order
+        self._deciding = deciding
         self.folder = Path(session.folder)
         self.losses = Losses(torch)
         own = Ledger()
@@ -203,9 +207,15 @@ class Agent:
             self.torch.cuda.set_per_process_memory_fraction(min(1.0, self.order.device_mb * MIB / total), device)
 
     def _enough(self) -> bool:
+        if self.order.screens is not None:
+            return self._state != DONE and self._has_screened(self.order.screens)
         if self._state == DONE or self.order.steps is None or len(self.ends) < self.order.steps:
             return False
         return len(self.readings) >= self.order.readings or (self.folder / ENOUGH).exists()
+
+    def _has_screened(self, seconds: float) -> bool:
+        over = self._deciding is None or self._deciding.is_over
+        return over or self.ends[-1] - self.ends[0] > seconds
 
     def _done(self) -> None:
         self._state = DONE

@@ -11,13 +11,14 @@ from hotlap.observe.window import WarmupDetector
 
 MOST_BLOCKS = 12
 LATE = 1 / 3  # of the run: what is compiled once more after this is no warm-up
+GETTING_QUICK, QUICK, SEVERAL = 2 / 3, 0.7, 5  # of the run; of what a step took before; steps looked at as one
 SPIKE, SPIKE_SECONDS = 30, 1.0  # times the usual step, and at least so long: a compilation, not a stall
 
 
 def warmup_steps(began: float, ends: Sequence[float]) -> int:
     """How many steps were warming up; at least the first, and never all."""
     seconds = [end - before for before, end in zip([began, *ends[:-1]], ends, strict=True)]
-    steps = max(_until_steady(seconds), _last_spike(seconds))
+    steps = max(_until_steady(seconds), _last_spike(seconds), _until_quick(seconds))
     return max(0, min(steps, len(seconds) - 1))
 
 
@@ -29,6 +30,19 @@ def _until_steady(seconds: Sequence[float]) -> int:
         if detector.settled:
             return index + 1
     return len(seconds) // 2
+
+
+def _until_quick(seconds: Sequence[float]) -> int:
+    """Steps until it became much faster for good, as when data is kept from the second epoch on: two thirds at most."""
+    late, early = int(len(seconds) * GETTING_QUICK), len(seconds) // 4
+    if early < SEVERAL:
+        return 0
+    slow, quick = median(seconds[:early]), median(seconds[late:])
+    if quick > QUICK * slow:
+        return 0
+    bound = (slow * quick) ** 0.5
+    ends = range(SEVERAL, late + 1)
+    return max((end for end in ends if median(seconds[end - SEVERAL : end]) > bound), default=0)
 
 
 def _last_spike(seconds: Sequence[float]) -> int:

@@ -75,7 +75,7 @@ class Keeper:
     def add(self, folders: Iterable[Path], read_only: bool = False) -> None:
         for folder in folders:
             root = os.path.realpath(folder)
-            if not self._watches(root) and root != "/" and Path(root).is_dir():
+            if not self._watches(root) and not self._is_ours(root) and root != "/" and Path(root).is_dir():
                 found = list(self._walk(root, MOST_READ + 1 if read_only else MOST_FILES))
                 if read_only and len(found) > MOST_READ:
                     continue
@@ -85,6 +85,9 @@ class Keeper:
 
     def _watches(self, path: str) -> bool:
         return any(path == root or path.startswith(root + "/") for root in self._roots)
+
+    def _is_ours(self, path: str) -> bool:
+        return any(path == one or path.startswith(one + "/") for one in self._ours)
 
     def _walk(self, root: str, most: int) -> Iterator[tuple[str, Noted]]:
         """Files near the top first, so that a limit leaves out those far below."""

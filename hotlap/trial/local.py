@@ -18,15 +18,16 @@ import psutil
 from hotlap.errors import CommandNotRunnable, RunFolderUnwritable
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA, from_json, to_json
+from hotlap.model.decisions import Decisions
 from hotlap.model.plan import Outcome, Outcomes
 from hotlap.model.progress import DONE, Progress, read_progress
 from hotlap.model.session import Session
 from hotlap.model.traces import Traces
 from hotlap.model.trial import Ended, Reading, Sample
-from hotlap.model.tuning import Metric
-from hotlap.patch.entry import PROBLEM
+from hotlap.model.tuning import Metric, Screened
+from hotlap.patch.entry import DECISIONS, PROBLEM
 from hotlap.patch.launch import environment, resolve
-from hotlap.plan.choose import variables
+from hotlap.plan.choose import at_start, variables
 from hotlap.trial import household
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import KILLED, Process, how_it_ended
@@ -77,13 +78,27 @@ class LocalRunner:
         self.hardware: str | None = None
         self.torch: str | None = None
 
-    def run(self, spec: Spec) -> Sample:
+    def screen(self, spec: Spec) -> Screened | None:
+        folder, began = self._folder_of(spec), time.time()
+        found: list[Screened] = []
+
+        def look() -> None:
+            found.append(
+                Screened(decisions=_decisions(folder), outcomes=_outcomes(folder), seconds=time.time() - began)
+            )
+
+        sample = self.run(spec, look)
+        return found[0] if sample.ended == Ended.MEASURED.value else replace(found[0], decisions=None)
+
+    def run(self, spec: Spec, before_it_goes: Callable[[], None] = lambda: None) -> Sample:
         folder = self._prepare(spec)
         if self._keeper is not None:
             self._keeper.process_begins()
         try:
             with _ending_on_signals():
-                return self._run(spec, folder)
+                sample = self._run(spec, folder)
+                before_it_goes()
+                return sample
         finally:
             try:
                 if self._keeper is not None:
@@ -92,7 +107,7 @@ class LocalRunner:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _prepare(self, spec: Spec) -> Path:
-        folder = (self._folder / f"process-{spec.number:04d}").resolve()
+        folder = self._folder_of(spec)
         if folder.exists():  # in flight when an earlier hotlap was killed
             household.end_leftover(folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -108,6 +123,7 @@ class LocalRunner:
             metric=metric.name if metric is not None and told else None,
             tag=metric.tag if metric is not None else None,
             device_mb=self._limits.device_mb,
+            screens=spec.screens,
         )
         try:
             private.make_folder(folder)
@@ -117,6 +133,9 @@ class LocalRunner:
                 f"cannot write {folder} ({error.strerror}); make room or choose another place: --run-dir DIR"
             ) from error
         return folder
+
+    def _folder_of(self, spec: Spec) -> Path:
+        return (self._folder / f"process-{spec.number:04d}").resolve()
 
     def _run(self, spec: Spec, folder: Path) -> Sample:
         session = self._session(spec, folder)
@@ -154,11 +173,12 @@ class LocalRunner:
             trace=False,
             started=time.time(),
             choices=spec.choices,
+            decides=spec.screens is not None,
             quiet=True,
         )
 
     def _start(self, spec: Spec, session: Path) -> subprocess.Popen[bytes]:
-        extra = variables(spec.choices, os.environ)
+        extra = variables(spec.choices if spec.screens is None else at_start(spec.choices), os.environ)
         if self._metric is not None and self._metric.pattern is not None:
             extra["PYTHONUNBUFFERED"] = "1"  # a line that is held back would be read at another step
         if "PYTHONHASHSEED" not in os.environ:
@@ -373,6 +393,12 @@ def _outcomes(folder: Path) -> tuple[Outcome, ...]:
     for path in sorted(folder.glob("outcomes-*.json")):
         return from_json(Outcomes, path.read_text(encoding="utf-8"), str(path)).outcomes
     return ()
+
+
+def _decisions(folder: Path) -> Decisions | None:
+    """Of the process that got furthest."""
+    found = [from_json(Decisions, one.read_text(encoding="utf-8"), str(one)) for one in folder.glob(f"{DECISIONS}-*")]
+    return max(found, key=lambda one: (one.is_main, one.steps), default=None)
 
 
 def _problem(folder: Path) -> str | None:

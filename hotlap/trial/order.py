@@ -31,6 +31,7 @@ class Order:
     metric: str | None  # of hotlap.metric
     tag: str | None  # of TensorBoard
     device_mb: float | None = None  # of memory on each device, at most
+    screens: float | None = None  # as in Spec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from hotlap.model.plan import Choice
 from hotlap.model.trial import Sample
+from hotlap.model.tuning import Screened
 
 BASE, NEW = "base", "new"
 
@@ -23,12 +24,17 @@ class Spec:
     least: int  # fewer than these are too short to measure
     seconds: float  # for the whole process
     nudge: float = 0.0  # as in Sample
+    screens: float | None = None  # seconds after the first step in which it is decided what of the choices stays on
     readings: int = 0  # end as soon as the steps are done and the metric was read so often
 
 
 class Runner(Protocol):
     hardware: str | None  # as the processes see it, once one has run
     torch: str | None  # its version, likewise
+
+    def screen(self, spec: Spec) -> Screened | None:
+        """A process that decides while it trains; None where there is no such thing."""
+        ...
 
     def run(self, spec: Spec) -> Sample:
         """The process from start to end. What goes wrong in it is told by `Sample.ended`, never raised."""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from hotlap.model.plan import Choice, Outcome, Status
 from hotlap.model.trial import Block, Ended, Reading, Sample
+from hotlap.model.tuning import Screened
 from hotlap.trial.runner import Spec
 
 Choices: TypeAlias = tuple[Choice, ...]
@@ -43,7 +44,11 @@ class ScriptedRunner:
     samples_a_step: float = 32.0
     hardware: str | None = None
     torch: str | None = None
+    screened: Screened | None = None
     ran: list[Spec] = field(default_factory=list)
+
+    def screen(self, spec: Spec) -> Screened | None:
+        return self.screened
 
     def run(self, spec: Spec) -> Sample:
         self.ran.append(spec)

@@ -95,6 +95,8 @@ class Seeds:
                 return isinstance(instance, original)
 
         class Generator(original, metaclass=Kind):  # type: ignore[misc]
+            __wrapped__ = original
+
             def manual_seed(self, seed: int) -> Any:
                 super().manual_seed(seeds.shifted(seed))
                 return self

@@ -14,6 +14,7 @@ MOST_TIMES = 8  # as many steps for what is that much faster
 WARMUP = 20  # steps allowed for it
 SHARE = 1 / 60  # of the budget for the steps of one process
 SHORTEST, LONGEST = 2.0, 20.0  # seconds of them
+INTO_THE_SECOND, SECOND_SHARE = 1.6, 1 / 24  # epochs, where their steps take no more than that of the budget
 SLOW = 0.5  # seconds: steps longer than this are not asked for by the dozen
 PATIENCE = 5  # times what the baseline is expected to take, for a process that compiles
 SHORTEST_LIMIT = 120.0  # seconds
@@ -53,7 +54,7 @@ def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
     step = max(1e-6, seen.mean_step_ms / 1000)
     surely = max(1.0, seen.warmup.seconds)
     start = max(surely, STARTING * (observing - (seen.warmup.steps + seen.steps) * step))
-    wanted = asked.steps or _planned(step, start, asked.budget_seconds)
+    wanted = asked.steps or _planned(step, start, asked.budget_seconds, epoch_length(seen))
     own = own_length(seen)
     steps = wanted if own is None else min(wanted, own)
     if steps < LEAST_STEPS:
@@ -86,13 +87,18 @@ def epoch_length(seen: Observation) -> int | None:
     return max(1, max(found) // max(1, round(seen.batches_per_step))) if found else None
 
 
-def _planned(step: float, start: float, budget: float) -> int:
-    """A small budget has shorter processes, but no shorter than they still tell something."""
+def _planned(step: float, start: float, budget: float, epoch: int | None) -> int:
+    """A small budget has shorter processes, but no shorter than they still tell something. Where a second epoch can be
+    reached it is: data is kept from then on.
+    """
     seconds = min(LONGEST, max(SHORTEST, budget * SHARE))
     least = USUAL_LEAST if step < SLOW else LEAST_STEPS - WARMUP
-    usual = int(min(MOST_STEPS, max(least, seconds / step))) + WARMUP
+    second = int(epoch * INTO_THE_SECOND) if epoch is not None else 0
+    if second * step > SECOND_SHARE * budget:
+        second = 0
+    usual = int(min(MOST_STEPS, max(least, second, seconds / step))) + WARMUP
     fitting = int(max(SHORTEST, budget / WORTHWHILE - start) / step)
-    return min(usual, max(LEAST_STEPS, fitting))
+    return min(usual, max(LEAST_STEPS, fitting, second))
 
 
 def _too_short(steps: int, own: int | None) -> str:

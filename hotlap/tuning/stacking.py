@@ -59,6 +59,16 @@ class Stacking:
     def kept(self) -> Choices:
         return tuple(choice for layer in self._layers for choice in layer.choices)
 
+    def screened(self, group: Sequence[Candidate]) -> bool:
+        """What won while it trained, against the baseline on fresh samples: none of these has picked it."""
+        choices = tuple(choice_of(one) for one in group)
+        verdict = self._ask(f"screened-{len(group)}", Stage.FINAL, None, (), choices, 0)
+        if verdict.decision != Decision.KEEP.value:
+            return False
+        self._layers.append(Layer(self._at_work(verdict.trial, choices), verdict, ratio_of(verdict)))
+        self._keep(self.kept, ratio_of(verdict), verdict.trial)
+        return True
+
     def winners(self, winners: Sequence[tuple[Candidate, Verdict]]) -> None:
         """Those that are faster alone, the most gainful first; what fails on top of the others is peeled off."""
         for candidate, alone in winners:
@@ -184,6 +194,8 @@ class Stacking:
         """
         while self._layers:
             first = self._layers[0].proof
+            if len(self._layers) == 1 and first.stage == Stage.FINAL.value:
+                return first
             lone = len(self._layers) == 1 and first.stage == Stage.ALONE.value
             if lone and not self._budget.affords_pair(Stage.FINAL.value, 2):
                 return first

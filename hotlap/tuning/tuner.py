@@ -6,7 +6,7 @@ its first trial, with samples from the record instead of from processes, until o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -14,9 +14,10 @@ from hotlap.errors import BaselineUnusable, BudgetTooSmall
 from hotlap.judge.rounding import NUDGE
 from hotlap.model.plan import Choice, Risk, Status
 from hotlap.model.trial import Ended, Sample, Stage, Trial
-from hotlap.model.tuning import Asked, Candidate, Tuning
+from hotlap.model.tuning import Asked, Candidate, Screened, Tuning
 from hotlap.model.verdict import Decision, Verdict
-from hotlap.plan.candidates import choice_of
+from hotlap.plan.candidates import choice_of, is_switched
+from hotlap.plan.choose import automatic
 from hotlap.plan.search import says_thinned, search
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
 from hotlap.tuning.book import Book, Doing, empty_trial, rejected, trial_name
@@ -36,6 +37,9 @@ PROCESS_SHARE, SLOWER = 0.25, 3  # a process may take so much of the budget, or 
 TOGETHER = 8  # processes, to try several at once and to prove at last what is kept
 SHIFTED = 1.25  # times as fast, from which on something else may be what the step waits for
 MORE = "give a larger --budget"
+SCREEN_SHARE, SCREEN_LEAST, SCREEN_MOST = 0.2, 4.0, 60.0  # of the budget, and seconds, for a process that decides
+PROVING = 4  # processes, to prove what it has decided
+MANY = 1_000_000_000  # steps: it ends when it has decided
 STALE = 0.25  # seconds that a step count beside a printed line may be old
 
 
@@ -64,18 +68,85 @@ class Tuner:
         groups = [list(group) for _, group in groupby(self.book.record.candidates, key=lambda one: one.entry)]
         self._to_come = 6 + 4 * len(groups) + (6 if groups else 0)
         self._noise = self._against_itself()
+        stack = Stacking(self.book, self._budget, self._ask, self._keep, self._may_last)
+        groups = self._screen(groups, stack)
         winners: list[tuple[Candidate, Verdict]] = []
         doubtful: list[Candidate] = []
-        while groups and not winners:
+        while groups and not winners and not stack.kept:
             promising, groups = self._promising(groups)
             self._prove_alone(promising, winners, doubtful)
         self._not_alone += [group[0] for group in groups]
-        stack = Stacking(self.book, self._budget, self._ask, self._keep, self._may_last)
         stack.winners(winners)
-        self._tell_untried(stack.chances(self._chances(doubtful, bool(winners))), bool(stack.kept))
+        self._tell_untried(stack.chances(self._chances(doubtful, bool(stack.kept))), bool(stack.kept))
         self._finish(stack)
         self.book.change(finished=True)
         return self.book.record
+
+    # All in one process first
+
+    def _screen(self, groups: list[list[Candidate]], stack: Stacking) -> list[list[Candidate]]:
+        """What can be switched while it trains is, in one process; what won there is then proven as one, in fresh ones.
+        The groups that are left to be tried one by one are returned.
+        """
+        screened = self._screened(groups)
+        if screened is None or screened.decisions is None:
+            return groups
+        decided, by_name = screened.decisions, {group[0].entry: group for group in groups}
+        on = [by_name[name][0] for name in decided.on if name in by_name]
+        # The last stage may have to be left out for it: without a proof there is nothing to look at for longer
+        if on and self._budget.affords_pair(Stage.LASTING.value, 0) and stack.screened(on):
+            left = [group for group in groups if group[0] not in on]
+        else:
+            left = groups
+        return [group for group in left if self._is_worth_more(group, screened, group[0] in on)]
+
+    def _is_worth_more(self, group: Sequence[Candidate], screened: Screened, was_on: bool) -> bool:
+        """What was tried in the one process and did not gain there, or said why it does nothing, is not tried again."""
+        name, decided = group[0].entry, screened.decisions
+        if was_on or decided is None or not is_switched(name):
+            return True
+        tried = [one for one in decided.tried if name in one.names and one.ratio is not None]
+        outcome = next((one for one in screened.outcomes if one.name == name), None)
+        if tried:
+            self.book.not_tried(name, f"while it trained, in one process: {tried[-1].why}")
+        elif outcome is not None and outcome.status != Status.APPLIED.value and decided.is_over:
+            self.book.not_tried(name, f"{outcome.status}: {outcome.why}")
+        else:
+            return True
+        return False
+
+    def _screened(self, groups: Sequence[Sequence[Candidate]]) -> Screened | None:
+        known = self.book.record.screened
+        if known is None:
+            names = {group[0].entry for group in groups if is_switched(group[0].entry)}
+            seconds = min(
+                SCREEN_MOST, SCREEN_SHARE * self._budget.seconds, self._budget.left - PROVING * self._budget.cost
+            )
+            if not names or seconds < SCREEN_LEAST:
+                return None
+            known = self._runner.screen(self._screening(names, seconds))
+            if known is None:
+                return None
+            self.book.spent += known.seconds
+            self.book.change(screened=known)
+        else:
+            self.book.spent += known.seconds
+        return known
+
+    def _screening(self, names: Collection[str], seconds: float) -> Spec:
+        trial = empty_trial("screening", Stage.ALONE, None, (), ())
+        self._tell(trial, NEW, 0, 0, self._steps)
+        risk = Risk(self.book.record.asked.risk)
+        return Spec(
+            number=len(self._played),
+            arm=NEW,
+            choices=tuple(one for one in automatic(risk).choices if one.name in names),
+            seed_shift=0,
+            steps=MANY,
+            least=1,
+            seconds=self._length.limit + seconds,
+            screens=seconds,
+        )
 
     # The stages
 

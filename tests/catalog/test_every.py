@@ -173,7 +173,7 @@ def test_each_risk_trains_as_exact_as_it_says(risk):
 
     names = [choice.name for choice in automatic(risk).choices]
     for kind in KINDS:
-        with left_as_found(), hotlap.enable(risk=risk.value):
+        with left_as_found(), hotlap.enable(risk=risk.value, at_once=True):
             trained = train(kind)
         assert_alike(trained, kind, names)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 import hotlap
+from hotlap.catalog.fused_optimizer import proof
 from hotlap.catalog.fused_optimizer.chosen import stepping
 
 LAST = torch.channels_last
@@ -255,3 +257,60 @@ def test_torch_clips_all_gradients_at_once_by_itself(monkeypatch):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
     assert norms == [4]
+
+
+KINDS = {
+    "Adam": (torch.optim.Adam, {}),
+    "AdamW, amsgrad": (torch.optim.AdamW, {"amsgrad": True}),
+    "SGD, Nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    "SGD": (torch.optim.SGD, {"weight_decay": 0.1}),
+    "Adagrad": (torch.optim.Adagrad, {}),
+}
+
+
+def trained(optimizer, steps, **options):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)), torch.randn(64, 8)
+    optim = optimizer(model.parameters(), lr=1e-2, **options)
+    for _ in range(steps):
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_step_is_what_the_programs_own_makes_of_the_same_state(kind, enabled, monkeypatch):
+    looked, difference = [], proof.Proof.difference
+    monkeypatch.setattr(proof, "EVERY", 1)
+    monkeypatch.setattr(proof.Proof, "difference", lambda self: looked.append(difference(self)))
+    optimizer, options = KINDS[kind]
+    trained(optimizer, 100, **options)
+    assert looked == [None] * 100
+
+
+def test_a_kernel_that_computes_something_else_is_withdrawn(enabled, monkeypatch):
+    expected = trained(torch.optim.Adam, 1)
+    assert enabled.outcomes[0].status == "applied"
+    monkeypatch.setattr(sys.modules["torch.optim.adam"], "_fused_adam", lambda *args, **kwargs: None)
+    trained(torch.optim.Adam, 2)
+    assert expected == trained(torch.optim.Adam, 1)
+    assert enabled.outcomes[0].status == "withdrawn"
+    assert "a weight differs by" in enabled.outcomes[0].why
+
+
+def test_a_step_that_computes_its_gradients_is_not_held_against_older_ones(enabled, monkeypatch):
+    monkeypatch.setattr(proof, "EVERY", 1)
+    one = parameter()
+    optimizer = torch.optim.SGD([one], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (one * 5).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        optimizer.step(closure)
+    assert enabled.outcomes[0].status == "applied"

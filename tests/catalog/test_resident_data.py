@@ -351,7 +351,7 @@ def test_too_little_memory_is_refused(monkeypatch):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_dataset_that_takes_long_is_kept_as_the_first_epoch_goes(monkeypatch, workers, persistent):
-    for name in ("EAGER", "PATIENCE"):
+    for name in ("EAGER", "AT_FIRST"):
         monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], name, -1.0)
     data = Made(FORMS["dict"])
     how = {"num_workers": workers, "persistent_workers": persistent and workers > 0}

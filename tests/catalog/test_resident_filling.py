@@ -92,7 +92,7 @@ def test_workers_that_are_no_forks_are_left_to_fetch_it(filled, monkeypatch):
 
 
 def test_a_slow_dataset_does_not_keep_a_program_waiting_that_wants_one_batch(monkeypatch, filled):
-    monkeypatch.setattr(applying, "EAGER", -1.0)
+    monkeypatch.setattr(applying, "AT_FIRST", -1.0)
     with resident() as enabled:
         next(iter(DataLoader(Rows(total=2000), 2, num_workers=2)))
         assert "as its workers fetch them" in outcome(enabled).why

@@ -30,7 +30,7 @@ def patient(monkeypatch):
 @pytest.fixture
 def slow(monkeypatch):
     """As if the dataset took too long to be fetched before the first batch."""
-    for name in ("EAGER", "PATIENCE"):
+    for name in ("EAGER", "AT_FIRST"):
         monkeypatch.setattr(applying, name, -1.0)
 
 

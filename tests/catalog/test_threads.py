@@ -101,7 +101,7 @@ def test_workers_that_are_never_started_take_no_core(monkeypatch):
 def test_a_plan_leaves_the_training_its_cores_beside_workers(monkeypatch):
     cores(monkeypatch, usable=2)
     torch.set_num_threads(2)
-    hotlap.enable("fast")
+    hotlap.enable("fast", at_once=True)
     list(DataLoader(Numbers(), num_workers=1))
     assert torch.get_num_threads() == 2
     hotlap.disable()

@@ -344,6 +344,148 @@ class Drawn(Rows):
 loader = DataLoader(Drawn(), 8, num_workers=1)
 def run(): return [[*train(loader, epochs=1), len(multiprocessing.active_children())] for _ in range(3)]
 """,
+    "what a listed type makes an alias of": """
+class Scaled(Rows):
+    def __init__(self):
+        super().__init__()
+        self.a = self.x.numpy()
+    def __getitem__(self, i):
+        x = np.float32(self.a[i])
+        x *= 0.9
+        return torch.from_numpy(x.copy()), self.y[i] * 1.0
+rows = Scaled()
+def run(): return [*train(DataLoader(rows, 8)), float(rows.a.sum())]
+""",
+    "how torch puts items together": """
+from torch.utils.data._utils.collate import default_collate_fn_map as kinds
+class Numbered(Rows):
+    def __getitem__(self, i): return self.x[i] * 1.0, i
+def change(epoch):
+    if epoch == 2: kinds[int] = lambda batch, *, collate_fn_map=None: torch.tensor([one % 40 for one in batch])
+def run(): return train(DataLoader(Numbered(), 8), change)
+""",
+    "torch.stack": """
+stack = torch.stack
+def clamped(tensors, *more, **named):
+    return stack(tensors, *more, **named).clamp(max=2.0)
+def change(epoch):
+    if epoch == 2: torch.stack = clamped
+def run(): return train(DataLoader(Rows(), 8), change)
+""",
+    "memory that its workers share": """
+import multiprocessing
+class Shared(Rows):
+    def __init__(self):
+        super().__init__()
+        self.raw = multiprocessing.RawArray("f", X.numpy().reshape(-1).tolist())
+        self.x = torch.from_numpy(np.frombuffer(self.raw, dtype=np.float32).reshape(N, 6))
+    def __getitem__(self, i): return self.x[i] * 1.0, self.y[i] * 1.0
+rows = Shared()
+loader = DataLoader(rows, 8, num_workers=1, persistent_workers=True)
+def change(epoch):
+    if epoch == 2: rows.x[7] += 3
+def run(): return train(loader, change)
+""",
+    "a file that is mapped into memory": """
+np.save("x.npy", X.numpy())
+mapped = np.load("x.npy", mmap_mode="r+")
+mapped[0] += 1  # its page is dirty from here on
+class Read(Rows):
+    def __getitem__(self, i): return torch.from_numpy(np.load("x.npy")[i]), self.y[i] * 1.0
+def change(epoch):
+    if epoch == 2: mapped[7] += 3
+def run(): return train(DataLoader(Read(), 8), change)
+""",
+    "a file, by one of its size and age": """
+import shutil
+for name, add in (("a", 0), ("b", 1)):
+    np.save(name + ".npy", X.numpy() + add)
+    os.utime(name + ".npy", (1, 1))
+class Read(Rows):
+    def __getitem__(self, i): return torch.from_numpy(np.load("a.npy")[i]), self.y[i] * 1.0
+def change(epoch):
+    if epoch == 2: subprocess.run(["cp", "-p", "b.npy", "a.npy"], check=True)
+def run(): return train(DataLoader(Read(), 8), change)
+""",
+    "settings": """
+import decimal
+class Rounded(Rows):
+    def __getitem__(self, i):
+        third = decimal.Decimal(1) / decimal.Decimal(3 + i)
+        return self.x[i] * float(third), self.y[i] * len(str(self.x[i].numpy()))
+def change(epoch):
+    if epoch == 1: decimal.getcontext().prec = 3
+    if epoch == 3: np.set_printoptions(precision=2)
+def run(): return train(DataLoader(Rounded(), 8), change)
+""",
+    "nothing, and an item warns": """
+import warnings
+class Warned(Rows):
+    def __init__(self):
+        super().__init__()
+        self.raw = [one.numpy().tobytes() for one in X]
+    def __getitem__(self, i): return torch.from_numpy(np.frombuffer(self.raw[i], dtype=np.float32)), self.y[i] * 1.0
+def run():
+    out = []
+    warnings.showwarning = lambda message, *_: out.append(str(message))
+    iterator = iter(DataLoader(Warned(), 8))
+    out.append("ready")
+    return [*out, *train(DataLoader(Warned(), 8), epochs=2), *out]
+""",
+    "nothing, but the dataset is let go at once": """
+import gc, weakref
+def run():
+    gc.disable()
+    out = []
+    for _ in range(9):
+        rows = Rows()
+        gone = weakref.ref(rows)
+        out += train(DataLoader(rows, 8), epochs=1)
+        del rows
+        out.append(gone() is None)
+    return out
+""",
+    "a folder that is listed for each item": """
+folder = pathlib.Path("rows").absolute()
+folder.mkdir()
+for i in range(N):
+    np.save(folder / f"{i:02d}.first.npy", X[i].numpy())
+
+class Listed(Rows):
+    def __init__(self):
+        super().__init__()
+        self.folder = folder
+    def __getitem__(self, i):
+        found = sorted(self.folder.glob(f"{i:02d}.*"))
+        return torch.from_numpy(np.load(found[-1])), self.y[i] * 1.0
+
+def change(epoch):
+    if epoch == 2:
+        np.save(folder / "07.second.npy", 2 * X[7].numpy())
+
+def run():
+    return train(DataLoader(Listed(), 8), change)
+""",
+    "a folder that is listed by its name": """
+folder = os.path.abspath("rows")
+os.mkdir(folder)
+for i in range(N):
+    np.save(f"{folder}/{i:02d}.npy", X[i].numpy())
+
+class Listed(Rows):
+    def __init__(self):
+        super().__init__()
+        self.folder = folder
+    def __getitem__(self, i):
+        return torch.from_numpy(np.load(os.path.join(self.folder, sorted(os.listdir(self.folder))[i]))), self.y[i] * 1.0
+
+def change(epoch):
+    if epoch == 2:
+        np.save(f"{folder}/00a.npy", 3 * X[7].numpy())
+
+def run():
+    return train(DataLoader(Listed(), 8), change)
+""",
 }  # fmt: skip
 
 
@@ -360,9 +502,12 @@ def test_a_change_is_seen_though_data_was_kept(tmp_path):
     """Else the programs above would show nothing."""
     kept = 0
     for number, what in enumerate(
-        ("a class", "a list of samples", "a name that a class has inherited", "where a link leads")
+        (
+            *("a class", "a list of samples", "a name that a class has inherited", "where a link leads"),
+            *("a folder that is listed for each item", "a folder that is listed by its name"),
+        )
     ):
         recipe = SimpleNamespace(source=lambda what=what: HEAD + PROGRAMS[what])
         _, applied = ran(recipe, tmp_path / str(number), "exact")
         kept += "resident-data" in applied
-    assert kept == 4
+    assert kept == 6

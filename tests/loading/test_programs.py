@@ -92,7 +92,8 @@ def run_here(source, folder, risk):
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         try:
             exec(compile(source, path, "exec", dont_inherit=True), vars(main))
-            with hotlap.enable(risk=risk, without=["gc-pauses"]) if risk else contextlib.nullcontext() as enabled:
+            ours = hotlap.enable(risk=risk, without=["gc-pauses"], at_once=True) if risk else contextlib.nullcontext()
+            with ours as enabled:
                 result = repr(main.run())
             applied = [one.name for one in enabled.outcomes if one.status == "applied"] if risk else []
         except Exception as error:

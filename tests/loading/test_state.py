@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import collections
 import os
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torch.utils.data import Dataset
 
 from hotlap.loading import files, state
 from hotlap.loading.pure import Watch
 from hotlap.loading.purity import study_of
+from hotlap.loading.settings import settings
 
 SCALE = 1.0
 FACTORS = {"k": 1.0, "deep": [{"k": 1.0}]}
@@ -342,3 +344,12 @@ def test_another_working_directory_is_another_file(tmp_path, monkeypatch):
     watch = watched(rows)
     monkeypatch.chdir(tmp_path / "two")
     assert watch.changed_now() == "a setting"
+
+
+def test_a_part_of_pillow_that_is_imported_later_is_no_change(monkeypatch):
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+    imported = settings(torch)
+    monkeypatch.delitem(sys.modules, "PIL.ImageFile")
+    assert settings(torch) == imported
+    monkeypatch.delitem(sys.modules, "PIL.Image")
+    assert settings(torch) == imported

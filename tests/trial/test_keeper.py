@@ -205,3 +205,15 @@ def test_compiled_code_of_a_real_process_leaves_every_file_as_it_was(keeper, wor
 
     assert {one.name: one.read_text() for one in work.iterdir()} == before
     assert len(keeper.said) == 2
+
+
+def test_folders_of_ours_are_left_out_though_a_process_reads_there(work, tmp_path):
+    ours, said = tmp_path / "runs", []
+    inside = ours / "one" / "trials" / "process-0004"
+    inside.mkdir(parents=True)
+    keeper = Keeper(tmp_path / "kept", [work], said.append, [ours])
+    keeper.add([inside])
+    process(keeper, tmp_path, lambda: (inside / "told.json").write_text("{}"), diverted=work)
+
+    assert (inside / "told.json").exists()
+    assert said == []

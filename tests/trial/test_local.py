@@ -73,6 +73,56 @@ def script(folder: Path, text: str) -> tuple[str, ...]:
     return (sys.executable, str(folder / "script.py"))
 
 
+SLOW_ITEMS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __init__(self):
+        self.x = torch.randn(320, 8)
+    def __len__(self):
+        return 320
+    def __getitem__(self, index):
+        row = self.x[index]
+        for _ in range(60):
+            row = row * 1.0
+        return row, row.sum()
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+loader = DataLoader(Slow(), 32, shuffle=True)
+open("mine.txt", "w").write("written")
+for _ in range(2000):
+    for x, y in loader:
+        loss = ((model(x)[:, 0] - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_one_process_tries_all_that_can_be_switched_and_ends_when_it_has_decided(folder):
+    runner = LocalRunner(script(folder, SLOW_ITEMS), folder / "kept", 32.0)
+    choices = (Choice(name="resident-data"), Choice(name="profiler-marks"))
+    found = runner.screen(spec(arm="new", choices=choices, steps=10**9, screens=40.0))
+
+    assert found.decisions is not None
+    assert found.decisions.is_over
+    assert "resident-data" in found.decisions.on
+    assert found.seconds < 40
+    assert not (folder / "mine.txt").exists()
+    assert list((folder / "kept").iterdir()) == []
+
+
+def test_one_that_fails_while_it_decides_has_decided_nothing(folder):
+    fails = SLOW_ITEMS.replace("        optimizer.step()\n", "        optimizer.step()\n    raise SystemExit(3)\n")
+    runner = LocalRunner(script(folder, fails), folder / "kept", 32.0)
+    found = runner.screen(spec(arm="new", choices=(Choice(name="resident-data"),), steps=10**9, screens=40.0))
+
+    assert found.decisions is None
+
+
 STEPPING = """
 import os, time
 from pathlib import Path

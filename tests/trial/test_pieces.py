@@ -229,3 +229,13 @@ def test_named_figures_of_a_verdict_come_back():
     gate = Gate(risk="exact", passed=None, rule="", why="", figures=(("margin", 0.5), ("seeds", 3.0)))
 
     assert from_json(Gate, to_json(gate), "test") == gate
+
+
+def test_steps_before_data_is_kept_are_warm_up():
+    """From the second epoch on; the evaluation between the two is a step that takes long."""
+    slow, quick = [0.1, 0.11] * 50, [0.03] * 80
+    assert warmup_steps(10.0, ends(*slow, 0.5, *quick)) in range(98, 106)
+
+
+def test_steps_that_become_slower_are_no_warm_up():
+    assert warmup_steps(10.0, ends(*[0.03] * 100, *[0.1] * 80)) < 15

@@ -1,6 +1,6 @@
 from hotlap.catalog.allocator.apply import apply, environment
 from hotlap.catalog.allocator.detect import detect
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
@@ -12,4 +12,5 @@ ENTRY = Entry(
     environment=environment,
     device="cuda",
     order=10,
+    when=When.START,
 )

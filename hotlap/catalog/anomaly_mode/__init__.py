@@ -1,6 +1,6 @@
 from hotlap.catalog.anomaly_mode.apply import apply
 from hotlap.catalog.anomaly_mode.detect import detect
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     order=90,
+    when=When.START,
 )

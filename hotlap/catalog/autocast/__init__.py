@@ -13,4 +13,5 @@ ENTRY = Entry(
     tries=tries,
     order=40,
     reach=0.4,
+    alone=True,
 )

@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     order=48,
     reach=0.1,
+    alone=True,
 )

@@ -13,4 +13,6 @@ ENTRY = Entry(
     order=90,  # what changes the model or its inputs comes before
     conflicts=frozenset({"compile"}),
     reach=0.8,
+    prepares=1.0,
+    alone=True,
 )

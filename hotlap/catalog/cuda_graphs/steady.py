@@ -71,8 +71,14 @@ class Steady:
         self._repeated = 0
 
 
+def state_of(optimizer: Any) -> list[Any]:
+    """What it keeps for its parameters: moments, counts of steps."""
+    return [one for state in optimizer.state.values() for one in state.values()]
+
+
 def key_of_step(torch: Any, optimizer: Any) -> list[Any]:
-    key: list[Any] = [id(optimizer), id(optimizer.state)]
+    """With what a recording holds on to by `state_of`: as long as it does, no other object has the same id."""
+    key: list[Any] = [id(optimizer), *map(id, state_of(optimizer))]
     for group in optimizer.param_groups:
         for name, value in group.items():
             if name != "params":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.cuda_graphs.lent import Lent
 from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
-from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, step_of
+from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, state_of, step_of
 from hotlap.catalog.forwards import MISSING
 from hotlap.catalog.fused_optimizer.chosen import stepping
 
@@ -26,6 +26,7 @@ class Stepping:
         self._graphs, self._torch = graphs, graphs.torch
         self._step, self._clip = Steady(graphs.recorder), Steady(graphs.recorder)
         self._norm = Lent(graphs.torch)
+        self._state: list[Any] = []
         self._failed: str | None = None
         self._why: str | None = "it has not stepped yet"
         self._name = "the optimizer"
@@ -44,6 +45,7 @@ class Stepping:
 
     def drop(self) -> None:
         self._step.forget()
+        self._state = []
         self._forget_clipping()
 
     def _forget_clipping(self) -> None:
@@ -108,6 +110,9 @@ class Stepping:
     def _replay(self, optimizer: Any, key: list[Any]) -> bool:
         if not self._step.ready(key):
             return False
+
+        if not self._step.is_for(key):
+            self._state = state_of(optimizer)  # a recording reads and writes this memory, whoever else lets go of it
 
         def replay(*_: Any) -> None:
             self._step.replay(key, lambda: step_of(self._torch, optimizer)())

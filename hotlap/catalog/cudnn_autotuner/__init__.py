@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     device="cuda",
     order=31,
+    alone=True,
 )

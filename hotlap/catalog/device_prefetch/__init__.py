@@ -1,6 +1,6 @@
 from hotlap.catalog.device_prefetch.apply import apply
 from hotlap.catalog.device_prefetch.detect import detect
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
@@ -12,4 +12,5 @@ ENTRY = Entry(
     device="cuda",
     order=26,
     reach=0.4,
+    when=When.LOADER,
 )

@@ -106,7 +106,7 @@ class Reads:
 
     def _found(self, tensor: Any, give: Give) -> Any:
         """Its value on the host, or None where it has to be asked for as usual."""
-        if type(tensor) is not self._torch.Tensor or tensor.dim() or self._site.closed:
+        if type(tensor) is not self._torch.Tensor or tensor.dim() or self._site.closed or tensor.is_inference():
             return None
         if give is self._torch._C.TensorBase.clone and tensor.requires_grad and self._torch.is_grad_enabled():
             return None  # it is to be differentiated through

@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     order=38,  # before those that ask whether a step is fused
     reach=0.6,
+    alone=True,
 )

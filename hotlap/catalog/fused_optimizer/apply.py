@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from hotlap.catalog.fused_optimizer.chosen import Chosen, separate
+from hotlap.catalog.fused_optimizer.proof import Proof, is_due
 from hotlap.catalog.fused_optimizer.tensors import begin_late_momenta, is_laid_out_anew, why_not_tensors
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import ByIdentity
@@ -28,6 +29,7 @@ class Fused:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._switched: ByIdentity[Chosen] = ByIdentity()
+        self._proofs: ByIdentity[Proof] = ByIdentity()  # of a step under way
         self._attends = False
 
     def step_begins(self, optimizer: Any) -> None:
@@ -42,12 +44,23 @@ class Fused:
         if unfit or not begin_late_momenta(optimizer):
             self._release(optimizer)
         else:
-            chosen.step_begins(optimizer)
+            self._begin(optimizer, chosen)
+
+    def _begin(self, optimizer: Any, chosen: Chosen) -> None:
+        if is_due(chosen.steps):
+            self._proofs.put(optimizer, Proof(self._site.torch, optimizer, chosen.own))
+        chosen.step_begins(optimizer)
 
     def step_ends(self, optimizer: Any, _: Any) -> None:
         chosen = self._switched.get(optimizer)
-        if chosen is not None:
-            chosen.step_ends()
+        if chosen is None:
+            return
+        chosen.step_ends()
+        proof = self._proofs.get(optimizer) if len(self._proofs) else None
+        if proof is not None:
+            self._proofs.drop(optimizer)
+            if (why := proof.difference()) is not None:
+                self._site.withdraw(f"{type(optimizer).__name__}: {why}")
 
     def _consider(self, optimizer: Any) -> None:
         name = type(optimizer).__name__
@@ -59,7 +72,7 @@ class Fused:
             self._attend()
             chosen = Chosen(optimizer)
             self._switched.put(optimizer, chosen)
-            chosen.step_begins(optimizer)
+            self._begin(optimizer, chosen)
             tensors = sum(len(group["params"]) for group in optimizer.param_groups)
             self._site.applied(f"{name} over {tensors} tensors")
 
@@ -140,19 +153,12 @@ def _lacks_buffers(parameters: list[Any], gradients: list[Any], momenta: list[An
     return len(kinds) == 1 and any(one is None for one in momenta)
 
 
-def _has_stepped(state: Any) -> bool:
-    """Adagrad has its state from the start, with a count of zero."""
-    return bool(state) and float(state.get("step", 1)) != 0
-
-
 def _why_not(optimizer: Any) -> str | None:
     groups = optimizer.param_groups
     if not all("fused" in group for group in groups):
         return "has no fused form"
     if all(group["fused"] for group in groups):
         return "is fused already"
-    if any(map(_has_stepped, optimizer.state.values())):
-        return "has stepped before"  # its step counts may live where the fused form does not look
     if any(group.get("differentiable") for group in groups):
         return "must stay differentiable"
     devices = {parameter.device.type for group in groups for parameter in group["params"]}

@@ -34,7 +34,7 @@ class Chosen:
 
     def __init__(self, optimizer: Any) -> None:
         self.steps = 1
-        self._own = [_choice(group) for group in optimizer.param_groups]
+        self.own = [_choice(group) for group in optimizer.param_groups]
         self._switched: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._counts_moved = False
         _of_optimizers.put(optimizer, self)
@@ -62,7 +62,7 @@ class Chosen:
 
     def loaded(self, optimizer: Any) -> None:
         """The user's choice is now what was loaded, and torch has put the counts where that choice wants them."""
-        self._own = [_choice(group) for group in optimizer.param_groups]
+        self.own = [_choice(group) for group in optimizer.param_groups]
         self._counts_moved = False
         self.steps = 1
 
@@ -77,7 +77,7 @@ class Chosen:
     def as_saved(self, saved: Any) -> Any:
         """Torch makes groups and state anew to save them, but what is held per parameter is the optimizer's own."""
         state = saved["state"]
-        for group, own in zip(saved["param_groups"], self._own, strict=False):
+        for group, own in zip(saved["param_groups"], self.own, strict=False):
             if self.is_in_step:
                 group.update(own)
             if _counts_on_host(group):
@@ -89,7 +89,7 @@ class Chosen:
 
     def _still_chosen(self, groups: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """A group in which the user has chosen otherwise since is left alone."""
-        for group, own in zip(groups, self._own, strict=False):
+        for group, own in zip(groups, self.own, strict=False):
             if _choice(group) == own:
                 yield group, own
 

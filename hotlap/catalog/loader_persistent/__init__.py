@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.catalog.loader_persistent.apply import apply
 from hotlap.catalog.loader_persistent.detect import detect
 from hotlap.model.plan import Risk
@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     order=20,  # innermost: whoever reads the loader another way comes first
+    when=When.LOADER,
 )

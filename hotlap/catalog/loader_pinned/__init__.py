@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.catalog.loader_pinned.apply import apply
 from hotlap.catalog.loader_pinned.detect import detect
 from hotlap.model.plan import Risk
@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     device="cuda",
     order=34,
+    when=When.LOADER,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.entry import Entry, When, WholeNumber
 from hotlap.catalog.loader_prefetch.apply import apply
 from hotlap.catalog.loader_prefetch.detect import detect, tries
 from hotlap.model.plan import Risk
@@ -13,4 +13,5 @@ ENTRY = Entry(
     tries=tries,
     order=32,
     automatic=False,  # whether the program changes its sampler while it trains is not known beforehand
+    when=When.LOADER,
 )

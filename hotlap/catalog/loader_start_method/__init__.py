@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf
+from hotlap.catalog.entry import Entry, OneOf, When
 from hotlap.catalog.loader_start_method.apply import apply
 from hotlap.catalog.loader_start_method.detect import detect
 from hotlap.model.plan import Risk
@@ -12,4 +12,5 @@ ENTRY = Entry(
     detect=detect,
     values=OneOf(("fork", "forkserver", "spawn")),
     order=92,  # workers about to start pass here before cuda-graphs looks how they will
+    when=When.LOADER,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.entry import Entry, When, WholeNumber
 from hotlap.catalog.loader_workers.apply import apply
 from hotlap.catalog.loader_workers.detect import detect, tries
 from hotlap.model.plan import Risk
@@ -14,4 +14,5 @@ ENTRY = Entry(
     tries=tries,
     order=40,  # the last to subscribe is asked first: the others see the workers given here
     reach=0.5,
+    when=When.LOADER,
 )

@@ -12,4 +12,5 @@ ENTRY = Entry(
     device="cuda",
     order=37,
     reach=0.2,
+    alone=True,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.catalog.print_thread.apply import apply
 from hotlap.catalog.print_thread.detect import detect
 from hotlap.model.plan import Risk
@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     automatic=False,  # a program that is killed loses its last lines: for who prints a lot and asks for it
+    when=When.START,
 )

@@ -12,4 +12,5 @@ ENTRY = Entry(
     device="cuda",
     order=36,
     reach=0.6,
+    alone=True,
 )

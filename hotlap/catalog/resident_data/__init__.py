@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf
+from hotlap.catalog.entry import Entry, OneOf, When
 from hotlap.catalog.resident_data.apply import apply
 from hotlap.catalog.resident_data.detect import detect
 from hotlap.model.plan import Risk
@@ -12,4 +12,5 @@ ENTRY = Entry(
     values=OneOf(("device", "host")),
     order=24,
     reach=0.9,
+    when=When.LOADER,
 )

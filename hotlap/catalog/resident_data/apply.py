@@ -14,10 +14,10 @@ from hotlap.catalog.making import start_method
 from hotlap.catalog.resident_data.identity import Often, Weakly, same_function
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
-from hotlap.catalog.resident_data.store import EAGER, PATIENCE, SHARE_OF_MEMORY, Store, host_memory, megabytes
+from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Unfit
+from hotlap.loading.pure import Unfit, fetch
 from hotlap.loading.purity.known import genuine_of
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.patch.signals import raised_by_signal
@@ -114,8 +114,8 @@ class Keeper:
             if kept is None:
                 kept = self._made(dataset, collate, loader)
                 several.append(kept)
-            elif kept.store is not None and loader not in self._persistent:
-                self._check(dataset, kept, kept.store)
+            elif kept.store is not None:
+                self._check(dataset, kept, kept.store, in_workers=loader in self._persistent)
             if kept.store is not None and kept.store.collate is not collate:
                 self._renew(kept, kept.store, collate)
             if kept.store is not None and loader.num_workers:
@@ -139,15 +139,18 @@ class Keeper:
             return Kept(Weakly(collate), None)
 
     def _fill(self, loader: Any, kept: Kept, store: Store) -> None:
-        """At first only where it is soon done: the program may want a few batches, or its workers be faster."""
-        seconds, workers = store.missing * store.seconds, loader.num_workers
+        """Only where it is soon done: the program may want a few batches, or its workers be faster."""
+        workers = loader.num_workers
         if workers and start_method(loader.multiprocessing_context) != "fork":
             return  # the order of a set of texts, for one, is another in a process that was not forked from this one
-        wait = PATIENCE if kept.asked and not workers else EAGER
-        if seconds > wait:
+        if workers or not self.site.waits():
+            self.fill_soon(loader.dataset, kept, store, here=not workers)
+
+    def fill_soon(self, dataset: Any, kept: Kept, store: Store, here: bool) -> None:
+        if store.missing * store.seconds > (EAGER if kept.asked or here else AT_FIRST):
             return
         try:
-            store.fill(loader.dataset, here=not workers)
+            store.fill(dataset, here=here)
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
@@ -179,9 +182,10 @@ class Keeper:
             kept.again = True
         kept.asked = True
 
-    def _check(self, dataset: Any, kept: Kept, store: Store) -> None:
+    def _check(self, dataset: Any, kept: Kept, store: Store, in_workers: bool) -> None:
+        """Workers that stay have a copy from their start; what they share with this process changes for them too."""
         try:
-            why = store.changed(dataset)
+            why = store.changed_elsewhere() if in_workers else store.changed(dataset)
         except Unfit as unfit:
             why = str(unfit)
         if why is not None:
@@ -189,7 +193,7 @@ class Keeper:
 
     def _watch_closely(self, loader: Any, kept: Kept, store: Store) -> None:
         try:
-            store.watch.closely(store.item_seconds * (loader.batch_size or 1))
+            store.watch.closely(store.batch_seconds(loader.batch_size or 1))
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
@@ -210,7 +214,7 @@ class Keeper:
     # Iterating
 
     def _iterator(self, original: Original, loader: Any, kept: Kept, store: Store) -> Any:
-        from hotlap.catalog.resident_data.iterator import Gathering, Recording
+        from hotlap.catalog.resident_data.iterator import Gathering, Recording, made_by_torch
 
         self.site.seams.watch_fetches_of(Gathering)
         before = self._persistent.get(loader)
@@ -219,14 +223,17 @@ class Keeper:
             self.site.no_effect(f"{store.name}: its workers are no forks, and its batches do not show what to keep")
             return original()
         failed = partial(self._failed, kept, store)
+        self.site.coming |= store.missing > 0
         if not left_to_workers:
             pick = Picking(self, kept, store, loader, self._learning(loader, kept))
-            iterator: Any = Gathering(loader, pick, failed, resumed=before is not None or loader._iterator is not None)
+            usual = before if before is not None else loader._iterator
+            make = partial(Gathering, loader, pick, failed, usual)
+            iterator = make() if usual is not None else made_by_torch(loader, make)
         elif loader._iterator is not None or not getattr(loader, "in_order", True):
             self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
             return original()
         else:
-            iterator = Recording(loader, store, failed)
+            iterator = made_by_torch(loader, partial(Recording, loader, store, failed))
             self.tell(kept, f"{store.name}: {store.total} items, kept as its workers fetch them the first time")
         if loader.persistent_workers and loader.num_workers:
             self._persistent[loader] = iterator
@@ -304,6 +311,7 @@ class Picking:
         self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, loader.dataset
         self._learning = learning
         self._ready = False
+        self._fills = not loader.num_workers  # once nobody waits any more
         # Workers have a copy of the dataset from the start of the epoch on: they would not see a change of it
         self._live = not loader.num_workers
         self._looks = self._live or store.watch.is_shared
@@ -312,11 +320,11 @@ class Picking:
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
         store, learning = self._store, self._learning
-        if self._looks and (what := store.watch.changed_now()) is not None:
+        if self._looks and (what := self._changed()) is not None:
             raise Unfit(f"{what}, which its items are made from, was changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
-        if store.missing and (batch := store.fetched(self._dataset, wanted.indices.tolist())) is not None:
+        if (batch := self._not_from_store(wanted)) is not None:
             return self._keeper.torch.utils.data._utils.pin_memory.pin_memory(batch) if pin else batch
         if not self._ready:
             self._begin()
@@ -330,6 +338,21 @@ class Picking:
             self._keeper.settle(self._kept, store, learning)
         leaves = store.batch(wanted, learning.devices, pin)
         return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
+
+    def _changed(self) -> str | None:
+        watch = self._store.watch
+        return watch.changed_now() if self._live else watch.changed_elsewhere(at_epoch=False)
+
+    def _not_from_store(self, wanted: Wanted) -> Any:
+        """A batch fetched as the program does: while it is timed as it is, and where rows are missing."""
+        store, waits = self._store, self._live and self._keeper.site.waits()
+        if waits and not store.missing:
+            return store.collate(fetch(self._dataset, wanted.indices.tolist()))
+        if self._fills and not waits:
+            self._fills = False
+            if store.missing:
+                self._keeper.fill_soon(self._dataset, self._kept, store, here=True)
+        return store.fetched(self._dataset, wanted.indices.tolist()) if store.missing else None
 
     def _try_one(self, wanted: Wanted) -> None:
         """A row of this batch fetched the program's own way too, as often as a hundredth of the time allows."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from inspect import unwrap
+from types import CellType, FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -38,14 +39,17 @@ class Pick(Protocol):
 
 
 class Gathering(_SingleProcessDataLoaderIter):
-    """`resumed`: torch would go on with the iterator of persistent workers, which draws no base seed again.
+    """`before`: the iterator of persistent workers that torch would go on with, which draws no base seed again.
 
     To the program it is what torch gives for a loader without workers.
     """
 
-    def __init__(self, loader: Any, pick: Pick, failed: Failed, resumed: bool = False) -> None:
-        start_from: Any = _Aside(loader) if resumed else loader
-        _BaseDataLoaderIter.__init__(self, start_from)
+    def __init__(self, loader: Any, pick: Pick, failed: Failed, before: Any = None) -> None:
+        if before is None:
+            _begin(self, loader)
+        else:
+            _BaseDataLoaderIter.__init__(self, _Aside(loader))  # type: ignore[arg-type]
+            self._pin_memory, self._pin_memory_device = before._pin_memory, before._pin_memory_device
         self._total = len(loader.dataset)
         self._index_sampler = loader._index_sampler
         self._pick, self._failed = pick, failed
@@ -57,7 +61,7 @@ class Gathering(_SingleProcessDataLoaderIter):
         self._waiting: deque[tuple[list[Any] | None, Wanted | None]] = deque()
         self._draw(loader)
         if loader.num_workers:
-            self._reset(loader, first_iter=not resumed)
+            self._reset(loader, first_iter=before is None)
 
     def __next__(self) -> Any:
         """As torch's, but for the mark it leaves in a profile: that takes longer than a batch."""
@@ -173,8 +177,50 @@ class Recording(_MultiProcessingDataLoaderIter):
         return self._store.batch_of(made)
 
 
+def made_by_torch(loader: Any, make: Callable[[], Any]) -> Any:
+    """What torch does where it makes an iterator, such as to warn of too many workers, with ours made in its place."""
+    usual = unwrap(torch.utils.data.DataLoader._get_iterator)
+    names = usual.__globals__
+    names.setdefault("__warningregistry__", {})
+    making = dict.fromkeys(("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"), lambda _: make())
+    return FunctionType(usual.__code__, {**names, **making})(loader)
+
+
+class _Begun(Exception):
+    """All that an iterator over workers does before it starts them was done."""
+
+
+def _begin(iterator: Gathering, loader: Any) -> None:
+    """As the class does that torch would have made: what it warns of is told with the place."""
+    usual = unwrap(_MultiProcessingDataLoaderIter.__init__)
+    if loader.num_workers and usual.__code__.co_freevars == ("__class__",):
+        begin = FunctionType(usual.__code__, usual.__globals__, closure=(CellType(_SingleProcessDataLoaderIter),))
+        with suppress(_Begun):
+            begin(iterator, _Unstarted(loader))
+    elif not loader.num_workers:
+        _SingleProcessDataLoaderIter.__init__(iterator, loader)
+    if "_base_seed" not in vars(iterator):
+        _BaseDataLoaderIter.__init__(iterator, loader)
+
+
+class _Unstarted:
+    """A loader that is read until it says how many batches its workers are to be ahead."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    @property
+    def prefetch_factor(self) -> int:
+        raise _Begun
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
 class _Aside:
-    """A loader whose sampler and generator are left alone."""
+    """A loader whose sampler and generator are left alone, and of which nothing is said again."""
+
+    pin_memory = False
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

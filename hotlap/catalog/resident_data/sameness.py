@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hotlap.loading.pure import Unfit
@@ -52,15 +53,31 @@ def _content(array: Any) -> Any:
     return array.tolist() if dtype is not None and dtype.hasobject else array.tobytes()
 
 
-def signature(torch: Any, sample: Any) -> Any:
-    """Equal for samples that collate alike: the types, dtypes, shapes and strides in them."""
-    kind = type(sample)
-    if isinstance(sample, torch.Tensor):
-        return kind, sample.dtype, sample.shape, sample.stride(), sample.device, sample.requires_grad
-    if hasattr(sample, "dtype") and hasattr(sample, "shape"):
-        return kind, sample.dtype, sample.shape, getattr(sample, "strides", None)
-    if isinstance(sample, dict):
-        return kind, tuple((key, signature(torch, value)) for key, value in sample.items())
-    if isinstance(sample, list | tuple):
-        return kind, tuple(signature(torch, value) for value in sample)
-    return kind
+def like(torch: Any, first: Any) -> Callable[[Any], bool]:
+    """Whether a sample collates as this one does: the types, dtypes, shapes and strides in them. Asked for each."""
+    kind = type(first)
+    if isinstance(first, torch.Tensor):
+        dtype, shape, stride, device = first.dtype, first.shape, first.stride(), first.device
+        needs = first.requires_grad
+        return lambda one: (
+            type(one) is kind
+            and one.dtype is dtype
+            and one.shape == shape
+            and one.stride() == stride
+            and one.device == device
+            and one.requires_grad is needs
+        )
+    if hasattr(first, "dtype") and hasattr(first, "shape"):
+        of = (first.dtype, first.shape, getattr(first, "strides", None))
+        return lambda one: type(one) is kind and (one.dtype, one.shape, getattr(one, "strides", None)) == of
+    if isinstance(first, dict):
+        keys, values = list(first), [like(torch, value) for value in first.values()]
+        return lambda one: type(one) is kind and list(one) == keys and _each(values, one.values())
+    if isinstance(first, list | tuple):
+        parts, count = [like(torch, value) for value in first], len(first)
+        return lambda one: type(one) is kind and len(one) == count and _each(parts, one)
+    return lambda one: type(one) is kind
+
+
+def _each(asked: list[Callable[[Any], bool]], values: Iterable[Any]) -> bool:
+    return all(ask(value) for ask, value in zip(asked, values, strict=True))

@@ -14,10 +14,10 @@ from typing import Any
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.progress import Progress
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
-from hotlap.catalog.resident_data.sameness import same, signature
+from hotlap.catalog.resident_data.sameness import like, same
 from hotlap.catalog.room import free_bytes, held_bytes
 from hotlap.loading.files import read_files
-from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit
+from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, warnings_raised
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import genuine_of
 from hotlap.patch.signals import raised_by_signal
@@ -27,7 +27,8 @@ FIRST = 3  # items fetched to see what a batch is made of
 CHECKED = 3  # rows fetched again at the start of each epoch
 SHARE_OF_MEMORY = 0.5
 ARRIVING = 5e-4  # seconds that a batch takes from its worker to the program, at least
-EAGER, PATIENCE = 2.0, 30.0  # seconds: fetched before the first batch, before later epochs; else as the epoch goes
+EAGER = 2.0  # seconds: what takes no longer is fetched at once, else as the epochs go …
+AT_FIRST = 0.7  # … and before the first batch of workers: the first step must not come late
 
 
 class Store:
@@ -48,7 +49,7 @@ class Store:
             with read_files() as opened:
                 samples = self._first_samples(dataset)
             self.watch.require_watched(opened)
-            self.signature = signature(torch, samples[0])
+            self._is_alike = like(torch, samples[0])
             leaves = self._prepared(samples)
             self.bytes = self.total * (self._besides(samples) + sum(_row_bytes(torch, leaf) for leaf in leaves))
             self._require_memory()
@@ -61,12 +62,15 @@ class Store:
     def _first_samples(self, dataset: Any) -> list[Any]:
         """The ends and the middle, and how long one takes: the first may open files."""
         rows = list(dict.fromkeys([0, self.total - 1, self.total // 2]))[:FIRST]
-        samples, seconds = [], math.inf
-        for row in rows:
-            began = time.perf_counter()
-            samples += visit(dataset, [row])
-            seconds = min(seconds, time.perf_counter() - began)
-        self.item_seconds = seconds
+        samples, seconds = visit(dataset, rows), math.inf
+        with warnings_raised():
+            for row, first in zip(rows, samples, strict=True):
+                began = time.perf_counter()
+                (again,) = fetch(dataset, [row])
+                seconds = min(seconds, time.perf_counter() - began)
+                if not same(self.torch, first, again):
+                    raise Unfit(f"item {row} is another each time it is fetched")
+        self._fetching, self._collating = seconds, 0.0  # of one item, and of putting these together
         self.seconds = 0.0 if _stacked(self.torch, dataset, self.collate) is not None else seconds * self.total
         return samples
 
@@ -74,7 +78,7 @@ class Store:
         """The leaves of a batch of these samples."""
         began = time.perf_counter()
         batch = self._collated(samples)
-        self.item_seconds += (time.perf_counter() - began) / len(samples)
+        self._collating = time.perf_counter() - began
         self.layout, leaves = self._apart(batch, len(samples))
         self._pinned_layout = self.layout.as_pinned()
         return leaves
@@ -138,7 +142,7 @@ class Store:
 
     def _examine(self, rows: Any, samples: list[Any]) -> None:
         """Before they are kept as rows."""
-        if any(signature(self.torch, sample) != self.signature for sample in samples):
+        if not all(map(self._is_alike, samples)):
             raise Unfit("its items differ in shape or type, so they cannot be stacked")
 
     def put(self, rows: Any, batch: Any) -> None:
@@ -149,13 +153,19 @@ class Store:
         with self.torch.inference_mode(False):
             for kept, leaf in zip(self.rows, leaves, strict=True):
                 kept.put(rows, leaf)
-        self._left -= len(rows[~self._have[rows]].unique())
+        new = rows[~self._have[rows]].tolist()
+        self._left -= len(set(new))
         self._have[rows] = True
+
+    def batch_seconds(self, size: int) -> float:
+        """What the program takes to make one, at least: most of putting a few items together is the call itself."""
+        return size * self._fetching + self._collating
 
     def require_worth(self, loader: Any) -> None:
         """Raises Unfit where looking whether anything changed takes longer than the program takes to make batches."""
         batches = self.total / (loader.batch_size or 1)
-        self.watch.require_worth(self.item_seconds * self.total + (ARRIVING * batches if loader.num_workers else 0.0))
+        arriving = ARRIVING * batches if loader.num_workers else 0.0
+        self.watch.require_worth(self._fetching * self.total + self._collating * self.total / FIRST + arriving)
 
     def use(self, collate: Any) -> None:
         """One made anew, of the same code."""
@@ -204,6 +214,11 @@ class Store:
                     rows.copy_to(device)
 
     # Checking
+
+    def changed_elsewhere(self) -> str | None:
+        """The same for workers that stay: their copy is from their start, but for what processes share."""
+        what = self.watch.changed_elsewhere(at_epoch=True)
+        return None if what is None else f"{what}, which its items are made from, has changed since they were kept"
 
     def changed(self, dataset: Any) -> str | None:
         """At the start of an epoch: why the dataset is no longer what it was when it was kept."""

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.catalog.sample_cache.apply import apply
 from hotlap.catalog.sample_cache.detect import detect
 from hotlap.model.plan import Risk
@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     order=22,  # before resident-data, which then stands around it and is asked first
     reach=0.6,
+    when=When.LOADER,
 )

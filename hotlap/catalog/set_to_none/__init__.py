@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.catalog.set_to_none.apply import apply
 from hotlap.catalog.set_to_none.detect import detect
 from hotlap.model.plan import Risk
@@ -10,4 +10,5 @@ ENTRY = Entry(
     apply=apply,
     detect=detect,
     order=91,
+    when=When.START,
 )

@@ -12,4 +12,5 @@ ENTRY = Entry(
     device="cuda",
     order=30,
     reach=0.4,
+    alone=True,
 )

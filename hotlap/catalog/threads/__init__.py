@@ -13,4 +13,5 @@ ENTRY = Entry(
     values=WholeNumber(1, 1024),
     tries=tries,
     order=10,
+    alone=True,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, When
 from hotlap.catalog.whole_batch_fetch.apply import apply
 from hotlap.catalog.whole_batch_fetch.detect import detect
 from hotlap.model.plan import Risk
@@ -11,4 +11,5 @@ ENTRY = Entry(
     detect=detect,
     order=35,
     reach=0.5,
+    when=When.LOADER,
 )

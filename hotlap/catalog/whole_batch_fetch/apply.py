@@ -79,7 +79,7 @@ class WholeBatches:
         self._stopped = True
 
     def fetch(self, keys: Any) -> Any:
-        if self._stopped or type(keys) is not list or not keys or is_profiled(self._site.torch):
+        if self._stopped or self._site.waits() or type(keys) is not list or not keys or is_profiled(self._site.torch):
             return self._original.fetch(keys)
         if self._watch.changed_now() is not None:  # its code, or what it is: the tensors are read as they are
             self._stopped = True

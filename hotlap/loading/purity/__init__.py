@@ -32,6 +32,8 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
         reader.length(whole)
     except RecursionError:
         raise Impure("its code is nested too deeply to be read") from None
+    finally:
+        reader.end()
     if study.result.nothing:
         raise Impure("its code gives no item")
     if whole.plain:
@@ -61,4 +63,6 @@ def study_of_collate(collate: Any, sample: Value, draws: bool = False) -> Study:
         study.result = reader.call_object(collate, [samples], {})
     except RecursionError:
         raise Impure("its code is nested too deeply to be read") from None
+    finally:
+        reader.end()
     return study.end()

@@ -28,6 +28,16 @@ from hotlap.loading.purity.known import (
 )
 from hotlap.loading.purity.objects import ABSENT, MissingAttribute, Objects, of_the_program, without_our_layers
 from hotlap.loading.purity.plain import is_record
+from hotlap.loading.purity.seeded import (
+    FILLING,
+    GENERATOR,
+    PICKING,
+    SEEDED,
+    WITH_GENERATOR,
+    is_seeded,
+    makes_generator,
+    require_known,
+)
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
 
@@ -37,7 +47,8 @@ INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
 FETCHING = ("__getitem__", "__getitems__", "__len__")
 READING_METHODS = frozenset("clone read read_bytes read_text".split())
 COPYING_METHODS = frozenset("astype tolist copy".split())
-FILE_METHODS = frozenset("read_text read_bytes resolve".split())
+LISTING_METHODS = frozenset("glob rglob iterdir".split())
+FILE_METHODS = frozenset("read_text read_bytes resolve".split()) | LISTING_METHODS
 Names = dict[str, Value]
 
 
@@ -56,6 +67,13 @@ class Instance:
     fields: Names = field(default_factory=dict)
     version: int = 0  # grows when more is known of a field
     born: int = 0  # by the clock of changes
+
+
+@dataclass(frozen=True)
+class Transform:
+    """An object of a library that the call makes to call it: what it does depends on its arguments alone."""
+
+    in_place: bool
 
 
 @dataclass(eq=False)
@@ -156,6 +174,11 @@ class Calls:
         thing = without_our_layers(thing)
         if type(thing) is functools.partial:
             return self._call_partial(thing, args, kwargs)
+        if makes_generator(thing, args, kwargs):
+            self.need_plain(*args, *kwargs.values())
+            return GENERATOR
+        if is_seeded(kwargs.get("generator")) and _takes_generator(thing):
+            return self._drawn_from_own(thing, args, {name: kwargs[name] for name in kwargs if name != "generator"})
         if self.study.may_draw and draws_globally(thing):
             return self._drawn(thing, args, kwargs)
         if isinstance(thing, MethodType) and thing.__name__ in FETCHING and _is_table_of_items(type(thing.__self__)):
@@ -202,6 +225,26 @@ class Calls:
                 raise Impure("shuffles a list that outlives the call")
             self.put_into_a_container()
         return alias(*args, *kwargs.values()).unsteady()
+
+    def _drawn_from_own(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        """From a generator that the call has made."""
+        self.need_plain(*args, *kwargs.values())
+        if not all(one.own for one in written_by(thing, args, kwargs)):
+            raise Impure("writes into an array that outlives the call")
+        return fresh(*args, *kwargs.values(), array=True).unsteady()
+
+    def _method_of_generator(self, name: str, args: Sequence[Value], kwargs: Names) -> Value:
+        require_known(name, args, kwargs)
+        self.need_plain(*args, *kwargs.values())
+        if name in ("seed", "manual_seed"):
+            return GENERATOR
+        if name == "shuffle":
+            if not args or not args[0].own:
+                raise Impure("shuffles a list that outlives the call")
+            self.put_into_a_container()
+            return Value(plain=True, known=None)
+        values = [*args, *kwargs.values()]
+        return (alias(*values) if name in PICKING else fresh(*values)).unsteady()
 
     def _builtin_method(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         owner = thing.__self__
@@ -279,6 +322,16 @@ class Calls:
         self.study.ordered = True
         return alias(*args, array=False)
 
+    def _transformed(self, made: Transform, name: str, args: Sequence[Value], kwargs: Names) -> Value:
+        values = [*args, *kwargs.values()]
+        self.need_plain(*values)
+        if name != "__call__":
+            raise Impure(f"calls .{name}() of a transform that it makes")
+        if made.in_place and not all(one.own for one in values):
+            raise Impure("writes into a tensor that outlives the call")
+        self.study.ordered = True
+        return alias(*values, array=False)
+
     def _call_each(self, thing: Any, args: Sequence[Value]) -> Value:
         steps = self.load_attribute(Value(objects=(thing,)), "transforms")
         value = args[0]
@@ -355,16 +408,16 @@ class Calls:
         found = []
         if owner.plain and (owner.known is not None or owner.items is not None):
             found.append(self._plain_method(owner, name, args, kwargs, node))
-        missing: MissingAttribute | None = None
+        missing: str | None = None  # not the error: it would hold the frames, and they it
         for thing in owner.objects:
             try:
                 found.append(self._object_method(thing, name, args, kwargs))
             except MissingAttribute as error:
-                missing = error
+                missing = str(error)
         for one in owner.made:
             found.append(self.call_made_method(one, name, args, kwargs))
         if not found and missing is not None:
-            raise missing
+            raise MissingAttribute(missing)
         return either(found)
 
     def _object_method(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
@@ -387,6 +440,9 @@ class Calls:
         functions = [one for one in values if _is_callable(one)]
         if name in known.CALLBACKS and functions:
             self._call_back(functions)
+        elif name in FILLING and is_seeded(kwargs.get("generator")):
+            given = [*args, *(one for key, one in kwargs.items() if key != "generator")]
+            return self._writing(owner, name, given, node, from_own=True).unsteady()
         elif name in known.WRITES or _in_place(name):
             return self._writing(owner, name, values, node)
         elif name not in known.METHODS:
@@ -421,6 +477,8 @@ class Calls:
     def _given_by_method(self, owner: Value, name: str, values: Sequence[Value], kwargs: Names) -> Value:
         """New memory where that is certain, else perhaps that of its object."""
         copies = "copy" not in kwargs
+        if name in LISTING_METHODS:
+            return container(fresh(owner, *values))
         if name in known.KEEP_A_NUMBER and (owner.array or name not in ("item", "tolist")):
             return fresh(owner, *values)
         if name in READING_METHODS or (owner.array and name in COPYING_METHODS and copies):
@@ -438,11 +496,14 @@ class Calls:
             return container(sequence([keys, each]))
         return container(keys if name == "keys" else each)
 
-    def _writing(self, owner: Value, name: str, values: Sequence[Value], node: ast.expr | None) -> Value:
+    def _writing(
+        self, owner: Value, name: str, values: Sequence[Value], node: ast.expr | None, *, from_own: bool = False
+    ) -> Value:
         self.need_plain(owner)
         if owner.array and name in known.OF_CONTAINERS:
             raise Impure(f"writes into an element of an array by .{name}()")
-        if name in known.NOT_IN_PLACE and not (self.study.may_draw and name[:5] not in ("share", "pin_m")):
+        may_draw = from_own or (self.study.may_draw and name[:5] not in ("share", "pin_m"))
+        if name in known.NOT_IN_PLACE and not may_draw:
             raise Impure(_why_no_method(name))
         if not owner.own:
             what = "a value" if node is None else ast.unparse(node)
@@ -466,6 +527,10 @@ class Calls:
         if is_atom(kind) or kind in known.CONTAINERS or is_array(kind) or is_table(kind):
             self.need_plain(*values)
             return alias(*values) if not is_atom(kind) else fresh(*values)
+        if _is_known_transform(kind):
+            self.need_plain(*values)
+            in_place = any(one.known is not False for one in (*args[2:], *kwargs.values()))
+            return Value(made=(Transform(in_place),))
         if not of_the_program(kind.__module__):
             raise Impure(why_not(kind))
         unusual = {name for base in kind.__mro__[:-1] for name in vars(base)} & UNUSUAL
@@ -505,7 +570,7 @@ class Calls:
             return self.objects._of_class(one.kind, name)
         if isinstance(one, Super):
             return Value(made=(_Bound(one.owner, self._above(one, name)),))
-        raise Impure("uses an attribute of a function that it makes")
+        raise Impure(f"uses an attribute of a {'generator' if one is SEEDED else 'function'} that it makes")
 
     def _above(self, one: Super, name: str) -> Any:
         owner = one.owner.objects[0] if one.owner.objects else one.owner.made[0]
@@ -518,6 +583,10 @@ class Calls:
         raise MissingAttribute(name)
 
     def call_made_method(self, one: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
+        if one is SEEDED:
+            return self._method_of_generator(name, args, kwargs or {})
+        if isinstance(one, Transform):
+            return self._transformed(one, name, args, kwargs or {})
         if isinstance(one, _Bound):
             owner = one.owner if isinstance(one.owner, Value) else Value(made=(one.owner,))
             return self.call_object(one.function, [owner, *args], kwargs or {})
@@ -618,6 +687,10 @@ class Calls:
         return value.handle or (
             value.known is not UNKNOWN and (is_table(type(value.known)) or is_array(type(value.known)))
         )
+
+
+def _takes_generator(thing: Any) -> bool:
+    return getattr(thing, "__name__", "") in WITH_GENERATOR and draws_globally(thing)
 
 
 @dataclass(eq=False)

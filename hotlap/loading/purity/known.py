@@ -85,7 +85,7 @@ METHODS = frozenset(
     "group groups groupdict start end span match fullmatch search findall finditer sub subn "
     "year month day weekday isoweekday isocalendar toordinal timetuple isoformat strftime timestamp total_seconds date "
     "time hour minute second "
-    "with_suffix with_name with_stem joinpath relative_to is_relative_to as_posix is_absolute "
+    "with_suffix with_name with_stem joinpath relative_to is_relative_to as_posix is_absolute glob rglob iterdir "
     # tensors and arrays
     "size dim numel nelement element_size stride is_contiguous is_floating_point is_complex ndimension data_ptr "
     "float double half bfloat16 int long short byte bool char to type type_as astype cpu numpy detach clone "
@@ -168,15 +168,15 @@ WHOLE_MODULES: dict[str, frozenset[str]] = {
     "zlib": frozenset(),
     "re": frozenset("purge".split()),
     "colorsys": frozenset(),
-    "numpy.linalg": frozenset(),
-    "numpy.fft": frozenset(),
+    "numpy.linalg": frozenset("diagonal matrix_power matrix_transpose".split()),
+    "numpy.fft": frozenset("fft2 fftn ifft2 ifftn".split()),
     "torch.fft": frozenset(),
     "torch._C._fft": frozenset(),
-    "torch.linalg": frozenset(),
-    "torch._C._linalg": frozenset(),
+    "torch.linalg": frozenset(("diagonal",)),
+    "torch._C._linalg": frozenset(("linalg_diagonal",)),
     "PIL.ImageOps": frozenset(),
     "PIL.ImageChops": frozenset(),
-    "scipy.signal": frozenset(),
+    "scipy.signal": frozenset("abcd_normalize bode deconvolve freqresp freqs lsim".split()),
     "scipy.ndimage": frozenset(),
     "torchvision.transforms.functional": frozenset(),
     "torchvision.transforms.v2.functional": frozenset(
@@ -200,14 +200,14 @@ _TORCH_NEW = (
     "isin count_nonzero masked_fill index_add promote_types result_type"
 ).split()  # fmt: skip
 _TORCH_ORDERED = (
-    "sum mean std var prod norm dist cumsum cumprod logsumexp softmax log_softmax matmul mm bmm mv dot inner einsum "
+    "sum mean std var prod norm dist cumsum cumprod logsumexp softmax log_softmax matmul mm bmm mv dot inner "
     "tensordot addmm baddbmm std_mean var_mean stft istft conv1d conv2d trapezoid cdist nansum nanmean cov corrcoef"
 ).split()  # fmt: skip
 _TORCH_ALIAS = (
     "as_tensor from_numpy asarray frombuffer squeeze unsqueeze reshape ravel flatten unflatten transpose permute "
     "swapaxes movedim moveaxis t narrow select chunk split tensor_split unbind broadcast_to broadcast_tensors "
     "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach meshgrid "
-    "cartesian_prod diff"
+    "cartesian_prod diff linalg.diagonal"
 ).split()  # fmt: skip
 _NN_NEW = "pad one_hot relu gelu silu leaky_relu elu sigmoid tanh hardtanh".split()
 _NN_ORDERED = "interpolate normalize grid_sample affine_grid softmax log_softmax avg_pool1d avg_pool2d max_pool2d "
@@ -217,20 +217,22 @@ _NUMPY_NEW = (
     "empty_like copy stack concatenate concat hstack vstack dstack column_stack block where roll pad clip "
     "mean std var sum prod cumsum cumprod min max amin amax argmin argmax median percentile quantile average ptp "
     "nansum nan_to_num sort argsort partition argpartition unique "
-    "searchsorted digitize bincount histogram interp ediff1d gradient cross dot vdot inner outer matmul "
-    "tensordot einsum kron trace tile repeat round around rint fix any all count_nonzero nonzero argwhere flatnonzero "
+    "searchsorted digitize bincount interp ediff1d gradient cross dot vdot inner outer matmul "
+    "tensordot kron trace repeat round around rint fix any all count_nonzero nonzero argwhere flatnonzero "
     "isin in1d intersect1d union1d setdiff1d allclose isclose array_equal take take_along_axis choose compress select "
     "insert delete append packbits unpackbits unravel_index ravel_multi_index tril triu tril_indices triu_indices "
-    "diag meshgrid indices convolve correlate polyfit polyval trapezoid cov corrcoef hanning hamming blackman "
+    "meshgrid indices convolve correlate polyfit polyval trapezoid cov corrcoef hanning hamming blackman "
     "fromstring fromiter isscalar ndim shape size iscomplexobj isreal issubdtype result_type dtype finfo iinfo "
-    "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool_ str_ intp double single angle "
+    "angle "
     "sinc i0 unwrap lexsort apply_along_axis datetime64 timedelta64"
 ).split()  # fmt: skip
 _NUMPY_ALIAS = (
     "asarray asanyarray ascontiguousarray asfortranarray require frombuffer reshape ravel transpose swapaxes moveaxis "
     "rollaxis squeeze expand_dims flip fliplr flipud rot90 broadcast_to broadcast_arrays atleast_1d atleast_2d "
     "atleast_3d split hsplit vsplit array_split real imag real_if_close diff diagonal "
-    "lib.stride_tricks.as_strided lib.stride_tricks.sliding_window_view"
+    "diag einsum histogram tile linalg.diagonal linalg.matrix_power linalg.matrix_transpose fft.fft2 fft.fftn "
+    "fft.ifft2 fft.ifftn float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool_ str_ intp "
+    "double single lib.stride_tricks.as_strided lib.stride_tricks.sliding_window_view"
 ).split()  # fmt: skip
 
 _BY_NAME: dict[Gives, list[str]] = {
@@ -240,7 +242,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         *("torch.nn.utils.rnn.pad_sequence torch.no_grad torch.enable_grad torch.inference_mode".split()),
         *("torch.autograd.no_grad torch.utils.data.default_collate".split()),
         *("torch.utils.data.dataloader.default_collate torch.utils.data._utils.collate.default_collate".split()),
-        *("torch.utils.data.default_convert torch.is_storage torchvision.utils._Image_fromarray".split()),
+        *("torch.is_storage torchvision.utils._Image_fromarray".split()),
         *(f"numpy.{name}" for name in _NUMPY_NEW),
         *(f"json.{name}" for name in "loads dumps".split()),
         *("copy.deepcopy io.BytesIO io.StringIO os.fspath os.fsdecode os.fsencode".split()),
@@ -263,6 +265,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"torch.{name}" for name in _TORCH_ALIAS),
         *(f"numpy.{name}" for name in _NUMPY_ALIAS),
         "copy.copy",
+        "torch.utils.data.default_convert",
         *(f"torch.{name}Tensor" for name in "Float Double Half Long Int Short Byte Bool".split()),
         "itertools.accumulate",
         *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric concat merge".split()),
@@ -277,6 +280,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         *(f"pandas.{name}" for name in "read_csv read_parquet read_json read_feather read_hdf read_excel".split()),
         *("cv2.imread imageio.imread skimage.io.imread tifffile.imread soundfile.read scipy.io.loadmat".split()),
         *("scipy.io.wavfile.read torchaudio.load torchvision.io.read_image torchvision.io.decode_image".split()),
+        *("os.listdir glob.glob".split()),
         *("torchvision.datasets.folder.default_loader torchvision.datasets.folder.pil_loader".split()),
     ],
 }  # fmt: skip

@@ -41,6 +41,9 @@ class Objects:
         self.study = study
         self._plain: dict[int, tuple[Any, bool]] = {}
 
+    def end(self) -> None:
+        self._plain.clear()
+
     def value_of(self, thing: Any) -> Value:
         thing = without_our_layers(thing)
         kind = type(thing)

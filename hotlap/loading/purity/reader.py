@@ -57,6 +57,14 @@ class Reader(Calls):
         self._stores = 0  # writes into what the call made: the clock of changes
         self._fields_changed: list[tuple[int, int]] = []  # of objects that the call made: when, and when it made them
 
+    def end(self) -> None:
+        """What it holds holds each other: without this a dataset would live until garbage is collected."""
+        for frame in self._all_frames:
+            vars(frame).clear()
+        for held in (self.frames, self._all_frames, self._results, self._later):
+            held.clear()
+        self.objects.end()
+
     # Functions
 
     def follow(self, function: FunctionType, args: Sequence[Value], kwargs: Names) -> Value:
@@ -521,7 +529,7 @@ class Reader(Calls):
 
     def load_attribute(self, owner: Value, name: str) -> Value:
         found = []
-        missing: MissingAttribute | None = None
+        missing: str | None = None  # not the error: it would hold the frames, and they it
         if owner.plain:
             found.append(self._of_plain(owner, name))
         for thing in owner.objects:
@@ -530,11 +538,11 @@ class Reader(Calls):
             try:
                 found.append(self._of_object(thing, name))
             except MissingAttribute as error:
-                missing = error
+                missing = str(error)
         for one in owner.made:
             found.append(self.made_attribute(one, name))
         if not found and missing is not None:
-            raise missing
+            raise MissingAttribute(missing)
         return either(found)
 
     def _of_plain(self, owner: Value, name: str) -> Value:

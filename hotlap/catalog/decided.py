@@ -1,0 +1,228 @@
+"""Wires what is decided while a program trains to the entries of the catalogue, and says what came of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hotlap.catalog import entries
+from hotlap.catalog.gpus import NO_GPU, gpus
+from hotlap.catalog.site import Site
+from hotlap.errors import RunFolderUnwritable
+from hotlap.model import private
+from hotlap.model.codec import SCHEMA, to_json
+from hotlap.model.decisions import Decisions, Remembered, Tried
+from hotlap.model.plan import Outcome, Risk, Status
+from hotlap.model.session import Session
+from hotlap.patch.seams import Seams
+from hotlap.runtime.arms import Arm, Arms, Begin
+from hotlap.runtime.deciding import GAIN, Candidate, Deciding
+from hotlap.runtime.ticks import Ticks
+from hotlap.runtime.timing import Marks
+from hotlap.version import __version__
+
+PROMISES = {
+    Risk.EXACT: "losses equal to the bit",
+    Risk.ROUNDING: "losses equal but for rounding",
+    Risk.NUMERIC: "in lower precision",
+}
+MORE = "more: hotlap show"
+NOT_YET = "not tried: the training was over before"
+
+
+class Batches:
+    """The entries that make batches another way."""
+
+    def __init__(self, sites: list[Site]) -> None:
+        self.sites = sites
+        self._waited: set[str] = set()
+
+    def wait_while(self, waits: Callable[[], bool]) -> None:
+        for site in self.sites:
+            site.waits = partial(self._waits, site.name, waits)
+
+    def _waits(self, name: str, waits: Callable[[], bool]) -> bool:
+        if not waits():
+            return False
+        self._waited.add(name)
+        return True
+
+    def wait(self) -> None:
+        self._waited.clear()
+
+    def has_waited(self) -> bool:
+        return bool(self.applied() & self._waited)
+
+    def is_coming(self) -> bool:
+        return any(one.coming for one in self.sites)
+
+    def applied(self) -> Arm:
+        return frozenset(one.name for one in self.sites if one.outcome.status == Status.APPLIED.value)
+
+    def off(self) -> None:
+        for site in self.sites:
+            if site.name in self.applied():
+                site.withdraw("batches took longer with it than without")
+                site.close()
+
+
+class Decided:
+    def __init__(self, torch: Any, seams: Seams, names: list[str], batches: Batches, begin: Begin) -> None:
+        self._torch, self._names, self.batches = torch, names, batches
+        self._session: Session | None = None
+        self._hardware, self._remembered = "", False
+        order = [name for name in entries() if name in names]
+        self._arms = Arms(begin, order, lambda name: entries()[name].prepares > 0)
+        self._deciding = Deciding(partial(Ticks, seams), self._arms, batches, Marks(torch), _candidates(order))
+        batches.wait_while(lambda: self._deciding.waits)
+
+    def remembers(self, session: Session, hardware: str) -> None:
+        """What an earlier run of this command has decided is on from the start, and looked at again."""
+        self._session, self._hardware = session, hardware
+        then = session.remembered
+        same = then is not None and (then.torch, then.hardware) == (str(self._torch.__version__), hardware)
+        if then is not None and same and (arm := frozenset(then.on) & frozenset(self._names)):
+            self._remembered = True
+            self._deciding.begin_with(arm)
+
+    def remember(self) -> None:
+        session, findings = self._session, self._deciding.findings
+        if session is None or session.memory is None or not findings.is_over or not self._is_main:
+            return
+        record = Remembered(
+            schema=SCHEMA,
+            source=session.source,
+            hotlap=__version__,
+            torch=str(self._torch.__version__),
+            hardware=self._hardware,
+            on=tuple(sorted(findings.on)),
+        )
+        with suppress(OSError, RunFolderUnwritable):  # nothing is lost by it but a few blocks of the next run
+            file = Path(session.memory)
+            draft = file.with_suffix(f".{os.getpid()}")
+            private.make_folder(file.parent)
+            private.write_text(draft, to_json(record))
+            draft.replace(file)
+
+    @property
+    def _is_main(self) -> bool:
+        """The process that was started, or the first of several that train together."""
+        started = self._session is not None and self._session.speaker == os.getpid()
+        return started or os.environ.get("RANK") == "0"
+
+    def begin(
+        self,
+        on_decided: Callable[[], None],
+        on_failed: Callable[[Exception], None],
+        on_tried: Callable[[str], None],
+    ) -> None:
+        self._deciding.on_decided, self._deciding.on_failed = on_decided, on_failed
+        self._deciding.on_tried = lambda tried: on_tried(_said(tried))
+        self._deciding.begin()
+
+    def end(self) -> None:
+        self._deciding.end()
+
+    def fall_silent(self) -> None:
+        for site in self._arms.sites:
+            site.closed = True
+
+    @property
+    def steps(self) -> int:
+        return self._deciding.steps
+
+    @property
+    def is_over(self) -> bool:
+        """All that can be tried was, batches that are kept from the next epoch on included."""
+        findings = self._deciding.findings
+        measured = {name for one in findings.tried for name in one.names}
+        return findings.is_over and (not self.batches.is_coming() or bool(self.batches.applied() & measured))
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        return tuple(map(self._outcome, self._names))
+
+    def _outcome(self, name: str) -> Outcome:
+        findings, site = self._deciding.findings, self._arms.seen.get(name)
+        last = next((one for one in reversed(findings.tried) if name in one.names and one.ratio is not None), None)
+        if site is None:
+            why = NO_GPU if entries()[name].device == "cuda" and not gpus(self._torch) else NOT_YET
+            return Outcome(name=name, code=entries()[name].code, status=Status.NO_EFFECT.value, why=why)
+        told = site.outcome
+        if name in findings.on or last is None or told.status != Status.APPLIED.value:
+            return told
+        return Outcome(name=name, code=told.code, status=Status.NO_EFFECT.value, why=last.why, value=told.value)
+
+    @property
+    def on(self) -> Arm:
+        """All that makes a difference now."""
+        return self._deciding.findings.on | self.batches.applied()
+
+    def record(self) -> Decisions:
+        findings = self._deciding.findings
+        return Decisions(
+            schema=SCHEMA,
+            pid=os.getpid(),
+            on=tuple(sorted(self.on)),
+            tried=tuple(findings.tried),
+            after=findings.after,
+            ratio=findings.ratio,
+            remembered=self._remembered,
+            is_main=self._is_main,
+            steps=self.steps,
+            seconds=time.perf_counter() - findings.began if findings.steps else 0.0,
+            spent=self._deciding.account.spent,
+            is_over=findings.is_over,
+        )
+
+    def line(self, is_end: bool = False) -> str:
+        """What a person wants to know of it."""
+        findings, more = self._deciding.findings, f" · {MORE}" if self._session is not None else ""
+        if self.steps == 0:
+            return "armed, waiting for training"
+        begins = "at the end: " if is_end and findings.is_over else ""
+        if not findings.tried:
+            why = "an earlier run found nothing" if self._remembered else "nothing was tried yet"
+            over = f"the training was over after {self.steps} steps, before anything was tried" if is_end else why
+            return f"{over}{more}"
+        taken = _ms(findings.after or 0.0)
+        if not self.on and self.batches.is_coming() and not is_end:
+            return f"batches are kept as they come, for when all of them are there ({taken} a step so far){more}"
+        if not self.on:
+            so_far = "" if findings.is_over else " so far"
+            return f"{begins}nothing makes it faster{so_far}; it runs as it is ({taken} a step){more}"
+        worst = max((entries()[name].risk for name in self.on | findings.ever_on), key=lambda one: one.rank)
+        if findings.ratio < GAIN:
+            return f"{begins}as fast as before ({taken} a step), {PROMISES[worst]}; on: {self._listed}{more}"
+        times = f"{findings.ratio:.{1 if findings.ratio >= 1.95 else 2}f}× as fast"
+        change = f"{_ms((findings.after or 0.0) * findings.ratio)} → {taken} a step"
+        return f"{begins}{times} ({change}), {PROMISES[worst]}: {self._listed}{more}"
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(name for name in entries() if name in self.on)
+
+
+def _said(tried: Tried) -> str:
+    kept = "on" if tried.kept else "off"
+    return f"step {tried.at_step}: {', '.join(tried.names) or 'what is left'}: {tried.why}: {kept}"
+
+
+def _candidates(names: list[str]) -> list[Candidate]:
+    """The likeliest to gain first; what is small is one."""
+    alone = sorted((one for one in names if entries()[one].alone), key=lambda one: -entries()[one].reach)
+    small = frozenset(names) - frozenset(alone)
+    found = [Candidate(frozenset({name}), entries()[name].prepares) for name in alone]
+    return [*found, Candidate(small)] if small else found
+
+
+def _ms(seconds: float) -> str:
+    milliseconds = seconds * 1e3
+    if milliseconds >= 10_000:
+        return f"{seconds:.1f} s"
+    return f"{milliseconds:.{0 if milliseconds >= 100 else 1 if milliseconds >= 10 else 2}f} ms"

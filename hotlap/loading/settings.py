@@ -1,0 +1,64 @@
+"""What the operations of the list depend on besides their arguments: settings of libraries, and functions they call."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from typing import Any
+
+MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, unless told otherwise
+
+
+def settings(torch: Any) -> tuple[Any, ...]:
+    """As they are now. Asked before each batch, so each of them takes microseconds at most."""
+    collate = torch.utils.data._utils.collate
+    return (
+        warnings.showwarning,
+        getattr(warnings, "_showwarnmsg_impl", None),
+        torch.get_default_dtype(),
+        getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None),
+        torch.get_num_threads(),
+        torch.is_autocast_enabled("cpu"),
+        torch.are_deterministic_algorithms_enabled(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        dict(collate.default_collate_fn_map),
+        torch.stack,
+        torch.as_tensor,
+        torch.tensor,
+        torch.cat,
+        collate.default_collate,
+        tuple(vars(torch._tensor_str.PRINT_OPTS).values()),
+        time.tzname,
+        time.timezone,
+        _of_numpy(),
+        _of_decimal(),
+        _of_pillow(),
+    )
+
+
+def _of_numpy() -> Any:
+    """NumPy 2 makes them anew when they change, in context variables of its own."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    printing = sys.modules.get("numpy._core.printoptions")
+    errors = getattr(sys.modules.get("numpy._core.umath"), "_extobj_contextvar", None)
+    if printing is None or errors is None:
+        return tuple(numpy.get_printoptions().values()), tuple(numpy.geterr().values())
+    return printing.format_options.get(), errors.get(None)
+
+
+def _of_decimal() -> Any:
+    decimal = sys.modules.get("decimal")
+    if decimal is None:
+        return None
+    context = decimal.getcontext()
+    return context.prec, context.rounding, context.Emin, context.Emax, context.clamp
+
+
+def _of_pillow() -> Any:
+    """It imports its parts when they are needed: until then what they begin with counts."""
+    files, images = sys.modules.get("PIL.ImageFile"), sys.modules.get("PIL.Image")
+    return getattr(files, "LOAD_TRUNCATED_IMAGES", False), getattr(images, "MAX_IMAGE_PIXELS", MOST_PIXELS)

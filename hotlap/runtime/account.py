@@ -1,0 +1,39 @@
+"""What trying may cost: 3 seconds and a twentieth of the training so far. What cannot be afforded yet waits."""
+
+from __future__ import annotations
+
+START = 3.0  # seconds
+SHARE = 0.05  # of the time since the first step
+
+
+class Account:
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._settled = 0.0
+        self._open: float | None = None  # of a trial under way: faster steps make up for slower ones, but not for more
+
+    def begin(self, now: float) -> None:
+        self._first = now
+
+    def open(self) -> None:
+        self._open = 0.0
+
+    def charge(self, seconds: float) -> None:
+        """Seconds that a step took longer than it would have without us."""
+        if self._open is not None:
+            self._open += seconds
+
+    def close(self) -> None:
+        self._settled, self._open = self.spent, None
+
+    @property
+    def spent(self) -> float:
+        return self._settled + max(0.0, self._open or 0.0)
+
+    def left(self, now: float) -> float:
+        since = 0.0 if self._first is None else now - self._first
+        return START + SHARE * since - self.spent
+
+    def is_overdrawn(self, now: float) -> bool:
+        """By the trial under way."""
+        return self._open is not None and self.left(now) < 0

@@ -1,0 +1,497 @@
+"""Decides in the training itself what stays on.
+
+The program begins as it is. Then all that may be is switched on at once and off again, in blocks of steps: without,
+with, with, without. Where that is faster, each of its parts is left out in turn, and what does not gain goes; where it
+is not, its halves are tried. Afterwards the steps are watched: where they become slower than they were without, it is
+tried again. Every block is training: nothing is repeated or thrown away.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hotlap.model.decisions import Tried
+from hotlap.patch.signals import raised_by_signal
+from hotlap.runtime.account import Account
+from hotlap.runtime.arms import Arm, Arms
+from hotlap.runtime.faster import Faster, faster
+from hotlap.runtime.ticks import Ticks
+from hotlap.runtime.timing import Clock, Marks
+
+WARM = 6  # ticks before the first block, the first of which make buffers and tune libraries …
+PATIENCE = 1.0  # … and seconds, with that block: where steps are slow, fewer must do
+PARTS = 4  # of a block, each timed by itself
+PART_SECONDS = 0.04  # at least; or one step
+AGAIN = 3  # times that four blocks are measured where they do not tell, or a wide interval tells of a busy machine
+SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry says what becomes of it, at first and later
+CALM = 2  # steps after a switch that are not measured
+MOST_LATE = 10  # times what a step takes: a single one that is later still is the program's own
+GAIN = 1.01  # at least: less is not worth a change
+LOST = 0.97  # of its speed before: then it is tried again whether it still gains
+WINDOW_STEPS, WINDOW_SECONDS = 50, 5.0  # watched as one, at least
+LIGHTER = 0.7  # of the time a step took when it was decided: what was too small to be seen then may count now
+QUICKER = 0.9  # of it: batches may be made another way by now
+LOOKS = 3  # in all
+TOO_DEAR = "trying it has cost as much as the training so far allows"
+SAME = "nothing of it applies here"
+
+Course = Generator[None, None, None]
+
+
+class Overdrawn(Exception):
+    """The account is empty: the trial under way ends."""
+
+
+@dataclass
+class Candidate:
+    """What is switched as one."""
+
+    names: Arm
+    prepares: float = 0.0  # seconds
+
+
+class Loading(Protocol):
+    """How batches are made. It begins by itself when nobody waits any more, loader by loader."""
+
+    def applied(self) -> Arm: ...
+
+    def wait(self) -> None:
+        """From now on it is asked to."""
+        ...
+
+    def has_waited(self) -> bool:
+        """Whether it did, so that steps without it were timed."""
+        ...
+
+    def is_coming(self) -> bool:
+        """Whether batches are being kept, to be used once all of them are."""
+        ...
+
+    def off(self) -> None: ...
+
+
+@dataclass
+class Turn:
+    arm: Arm
+    without: list[float]  # seconds a step
+    with_: list[float]
+
+
+@dataclass
+class Findings:
+    tried: list[Tried] = field(default_factory=list)
+    after: float | None = None  # seconds a step, when it was last compared
+    by_batches: float = 1.0  # times as fast: by batches made another way …
+    by_steps: float = 1.0  # … and by what is switched between steps
+    on: Arm = frozenset()
+    ever_on: Arm = frozenset()
+    steps: int = 0  # ticks
+    began: float = 0.0
+    is_over: bool = False
+
+    @property
+    def ratio(self) -> float:
+        return self.by_batches * self.by_steps
+
+
+class Deciding:
+    def __init__(
+        self,
+        ticks: Callable[[Callable[[Any], None]], Ticks],
+        arms: Arms,
+        loading: Loading,
+        marks: Marks,
+        candidates: Iterable[Candidate],
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._arms, self._loading, self._marks, self._clock = arms, loading, marks, clock
+        self._candidates = list(candidates)
+        self._ticks = ticks(self._tick)
+        self.account = Account()
+        self.findings = Findings()
+        self.waits = True  # whoever can begin later does not yet: the program is timed as it is
+        self.on_decided: Callable[[], None] = lambda: None
+        self.on_tried: Callable[[Tried], None] = lambda tried: None
+        self.on_failed: Callable[[Exception], None] = lambda error: None
+        self._course: Course | None = self._whole_course()
+        self._last = self._passed = 0.0  # the last step, on the host's clock, and what it took
+        self._usual: float | None = None  # seconds a step, without what is tried
+        self._settling = False  # something was switched on just now
+        self._was_late = False  # the last step was
+
+    @property
+    def steps(self) -> int:
+        """Of any optimizer."""
+        return self._ticks.steps
+
+    def begin(self) -> None:
+        self._ticks.begin()
+
+    def begin_with(self, arm: Arm) -> None:
+        """What an earlier run has decided: on from the first steps, then looked at again."""
+        self._course = self._known_course(arm)
+
+    def end(self) -> None:
+        """All of it off."""
+        self._course = None
+        self._ticks.end()
+        self._arms.close()
+
+    # Steps
+
+    def _tick(self, optimizer: Any) -> None:
+        now = self._clock()
+        if self.findings.steps == 0:
+            self.findings.began = self._last = now
+            self.account.begin(now)
+        self.findings.steps += 1
+        self._passed, self._last = now - self._last, now
+        if self._usual is not None:
+            self._charge(self._passed - self._usual, MOST_LATE * self._usual)
+        if self.findings.steps == WARM and optimizer is not None:
+            self._marks.look_at(optimizer)
+        if self._course is not None:
+            try:
+                next(self._course)
+            except StopIteration:
+                self._rest()
+            except BaseException as error:
+                self._rest()
+                if not isinstance(error, Exception) or raised_by_signal(error):
+                    with suppress(Exception):  # a trial that is interrupted has proven nothing
+                        self._arms.switch(self.findings.on)
+                    raise
+                self._arms.close()
+                self.findings.on = frozenset()
+                self.on_failed(error)
+
+    def _charge(self, late: float, most: float) -> None:
+        """An evaluation or a checkpoint of the program's is not ours to pay. What we prepare is at a switch."""
+        whole = (self._settling or self._was_late) and not self._ticks.iterated_now
+        self._ticks.iterated_now, self._was_late = False, late > most
+        self.account.charge(late if whole else min(late, most))
+
+    def _rest(self) -> None:
+        self._course = None
+        self._ticks.end()
+
+    def _steps(self, count: int) -> Iterator[None]:
+        for _ in range(count):
+            yield
+
+    # The course of a run
+
+    def _whole_course(self) -> Course:
+        yield from self._warm()
+        yield from self._load()
+        yield from self._decide(self._candidates)
+        yield from self._decided()
+
+    def _known_course(self, arm: Arm) -> Course:
+        self._arms.switch(arm)
+        yield from self._warm()
+        yield from self._settle(SETTLES)
+        self._arms.settle_on(arm & self._arms.applied())
+        self.findings.on = self.findings.ever_on = self._arms.now
+        yield from self._load()
+        if self._arms.now:
+            yield from self._trial(frozenset(), self._arms.now)
+        yield from self._decided()
+
+    def _decided(self) -> Course:
+        self.findings.is_over = True
+        self.on_decided()
+        yield from self._watch()
+
+    def _warm(self) -> Course:
+        """The first step is not timed at all: nobody knows when it began."""
+        for step in range(WARM):
+            yield
+            if step and self._clock() - self.findings.began > PATIENCE / 2:
+                return
+
+    def _load(self) -> Course:
+        """Batches made another way, where that begins at once: without, with, with, without. Off where it is slower."""
+        without = yield from self._block(until=self.findings.began + PATIENCE)
+        self.findings.after = self._usual = statistics.median(without)
+        self.waits = False
+        yield from self._steps(CALM)
+        names, began = self._loading.applied(), self.findings.steps
+        if not names:
+            return
+        with_ = yield from self._block(PARTS * 2)
+        if len(without) == PARTS:  # else steps are slow, and another block of them is more than it is worth
+            without += yield from self._own_batches()
+        found = faster(with_, without)
+        kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
+        yield from self._batches_decided(names, began, without, with_, found, kept, _of_batches(found))
+
+    def _load_later(self, before: float, now: float) -> Course:
+        """Batches are made another way since an epoch began, as all of them are kept. Workers are gone for good."""
+        names, began = self._loading.applied(), self.findings.steps
+        without = yield from self._own_batches()
+        if not self._loading.has_waited():
+            found = Faster(ratio=before / now, low=0.0, high=math.inf)
+            why = f"{found.ratio:.2f} times as fast as before all of them were kept"
+            yield from self._batches_decided(names, began, [before], [now], found, True, why)
+            self.findings.by_batches = found.ratio
+            return
+        with_ = yield from self._block(PARTS * 2)
+        without += yield from self._own_batches()
+        found = faster(with_, without)
+        kept = found.ratio >= 1.0
+        yield from self._batches_decided(names, began, without, with_, found, kept, _of_batches(found))
+
+    def _own_batches(self) -> Generator[None, None, list[float]]:
+        """A block with batches made as the program makes them."""
+        self._loading.wait()
+        self.waits = True
+        yield from self._steps(CALM)
+        without = yield from self._block()
+        self.waits = False
+        yield from self._steps(CALM)
+        return without
+
+    def _batches_decided(
+        self, names: Arm, began: int, without: list[float], with_: list[float], found: Faster, kept: bool, why: str
+    ) -> Course:
+        self._record(_tried(names, self._arms.now, began, len(with_), without, with_, found, kept, why))
+        self.findings.after = self._usual = statistics.median(with_ if kept else without)
+        if kept:
+            self.findings.by_batches = max(1.0, found.ratio) if found.low > 1.0 else 1.0
+        else:
+            self._loading.off()
+            yield from self._steps(CALM)
+
+    def _decide(self, candidates: list[Candidate]) -> Course:
+        """What gains on top of what is on. Ends with that on."""
+        if not candidates:
+            return
+        yield from self._affordable(sum(one.prepares for one in candidates))
+        base = self._arms.now
+        gains, applied = yield from self._trial(base, base | _joined(candidates))
+        parts = [one for one in candidates if one.names & applied]
+        if gains:
+            yield from self._prune(parts)
+        elif len(parts) > 1:
+            middle = len(parts) // 2
+            yield from self._decide(parts[:middle])
+            yield from self._decide(parts[middle:])
+
+    def _prune(self, parts: list[Candidate]) -> Course:
+        """Each part left out in turn: it stays where the rest is slower without it."""
+        for part in parts if len(parts) > 1 else ():
+            whole = self._arms.now
+            without = whole - part.names
+            if without not in (whole, frozenset()):
+                yield from self._affordable(part.prepares)
+                yield from self._trial(without, whole)
+
+    def _affordable(self, seconds: float) -> Course:
+        while self.account.left(self._clock()) < seconds:
+            yield
+
+    # One trial
+
+    def _trial(self, base: Arm, arm: Arm) -> Generator[None, None, tuple[bool, Arm]]:
+        """Whether `arm` gains over `base`, and what of it has an effect. What gains is on afterwards."""
+        home, began, before = self._arms.now, self.findings.steps, self.findings.by_steps
+        found: Faster | None = None
+        without: list[float] = []
+        with_: list[float] = []
+        why = ""
+        self.account.open()
+        try:
+            for _ in range(AGAIN):
+                turn = yield from self._abba(base, arm, is_new=arm != home)
+                arm = turn.arm
+                if arm == base:
+                    why = SAME
+                    break
+                without, with_ = without + turn.without, with_ + turn.with_
+                found = faster(with_, without)
+                if found.is_clear or found.ratio < (GAIN if arm != home else 1.0):
+                    break
+        except Overdrawn:
+            why, found, self._settling = TOO_DEAR, None, False
+            self.findings.ever_on |= self._arms.applied()
+        self.account.close()
+        gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
+        if found is not None and arm == home:
+            gains = found.ratio >= 1.0  # it was found to gain with others: now it must show that it does not
+        stays = arm if gains else base if found is not None or arm != home else home
+        if self._arms.now != stays:
+            self._arms.switch(stays)
+            yield from self._settle()
+        self._arms.let_go()
+        self.findings.on = self._arms.now
+        if found is not None:
+            self.findings.after = self._usual = statistics.median(with_ if gains else without)
+            self.findings.by_steps = _times_as_fast(before, found, arm == home, gains, not base)
+        names = arm - base
+        below = base | self._loading.applied()
+        self._record(_tried(names, below, began, len(with_), without, with_, found, gains, why))
+        return gains, names
+
+    def _record(self, tried: Tried) -> None:
+        self.findings.tried.append(tried)
+        self.on_tried(tried)
+
+    def _abba(self, base: Arm, arm: Arm, is_new: bool) -> Generator[None, None, Turn]:
+        """Four blocks: without, with, with, without. Of an arm that is new it is found out what has an effect."""
+        if self._arms.now != base:
+            self._arms.switch(base)
+            yield from self._settle()
+        without = yield from self._block()
+        self._arms.switch(arm)
+        yield from self._settle(SETTLES if is_new else SETTLES_AGAIN)
+        if is_new:
+            self._arms.settle_on(base | (arm & self._arms.applied()))
+            arm = self._arms.now
+        if arm == base:
+            return Turn(arm, without, [])
+        self.findings.ever_on |= arm
+        with_ = yield from self._block(PARTS * 2)
+        self._arms.switch(base)
+        yield from self._settle()
+        without += yield from self._block()
+        return Turn(arm, without, with_)
+
+    def _settle(self, most: int = SETTLES_AGAIN) -> Course:
+        """Until all that was switched on has said what becomes of it, and a little longer."""
+        self._settling = True
+        for _ in range(most):
+            yield
+            self._require_credit()
+            if not self._arms.pending():
+                break
+        yield from self._steps(CALM)
+        self._settling = False
+
+    def _require_credit(self) -> None:
+        if self.account.is_overdrawn(self._clock()):
+            raise Overdrawn
+
+    def _block(self, parts: int = PARTS, until: float = math.inf) -> Generator[None, None, list[float]]:
+        """Seconds a step of each part. A part in which a loader begins anew is left out, unless all are like that."""
+        found: list[tuple[Any, Any, int, bool]] = []
+        for _ in range(2 * parts):
+            found.append((yield from self._part()))
+            if self._clock() > until:
+                break
+            clean = [one for one in found if not one[3]]
+            if len(clean) >= parts:
+                found = clean
+                break
+        found = found if len(found) <= parts else found[-parts:]
+        while not found[-1][1].has_come():
+            yield
+        return [first.until(last) / steps for first, last, steps, _ in found]
+
+    def _part(self) -> Generator[None, None, tuple[Any, Any, int, bool]]:
+        first, began, steps = self._marks.mark(), self._clock(), 0
+        self._ticks.iterated = False
+        while not steps or self._clock() - began < PART_SECONDS:
+            yield
+            steps += 1
+            self._require_credit()
+        return first, self._marks.mark(), steps, self._ticks.iterated
+
+    # Afterwards
+
+    def _watch(self) -> Course:
+        """Until the end: what was decided may stop being true."""
+        looks, slow, decided = 1, 0, self.findings.after
+        while looks < LOOKS and (self._arms.now or self._candidates or self._loading.is_coming()):
+            seconds = yield from self._window()
+            if seconds is None or decided is None:
+                continue
+            slow = slow + 1 if seconds * LOST > decided * self.findings.by_steps else 0
+            if slow >= 2 and self._arms.now:
+                looks, slow = looks + 1, 0
+                yield from self._trial(frozenset(), self._arms.now)
+                decided = self.findings.after
+            elif seconds < QUICKER * decided and self._loading.applied():
+                looks += 1
+                yield from self._load_later(decided, seconds)
+                if seconds < LIGHTER * decided:
+                    yield from self._decide(self._left_out())
+                decided = self.findings.after
+            elif seconds < LIGHTER * decided and (left := self._left_out()):
+                looks, decided = looks + 1, seconds
+                yield from self._decide(left)
+
+    def _left_out(self) -> list[Candidate]:
+        return [one for one in self._candidates if not one.names & self._arms.now]
+
+    def _window(self) -> Generator[None, None, float | None]:
+        """Seconds a step over a while; None where a loader began anew all the time."""
+        total, steps, began = 0.0, 0, self._clock()
+        seen = 0
+        while steps < WINDOW_STEPS or self._clock() - began < WINDOW_SECONDS:
+            self._ticks.iterated = False
+            yield
+            seen += 1
+            if not self._ticks.iterated:
+                total, steps = total + self._passed, steps + 1
+            elif seen > 4 * WINDOW_STEPS and steps < seen // 4:
+                return None
+        return total / steps
+
+
+def _times_as_fast(before: float, found: Faster, was_on: bool, is_on: bool, over_nothing: bool) -> float:
+    """What is on now, over nothing: a trial compares with what is on beside it."""
+    if over_nothing:
+        return found.ratio if is_on else 1.0
+    if was_on:
+        return before if is_on else before / found.ratio
+    return before * found.ratio if is_on else before
+
+
+def _of_batches(found: Faster) -> str:
+    if found.low > 1.0 or found.high < 1.0:
+        return _verdict(found, kept=True)
+    return f"{_verdict(found, kept=True)}: it cannot be told, and is not slower"
+
+
+def _joined(candidates: list[Candidate]) -> Arm:
+    return frozenset().union(*(one.names for one in candidates))
+
+
+def _tried(
+    names: Arm,
+    base: Arm,
+    began: int,
+    length: int,
+    without: list[float],
+    with_: list[float],
+    found: Faster | None,
+    kept: bool,
+    why: str,
+) -> Tried:
+    return Tried(
+        names=tuple(sorted(names)),
+        on_top_of=tuple(sorted(base)),
+        at_step=began,
+        steps=length,
+        without=tuple(without),
+        with_=tuple(with_),
+        ratio=None if found is None else found.ratio,
+        low=None if found is None else found.low,
+        high=None if found is None else found.high,
+        kept=kept,
+        why=why or _verdict(found, kept),
+    )
+
+
+def _verdict(found: Faster | None, kept: bool) -> str:
+    if found is None:
+        return "not measured"
+    measured = f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}] times as fast"
+    return measured if kept else f"{measured}, which is no clear gain"

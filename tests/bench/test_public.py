@@ -1,0 +1,157 @@
+"""Programs of others: the list can be read, and the runner tells what is same, faster, or has failed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PUBLIC = Path(__file__).resolve().parents[2] / "benchmarks" / "public"
+WANTED = {
+    *("language model", "speech", "segmentation", "diffusion", "detection", "graph", "gan", "reinforcement learning"),
+    *("lbfgs", "lightning", "fabric", "accelerate", "trainer", "two ranks", "endless sampler", "hand-made batches"),
+    *("timm", "pytorch/vision"),
+}
+
+TRAINS = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range({steps}):
+    loss = (model(torch.ones(2, 4)) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(f"step {{step}} loss {{loss.item():.6f}} took {{__import__('time').time()}}")
+    {more}
+print("read", open(sys.argv[1] + "/words.txt").read())
+"""
+PRINTS = """
+import os, sys
+for step in range({steps}):
+    print(f"step {{step}}")
+    {more}
+"""
+TOML = """
+repository = "somebody/something"
+commit = "{commit}"
+command = ["python", "train.py", "{{data}}"]
+progress = '^step'
+kinds = ["a test"]
+data = "words"
+varies = ['took [\\d.]+']
+"""
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"public_{name}", PUBLIC / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return load("program").programs()
+
+
+def test_the_list_is_long_and_of_many_kinds(corpus):
+    assert len(corpus) >= 40
+    assert len({one.repository for one in corpus}) >= 20
+    words = [" ".join((one.name, one.repository, *one.kinds)).lower() for one in corpus]
+    missing = {one for one in WANTED if not any(one in each for each in words)}
+    assert not missing
+
+
+def test_every_recipe_that_is_named_is_there(corpus):
+    named = {one.data.partition(":")[0] for one in corpus if one.data is not None}
+    there = {path.stem for path in (PUBLIC / "data").glob("*.py")} - {"__init__"}
+    assert named == there
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("repository = 'a/b'", "KeyError('commit')"),
+        (TOML.format(commit="abc"), "commit is no full hash"),
+        (TOML.format(commit="0" * 40).replace("'^step'", "'('"), "missing )"),
+        (TOML.format(commit="0" * 40) + "speed = 3", "unknown speed"),
+        ("=", "Invalid"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path, text, says):
+    program = load("program")
+    (tmp_path / "one.toml").write_text(text)
+    with pytest.raises(program.ProgramWrong, match=r"one\.toml: ") as error:
+        program.programs([], tmp_path)
+    assert says in str(error.value)
+
+
+@pytest.fixture
+def somebody(tmp_path):
+    """Makes a repository with a training script, and the file that names it."""
+
+    def make(script: str = PRINTS, steps: int = 40, more: str = "pass") -> dict:
+        repository = tmp_path / "mirror" / "somebody+something"
+        repository.mkdir(parents=True)
+        (repository / "train.py").write_text(script.format(steps=steps, more=more))
+        git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x"]
+        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+            subprocess.run([*git, *words], check=True)
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+        (repository / ".git").rename(tmp_path / "git")
+        (repository / "train.py").unlink()
+        repository.rmdir()
+        (tmp_path / "git").rename(repository)
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        (programs / "one.toml").write_text(TOML.format(commit=commit).replace('data = "words"', 'data = "mnist"'))
+        made = tmp_path / "work" / "data" / "mnist"
+        made.mkdir(parents=True)
+        (made / "words.txt").write_text("hello")
+        return measured(tmp_path, programs)
+
+    return make
+
+
+def measured(folder: Path, programs: Path) -> dict:
+    words = ["--programs", programs, "--sources", folder / "mirror", "--work", folder / "work", "--seconds", "60"]
+    command = [sys.executable, PUBLIC / "run.py", *words, "--rounds", "2", "--out", folder / "out.json"]
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    (found,) = json.loads((folder / "out.json").read_text())["programs"]
+    return found
+
+
+def test_a_program_is_timed_and_its_output_compared(somebody):
+    found = somebody(TRAINS)
+    against = found["against_plain"]["run"]
+    assert found["repeats_itself"] is True
+    assert against["differs"] is None
+    assert against["failed"] == []
+    assert 0.2 < against["whole"] < 5
+    assert [one["lines"] for one in found["arms"]["run"]] == [40, 40]
+    assert all("hotlap: " in line for one in found["arms"]["run"] for line in one["said"])
+
+
+def test_a_program_that_sees_us_differs(somebody):
+    found = somebody(more="print('entered' if 'HOTLAP_SESSION' in os.environ else 'alone')")
+    told = found["against_plain"]["run"]["differs"]
+    assert found["repeats_itself"] is True
+    assert told == ["stdout: alone", "stdout: entered"]
+
+
+def test_a_program_that_fails_under_us_alone_is_told(somebody):
+    found = somebody(more="assert not 'HOTLAP_SESSION' in os.environ")
+    assert found["against_plain"]["run"]["failed"] == [1, 1]
+    assert [one["code"] for one in found["arms"]["plain"]] == [0, 0]
+
+
+def test_a_program_that_differs_from_itself_tells_nothing(somebody):
+    found = somebody(more="print(os.urandom(4))")
+    assert found["repeats_itself"] is False
+    assert found["against_plain"]["run"]["differs"] is None

@@ -1,0 +1,92 @@
+"""What is switched on and off while a model trains on a GPU: the losses are those of the program, to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap
+from hotlap.catalog.enabling import Enabled
+from hotlap.model.decisions import Decisions
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+MOST = 20_000  # steps
+LATER = 300  # steps after all was decided
+
+
+def poison() -> None:
+    """Memory that was given back is overwritten: whoever still reads it reads this."""
+    held = [torch.full((size,), float("nan"), device="cuda") for size in (1, 16, 64, 128, 4096) for _ in range(64)]
+    del held
+
+
+def model_of(kind: str) -> nn.Module:
+    if kind == "cnn":
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 64, 10)
+        )
+    layers = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.GELU())]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(64, 10))
+
+
+def train(kind: str, optimizer: type[torch.optim.Optimizer], goes_on: Callable[[int], bool]) -> list[float]:
+    torch.manual_seed(0)
+    x, y = torch.randn(4096, 1, 8, 8, device="cuda"), torch.randint(0, 10, (4096,), device="cuda")
+    model = model_of(kind).cuda()
+    optim = optimizer(model.parameters(), lr=1e-3)
+    losses: list[float] = []
+    while goes_on(step := len(losses)):
+        rows = torch.arange(64, device="cuda") + 64 * (step % 64)
+        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        losses.append(loss.item())
+        if step % 40 == 39:
+            poison()
+            with torch.inference_mode():
+                model.eval()
+                model(x[:64]).sum().item()
+                model.train()
+    return losses
+
+
+class UntilDecided:
+    def __init__(self, enabled: Enabled) -> None:
+        self._enabled, self.since = enabled, 0
+
+    @property
+    def decisions(self) -> Decisions:
+        assert self._enabled._running is not None
+        assert self._enabled._running.deciding is not None
+        return self._enabled._running.deciding.record()
+
+    def __call__(self, step: int) -> bool:
+        if not self.since and step % 50 == 0 and self.decisions.is_over:
+            self.since = step
+        return step < MOST and not (self.since and step >= self.since + LATER)
+
+
+@pytest.mark.parametrize(("kind", "optimizer"), [("mlp", torch.optim.Adam), ("cnn", torch.optim.SGD)])
+def test_losses_are_those_of_the_program(kind: str, optimizer: type[torch.optim.Optimizer]) -> None:
+    with hotlap.enable(risk="rounding") as enabled:
+        until = UntilDecided(enabled)
+        ours = train(kind, optimizer, until)
+        decided = until.decisions
+    plain = train(kind, optimizer, lambda step: step < len(ours))
+    assert decided.is_over, decided
+    assert any("cuda-graphs" in one.names and one.ratio is not None for one in decided.tried), decided
+    assert ours[:40] == pytest.approx(plain[:40], rel=1e-3)
+    end, expected = (sum(losses[-64:]) / 64 for losses in (ours, plain))
+    assert end == pytest.approx(expected, rel=0.2, abs=0.02)
+
+
+def test_a_second_training_in_the_process_goes_well() -> None:
+    with hotlap.enable(risk="rounding"):
+        first = train("mlp", torch.optim.Adam, lambda step: step < 400)
+        second = train("mlp", torch.optim.Adam, lambda step: step < 400)
+    assert second[:20] == pytest.approx(first[:20], rel=1e-3)

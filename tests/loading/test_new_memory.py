@@ -1,0 +1,68 @@
+"""Functions of which the list says that they give new memory, called with arrays of all kinds: none gives its argument."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hotlap.loading.purity import known
+from hotlap.loading.purity.known import Gives
+
+MODULES = (np, np.linalg, np.fft, torch, torch.fft, torch.linalg, torch.nn.functional)
+SHAPES = ((4,), (4, 4), (1,), (1, 1), (), (2, 4, 4))
+TYPES = ("float32", "int64", "bool", "complex64", "uint8", "float64")
+MORE: tuple[tuple[Any, ...], ...] = ((), (0,), (1,), (-1,), ((0,),), ((1, 0),), (0, 1), (None,))
+OF_THE_MODULE = {"show_config", "test", "info", "lookfor", "show_runtime"}  # which print
+
+
+def listed() -> Iterator[tuple[str, Any]]:
+    for module in MODULES:
+        for name in sorted(dir(module)):
+            function = getattr(module, name)
+            if name in OF_THE_MODULE or not callable(function) or isinstance(function, np.ufunc):
+                continue
+            if known.rule_of(function) in (Gives.NEW, Gives.ORDERED):
+                yield f"{module.__name__}.{name}", function
+
+
+def arrays(name: str) -> Iterator[Any]:
+    for kind in TYPES:
+        for shape in SHAPES:
+            array = np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(kind)
+            yield torch.from_numpy(array.copy()) if name.startswith("torch") else array
+
+
+def shares(one: Any, made: Any) -> bool:
+    if isinstance(made, tuple | list):
+        return any(shares(one, each) for each in made)
+    if isinstance(one, np.ndarray) and isinstance(made, np.ndarray):
+        return made is one or (made.size > 0 and np.shares_memory(one, made))
+    if isinstance(one, torch.Tensor) and isinstance(made, torch.Tensor) and made.numel():
+        return made.untyped_storage().data_ptr() == one.untyped_storage().data_ptr()
+    return False
+
+
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*one, id=one[0]) for one in listed()])
+def test_it_gives_new_memory(name: str, function: Any) -> None:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for array in arrays(name):
+            for more in MORE:
+                if writes_into_its_argument(name, more):
+                    continue
+                try:
+                    made = function(array, *more)
+                except Exception:  # noqa: BLE001, S112 these arguments are not for this function
+                    continue
+                assert not shares(array, made), (array.dtype, array.shape, more)
+
+
+def writes_into_its_argument(name: str, more: tuple[Any, ...]) -> bool:
+    """By a flag that is read as such: see written_by."""
+    flags = {"relu": 1, "silu": 1, "leaky_relu": 2, "elu": 2, "hardtanh": 3, "nan_to_num": 1}
+    return len(more) >= flags.get(name.rpartition(".")[2], 9)

@@ -1,0 +1,310 @@
+"""Deciding on a program that is played: a clock that the test moves, and steps that take what the arm makes of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hotlap.model.plan import Outcome, Status
+from hotlap.runtime.arms import Arm, Arms
+from hotlap.runtime.deciding import Candidate, Deciding
+from hotlap.runtime.timing import HostMark
+
+STEP = 0.02  # seconds, of the program as it is
+
+
+class Played:
+    """A training whose steps take `seconds(arm)`; `begins` is what switching an entry on costs, once each time."""
+
+    def __init__(
+        self,
+        seconds: Callable[[Arm], float],
+        names: tuple[str, ...] = ("one",),
+        begins: float = 0.0,
+        keeps: tuple[str, ...] = (),
+        refused: tuple[str, ...] = (),
+        loading: Callable[[], float] | Loaded | None = None,
+        together: bool = False,
+    ) -> None:
+        self.now, self._seconds, self._begins, self._refused = 0.0, seconds, begins, refused
+        self._random = random.Random(0)
+        self.noise = 0.02
+        self.begun: list[str] = []
+        self.iterated = self.iterated_now = False
+        self.steps = 0
+        self.loading = loading if isinstance(loading, Loaded) else Loaded(loading)
+        self.arms = Arms(self._begin, names, lambda name: name in keeps)
+        one = [Candidate(frozenset(names))]
+        candidates = one if together else [Candidate(frozenset({name}), begins) for name in names]
+        self.deciding = Deciding(self._ticks, self.arms, self.loading, self, candidates, lambda: self.now)  # type: ignore[arg-type]
+        self.lines: list[str] = []
+        self.deciding.on_decided = lambda: self.lines.append("decided")
+        self.deciding.on_failed = lambda error: self.lines.append(f"failed: {error}")
+        self.deciding.begin()
+
+    def _ticks(self, tick: Callable[[Any], None]) -> Any:
+        self.tick = tick
+        return self
+
+    def begin(self) -> None:
+        self.listening = True
+
+    def end(self) -> None:
+        self.listening = False
+
+    def mark(self) -> HostMark:
+        return HostMark(lambda: self.now)
+
+    def look_at(self, optimizer: Any) -> None:
+        pass
+
+    def _begin(self, name: str, arm: Arm) -> Any:
+        self.begun.append(name)
+        self.now += self._begins
+        return Switched(name, name in self._refused)
+
+    def train(self, steps: int) -> Played:
+        for _ in range(steps):
+            usual = self._seconds(self.arms.now)
+            self.now += usual * self._random.lognormvariate(0, self.noise) + self.loading.takes(self.deciding.waits)
+            if self.listening:
+                self.tick(None)
+        return self
+
+    @property
+    def on(self) -> Arm:
+        return self.deciding.findings.on
+
+
+class Switched:
+    def __init__(self, name: str, refused: bool) -> None:
+        self.name, self.closed, self.paused, self.has_told = name, False, False, True
+        self._status = Status.REFUSED if refused else Status.APPLIED
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(name=self.name, code="X1", status=self._status.value, why="")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Loaded:
+    waited = True
+    coming = False
+
+    def __init__(self, takes: Callable[[], float] | None) -> None:
+        self._takes, self.is_off = takes, False
+
+    def wait(self) -> None:
+        pass
+
+    def is_coming(self) -> bool:
+        return self.coming
+
+    def takes(self, waits: bool) -> float:
+        return 0.0 if self._takes is None or waits or self.is_off else self._takes()
+
+    def applied(self) -> Arm:
+        return frozenset() if self._takes is None or self.is_off else frozenset({"batches"})
+
+    def has_waited(self) -> bool:
+        return self.waited
+
+    def off(self) -> None:
+        self.is_off = True
+
+
+def test_what_is_faster_stays_on() -> None:
+    played = Played(lambda arm: STEP / 2 if arm else STEP).train(400)
+    assert played.on == {"one"}
+    assert played.lines == ["decided"]
+    (tried,) = played.deciding.findings.tried
+    assert tried.kept
+    assert tried.ratio == pytest.approx(2, rel=0.1)
+    assert tried.low is not None
+    assert tried.low > 1.8
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.005, 1.1, 3.0])
+def test_what_is_not_faster_goes(factor: float) -> None:
+    played = Played(lambda arm: STEP * factor if arm else STEP).train(600)
+    assert played.on == frozenset()
+    assert played.arms.now == frozenset()
+    assert not played.deciding.findings.tried[-1].kept
+
+
+def test_a_program_without_candidates_is_let_alone() -> None:
+    played = Played(lambda arm: STEP, names=()).train(200)
+    assert played.lines == ["decided"]
+    assert not played.listening
+
+
+def test_of_a_group_that_gains_what_does_not_is_left_out() -> None:
+    def seconds(arm: Arm) -> float:
+        return STEP * (0.5 if "good" in arm else 1.0) * (1.1 if "bad" in arm else 1.0)
+
+    assert Played(seconds, names=("good", "bad", "idle")).train(3000).on == {"good"}
+
+
+def test_a_group_that_does_not_gain_is_halved() -> None:
+    def seconds(arm: Arm) -> float:
+        return STEP * (0.8 if "good" in arm else 1.0) * (2.0 if "bad" in arm else 1.0)
+
+    assert Played(seconds, names=("good", "idle", "bad", "other")).train(4000).on == {"good"}
+
+
+def test_what_is_refused_costs_no_blocks() -> None:
+    played = Played(lambda arm: STEP, refused=("one",)).train(400)
+    (tried,) = played.deciding.findings.tried
+    assert tried.ratio is None
+    assert tried.with_ == ()
+    assert played.on == frozenset()
+
+
+def test_what_cannot_be_afforded_waits() -> None:
+    """Ten seconds of preparing are a twentieth of 140 more seconds of training."""
+    played = Played(lambda arm: STEP / 2 if arm else STEP, begins=10.0, keeps=("one",))
+    played.train(int(130 / STEP))
+    assert not played.begun
+    played.train(int(200 / STEP))
+    assert played.on == {"one"}
+    assert played.begun == ["one"]
+
+
+@pytest.mark.parametrize("slower", [2.0, 50.0])
+def test_the_account_is_kept(slower: float) -> None:
+    """However slow an entry is, what trying it has cost is within the account, but for the step under way."""
+    played = Played(lambda arm: STEP * slower if arm else STEP)
+    for _ in range(40):
+        played.train(25)
+        allowed = 3.0 + 0.05 * played.now + slower * STEP
+        assert played.now - played.deciding.findings.steps * STEP * 1.02 < allowed
+    assert played.on == frozenset()
+
+
+def test_what_becomes_slow_later_goes() -> None:
+    played = Played(lambda arm: (STEP / 2 if played.now < 30 else STEP * 3) if arm else STEP)
+    assert played.train(1000).on == {"one"}
+    played.train(4000)
+    assert played.on == frozenset()
+
+
+def test_what_was_too_small_is_tried_again_once_steps_are_short() -> None:
+    """Batches that come late hide it."""
+
+    def seconds(arm: Arm) -> float:
+        late = STEP if played.now < 60 else 0.0
+        return max(late, 0.002 if arm else 0.004)
+
+    played = Played(seconds)
+    played.noise = 0.003
+    assert played.train(600).on == frozenset()
+    played.train(12000)
+    assert played.on == {"one"}
+
+
+def test_batches_that_take_longer_are_left_to_the_program() -> None:
+    played = Played(lambda arm: STEP, loading=lambda: STEP).train(400)
+    assert played.loading.is_off
+    faster = Played(lambda arm: STEP, loading=lambda: -STEP / 2).train(400)
+    assert not faster.loading.is_off
+    assert faster.deciding.findings.tried[0].names == ("batches",)
+
+
+def test_a_pause_within_a_block_decides_nothing() -> None:
+    """A checkpoint or an evaluation falls into one of the blocks."""
+    for at in range(20, 90, 7):
+        played = Played(lambda arm: STEP)
+        played.noise = 0.003
+        played.train(at)
+        played.now += 2.0
+        assert played.train(600).on == frozenset()
+
+
+def test_evaluations_of_the_program_are_not_ours_to_pay() -> None:
+    """Each of them takes longer than trying may cost."""
+    played = Played(lambda arm: STEP / 2 if arm else STEP)
+    for _ in range(60):
+        played.train(10)
+        played.now += 5.0
+        played.iterated = played.iterated_now = True
+    assert played.on == {"one"}
+
+
+def test_an_error_of_ours_leaves_the_program_as_it_is() -> None:
+    played = Played(lambda arm: STEP)
+    played.arms._begin = lambda name, arm: 1 / 0  # type: ignore[assignment, return-value]
+    played.train(100)
+    assert played.lines == ["failed: division by zero"]
+    assert played.on == frozenset()
+    assert not played.listening
+
+
+def test_a_trial_that_is_interrupted_leaves_nothing_on() -> None:
+    """Ctrl-C while a block is measured, which the program catches."""
+    played = Played(lambda arm: STEP / 2 if arm else STEP)
+    while not played.arms.now:
+        played.train(1)
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    played.deciding.account.is_overdrawn = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        played.train(2)
+    assert played.arms.now == frozenset()
+    assert not played.listening
+    played.train(100)
+
+
+def test_blocks_without_a_difference_seldom_keep_anything() -> None:
+    kept = 0
+    for seed in range(60):
+        played = Played(lambda arm: STEP)
+        played._random, played.noise = random.Random(seed), 0.15
+        kept += bool(played.train(500).on)
+    assert kept <= 5
+
+
+class KeptLater(Loaded):
+    """Batches that come in half the time once all of them are kept; of workers there is no way back."""
+
+    coming = True
+
+    def __init__(self, waited: bool, gain: float = -STEP / 2) -> None:
+        super().__init__(None)
+        self.waited, self.served, self._gain = waited, False, gain
+
+    def takes(self, waits: bool) -> float:
+        return self._gain if self.served and not self.is_off and not (waits and self.waited) else 0.0
+
+    def applied(self) -> Arm:
+        return frozenset({"batches"}) if self.served and not self.is_off else frozenset()
+
+
+@pytest.mark.parametrize("waited", [True, False])
+def test_batches_that_are_kept_from_the_second_epoch_on_are_measured_then(waited: bool) -> None:
+    loading = KeptLater(waited)
+    played = Played(lambda arm: STEP, names=(), loading=loading).train(300)
+    assert played.deciding.findings.ratio == 1.0
+    loading.served = True
+    played.train(1200)
+    findings = played.deciding.findings
+    assert findings.ratio == pytest.approx(2, rel=0.15)
+    assert findings.tried[-1].names == ("batches",)
+    assert findings.after == pytest.approx(STEP / 2, rel=0.15)
+
+
+def test_batches_that_become_slower_when_kept_are_left_to_the_program_again() -> None:
+    """The steps themselves have become shorter meanwhile."""
+    loading = KeptLater(waited=True, gain=0.3 * STEP)
+    seconds = [STEP]
+    played = Played(lambda arm: seconds[0], names=(), loading=loading).train(300)
+    loading.served, seconds[0] = True, STEP / 3
+    played.train(1200)
+    assert loading.is_off
+    assert played.deciding.findings.ratio == 1.0
