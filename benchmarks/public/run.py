@@ -35,6 +35,7 @@ ARMS = {
     "at-once": ("hotlap", "run", "--at-once"),
 }
 SEEDED = Path(__file__).resolve().parent / "seeded"
+ENOUGH = 4  # lines of progress, to tell a speed by
 SHOWN = 400  # characters of a line that differs
 
 
@@ -183,19 +184,30 @@ def _against(program: Program, plain: Sequence[measure.Ran], rounds: Sequence[me
     }
 
 
-def _pair(program: Program, plain: measure.Ran, ours: measure.Ran) -> dict[str, float] | None:
-    """Over the progress that both made: all of it, from the start, and its second half."""
+def _pair(program: Program, plain: measure.Ran, ours: measure.Ran) -> dict[str, float | None] | None:
+    """From the start, over the progress that both made; and at the speed that each had in its second half."""
     one, other = (ran.progress(program.progress) for ran in (plain, ours))
     last = min(len(one), len(other)) - 1
     if last < 0:
         return None
-    half = last // 2
-    steady = (one[last] - one[half]) / (other[last] - other[half]) if other[last] > other[half] else None
     return {
         "first_later": round(other[0] - one[0], 3),
         "whole": round(one[last] / other[last], 4),
-        "steady": None if steady is None else round(steady, 4),
+        "steady": _steady(one, other),
     }
+
+
+def _steady(plain: list[float], ours: list[float]) -> float | None:
+    """Lines a second in the second half of each one's own time: who is quick has decided long before the other's end."""
+    before, after = _rate(plain), _rate(ours)
+    return None if before is None or after is None else round(after / before, 4)
+
+
+def _rate(times: list[float]) -> float | None:
+    """None where too few lines came to tell."""
+    half = (times[0] + times[-1]) / 2
+    late = [time for time in times if time >= half]
+    return (len(late) - 1) / (late[-1] - late[0]) if len(late) >= ENOUGH and late[-1] > late[0] else None
 
 
 def _median(found: list[Any]) -> float | None:

@@ -1,9 +1,10 @@
 """Decides in the training itself what stays on.
 
-The program begins as it is. Then all that may be is switched on at once and off again, in blocks of steps: without,
-with, with, without. Where that is faster, each of its parts is left out in turn, and what does not gain goes; where it
-is not, its halves are tried. Afterwards the steps are watched: where they become slower than they were without, it is
-tried again. Every block is training: nothing is repeated or thrown away.
+The program begins as it is. Then all that may be is switched on and off again, in short blocks of steps that take
+turns. Where that is faster, each of its parts is left out in turn, and what does not gain goes; where it is not, its
+halves are tried. What stays is compared with the program as it is once more. Afterwards the steps are watched: where
+they become slower than they were without, it is tried again. Every block is training: nothing is repeated or thrown
+away.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from hotlap.runtime.timing import Clock, Marks
 
 WARM = 6  # ticks before the first block, the first of which make buffers and tune libraries …
 PATIENCE = 1.0  # … and seconds, with that block: where steps are slow, fewer must do
-PARTS = 4  # of a block, each timed by itself
+PARTS = 4  # of the first block, each timed by itself
 PART_SECONDS = 0.04  # at least; or one step
-AGAIN = 3  # times that four blocks are measured where they do not tell, or a wide interval tells of a busy machine
+TURNS = (False, True, True, False, True, False, False, True)  # without and with: neither is always the later one
+PARTS_OF_A_TURN = 2  # the machine may be slow for as long as a block takes: blocks are compared, not their parts
+AGAIN = 3  # times that these are measured where they do not tell, or a wide interval tells of a busy machine
 SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry says what becomes of it, at first and later
 CALM = 2  # steps after a switch that are not measured
 MOST_LATE = 10  # times what a step takes: a single one that is later still is the program's own
@@ -77,7 +80,7 @@ class Loading(Protocol):
 
 
 @dataclass
-class Turn:
+class Turns:
     arm: Arm
     without: list[float]  # seconds a step
     with_: list[float]
@@ -191,6 +194,7 @@ class Deciding:
         yield from self._warm()
         yield from self._load()
         yield from self._decide(self._candidates)
+        yield from self._confirm()
         yield from self._decided()
 
     def _known_course(self, arm: Arm) -> Course:
@@ -293,6 +297,12 @@ class Deciding:
                 yield from self._affordable(part.prepares)
                 yield from self._trial(without, whole)
 
+    def _confirm(self) -> Course:
+        """What is left of several that were tried together was never compared with the program as it is."""
+        base = self.findings.tried[-1].on_top_of if self.findings.tried else ()
+        if self._arms.now and frozenset(base) & frozenset().union(*(one.names for one in self._candidates)):
+            yield from self._trial(frozenset(), self._arms.now)
+
     def _affordable(self, seconds: float) -> Course:
         while self.account.left(self._clock()) < seconds:
             yield
@@ -309,14 +319,14 @@ class Deciding:
         self.account.open()
         try:
             for _ in range(AGAIN):
-                turn = yield from self._abba(base, arm, is_new=arm != home)
+                turn = yield from self._turns(base, arm, is_new=arm != home)
                 arm = turn.arm
                 if arm == base:
                     why = SAME
                     break
                 without, with_ = without + turn.without, with_ + turn.with_
                 found = faster(with_, without)
-                if found.is_clear or found.ratio < (GAIN if arm != home else 1.0):
+                if found.is_clear or found.ratio < GAIN:
                     break
         except Overdrawn:
             why, found, self._settling = TOO_DEAR, None, False
@@ -324,7 +334,7 @@ class Deciding:
         self.account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
         if found is not None and arm == home:
-            gains = found.ratio >= 1.0  # it was found to gain with others: now it must show that it does not
+            gains = found.ratio >= GAIN  # it was found to gain before: now the interval need not show it
         stays = arm if gains else base if found is not None or arm != home else home
         if self._arms.now != stays:
             self._arms.switch(stays)
@@ -343,25 +353,24 @@ class Deciding:
         self.findings.tried.append(tried)
         self.on_tried(tried)
 
-    def _abba(self, base: Arm, arm: Arm, is_new: bool) -> Generator[None, None, Turn]:
-        """Four blocks: without, with, with, without. Of an arm that is new it is found out what has an effect."""
-        if self._arms.now != base:
-            self._arms.switch(base)
-            yield from self._settle()
-        without = yield from self._block()
-        self._arms.switch(arm)
-        yield from self._settle(SETTLES if is_new else SETTLES_AGAIN)
-        if is_new:
-            self._arms.settle_on(base | (arm & self._arms.applied()))
-            arm = self._arms.now
-        if arm == base:
-            return Turn(arm, without, [])
-        self.findings.ever_on |= arm
-        with_ = yield from self._block(PARTS * 2)
-        self._arms.switch(base)
-        yield from self._settle()
-        without += yield from self._block()
-        return Turn(arm, without, with_)
+    def _turns(self, base: Arm, arm: Arm, is_new: bool) -> Generator[None, None, Turns]:
+        """Blocks without and with it in turn. Of an arm that is new it is found out what has an effect."""
+        without: list[float] = []
+        with_: list[float] = []
+        for is_with in TURNS:
+            wanted = arm if is_with else base
+            if self._arms.now != wanted:
+                self._arms.switch(wanted)
+                yield from self._settle(SETTLES if is_with and is_new else SETTLES_AGAIN)
+            if is_with and is_new:
+                self._arms.settle_on(base | (arm & self._arms.applied()))
+                arm, is_new = self._arms.now, False
+            if arm == base:
+                break
+            self.findings.ever_on |= self._arms.now
+            seconds = yield from self._block(PARTS_OF_A_TURN)
+            (with_ if is_with else without).append(statistics.fmean(seconds))
+        return Turns(arm, without, with_)
 
     def _settle(self, most: int = SETTLES_AGAIN) -> Course:
         """Until all that was switched on has said what becomes of it, and a little longer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -308,3 +309,43 @@ def test_batches_that_become_slower_when_kept_are_left_to_the_program_again() ->
     played.train(1200)
     assert loading.is_off
     assert played.deciding.findings.ratio == 1.0
+
+
+class Unsteady(Played):
+    """On a machine that is half as slow again for a while, every now and then."""
+
+    slower, until = 1.0, 0.0
+
+    def train(self, steps: int) -> Unsteady:
+        for _ in range(steps):
+            if self.now >= self.until:
+                self.slower = 1.5 if self._random.random() < 0.35 else 1.0
+                self.until = self.now + self._random.expovariate(1 / 0.6)
+            self.now += self._seconds(self.arms.now) * self.slower * self._random.lognormvariate(0, 0.05)
+            if self.listening:
+                self.tick(None)
+        return self
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_machine_that_changes_its_speed_feigns_nothing(seed: int) -> None:
+    factors = {"good": 0.7, "idle": 1.0, "bad": 1.1}
+
+    def seconds(arm: Arm) -> float:
+        return 0.008 * math.prod(factors[name] for name in arm)
+
+    played = Unsteady(seconds, names=tuple(factors))
+    played._random.seed(seed)
+    assert played.train(3000).on - {"idle"} == {"good"}
+    assert played.deciding.findings.ratio == pytest.approx(1 / 0.7, rel=0.1)
+
+
+def test_what_is_left_of_a_group_is_compared_with_the_program_as_it_is() -> None:
+    def seconds(arm: Arm) -> float:
+        return STEP * {frozenset(): 1.0, frozenset({"one", "two"}): 0.5}.get(arm, 1.3)  # neither gains alone
+
+    played = Played(seconds, names=("one", "two")).train(3000)
+    assert played.on == {"one", "two"}
+    last = played.deciding.findings.tried[-1]
+    assert (last.names, last.on_top_of) == (("one", "two"), ())
+    assert played.deciding.findings.ratio == last.ratio
