@@ -115,13 +115,13 @@ def screened(*on: str, off: tuple[str, ...] = (), is_over: bool = True) -> Scree
             names=(name,),
             on_top_of=(),
             at_step=1,
-            steps=8,
             without=(1.0,),
             with_=(1.0,),
             ratio=1.5 if name in on else 0.9,
             low=None,
             high=None,
             kept=name in on,
+            cost=0.1,
             why="1.50 times as fast" if name in on else "0.90 times as fast, which is no clear gain",
         )
         for name in (*on, *off)

@@ -198,7 +198,7 @@ def _pair(program: Program, plain: measure.Ran, ours: measure.Ran) -> dict[str, 
 
 
 def _steady(plain: list[float], ours: list[float]) -> float | None:
-    """Lines a second in the second half of each one's own time: who is quick has decided long before the other's end."""
+    """By lines a second in the second half of each one's own time: by then the quicker one has long decided."""
     before, after = _rate(plain), _rate(ours)
     return None if before is None or after is None else round(after / before, 4)
 

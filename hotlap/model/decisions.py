@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """Some optimisations switched on on top of others, in blocks of steps: without, with, with, without."""
+    """Some optimisations switched on on top of others, in blocks of steps that take turns."""
 
     names: tuple[str, ...]
     on_top_of: tuple[str, ...]
     at_step: int
-    steps: int  # in a block
-    without: tuple[float, ...]  # seconds a step, of each part of the blocks
+    without: tuple[float, ...]  # seconds a step, of each block
     with_: tuple[float, ...]
     ratio: float | None  # times as fast; None: not measured
     low: float | None
     high: float | None
     kept: bool
+    cost: float  # seconds that it took longer than the same steps without
     why: str
 
 

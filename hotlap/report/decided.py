@@ -14,8 +14,8 @@ from hotlap.model.visible import visible
 from hotlap.report.html_base import document, paragraph, section, table
 from hotlap.report.tables import Column, Table
 
-FIGURES = ("times as fast", "parts")
-COLUMNS = ("tried", "on top of", "times as fast", "parts", "what came of it")
+FIGURES = ("times as fast", "blocks", "cost")
+COLUMNS = ("tried", "on top of", "times as fast", "blocks", "cost", "what came of it")
 
 
 def headline(decisions: Decisions) -> str:
@@ -46,6 +46,7 @@ def rows(decisions: Decisions) -> list[tuple[str, ...]]:
             ", ".join(one.on_top_of) or "the program as it is",
             _times(one),
             f"{len(one.without)} + {len(one.with_)}",
+            _ms(one.cost),
             "kept" if one.kept else one.why if one.ratio is None else "switched off",
         )
         for one in decisions.tried
@@ -85,7 +86,7 @@ def html(decisions: Decisions, outcomes: Sequence[Outcome], run: str) -> str:
         columns=tuple(Column(name, figures=name in FIGURES) for name in COLUMNS),
         rows=tuple(rows(decisions)),
         note="Times as fast: steps with it against steps without, in blocks of the same training; [ ]: 95 % interval. "
-        "Parts: how many timed parts of blocks without and with it.",
+        "Blocks: how many without and with it. Cost: what the steps of the trial took longer than they would have.",
     )
     became = Table(
         title="What became of each",

@@ -35,6 +35,7 @@ AGAIN = 3  # times that these are measured where they do not tell, or a wide int
 SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry says what becomes of it, at first and later
 CALM = 2  # steps after a switch that are not measured
 MOST_LATE = 10  # times what a step takes: a single one that is later still is the program's own
+CREDIT = 0.3  # seconds that are left before anything is tried
 GAIN = 1.01  # at least: less is not worth a change
 LOST = 0.97  # of its speed before: then it is tried again whether it still gains
 WINDOW_STEPS, WINDOW_SECONDS = 50, 5.0  # watched as one, at least
@@ -265,7 +266,7 @@ class Deciding:
     def _batches_decided(
         self, names: Arm, began: int, without: list[float], with_: list[float], found: Faster, kept: bool, why: str
     ) -> Course:
-        self._record(_tried(names, self._arms.now, began, len(with_), without, with_, found, kept, why))
+        self._record(_tried(names, self._arms.now, began, without, with_, found, kept, 0.0, why))
         self.findings.after = self._usual = statistics.median(with_ if kept else without)
         if kept:
             self.findings.by_batches = max(1.0, found.ratio) if found.low > 1.0 else 1.0
@@ -301,10 +302,11 @@ class Deciding:
         """What is left of several that were tried together was never compared with the program as it is."""
         base = self.findings.tried[-1].on_top_of if self.findings.tried else ()
         if self._arms.now and frozenset(base) & frozenset().union(*(one.names for one in self._candidates)):
+            yield from self._affordable(0.0)
             yield from self._trial(frozenset(), self._arms.now)
 
     def _affordable(self, seconds: float) -> Course:
-        while self.account.left(self._clock()) < seconds:
+        while self.account.left(self._clock()) < max(CREDIT, seconds):
             yield
 
     # One trial
@@ -331,11 +333,11 @@ class Deciding:
         except Overdrawn:
             why, found, self._settling = TOO_DEAR, None, False
             self.findings.ever_on |= self._arms.applied()
-        self.account.close()
+        cost = self.account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
         if found is not None and arm == home:
             gains = found.ratio >= GAIN  # it was found to gain before: now the interval need not show it
-        stays = arm if gains else base if found is not None or arm != home else home
+        stays = arm if gains else base
         if self._arms.now != stays:
             self._arms.switch(stays)
             yield from self._settle()
@@ -346,7 +348,7 @@ class Deciding:
             self.findings.by_steps = _times_as_fast(before, found, arm == home, gains, not base)
         names = arm - base
         below = base | self._loading.applied()
-        self._record(_tried(names, below, began, len(with_), without, with_, found, gains, why))
+        self._record(_tried(names, below, began, without, with_, found, gains, cost, why))
         return gains, names
 
     def _record(self, tried: Tried) -> None:
@@ -380,7 +382,9 @@ class Deciding:
             self._require_credit()
             if not self._arms.pending():
                 break
-        yield from self._steps(CALM)
+        for _ in range(CALM):
+            yield
+            self._require_credit()
         self._settling = False
 
     def _require_credit(self) -> None:
@@ -477,24 +481,24 @@ def _tried(
     names: Arm,
     base: Arm,
     began: int,
-    length: int,
     without: list[float],
     with_: list[float],
     found: Faster | None,
     kept: bool,
+    cost: float,
     why: str,
 ) -> Tried:
     return Tried(
         names=tuple(sorted(names)),
         on_top_of=tuple(sorted(base)),
         at_step=began,
-        steps=length,
         without=tuple(without),
         with_=tuple(with_),
         ratio=None if found is None else found.ratio,
         low=None if found is None else found.low,
         high=None if found is None else found.high,
         kept=kept,
+        cost=round(cost, 4),
         why=why or _verdict(found, kept),
     )
 
