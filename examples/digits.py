@@ -63,12 +63,12 @@ def accuracy(model, loader):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
-    train = DataLoader(Digits(1600, seed=1), batch_size=64, shuffle=True)
-    valid = DataLoader(Digits(320, seed=2), batch_size=64)
+    train = DataLoader(Digits(960, seed=1), batch_size=64, shuffle=True)
+    valid = DataLoader(Digits(192, seed=2), batch_size=64)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(1, options.epochs + 1):
