@@ -1,3 +1,4 @@
+import gc
 import os
 import shutil
 import sys
@@ -41,3 +42,17 @@ def worker_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """The same, loading with a worker, ended after the window."""
     command = python("endless.py", "--workers", "1", "--out", "finally.txt")
     return profiled_once(tmp_path_factory, "worker", lambda folder: profile(command, folder, *WINDOW))
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test is looked through by no collection: there are a million objects."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """For tests of what leaves a collector alone that someone else has frozen."""
+    gc.unfreeze()
+    yield
+    gc.freeze()

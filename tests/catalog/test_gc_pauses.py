@@ -20,6 +20,8 @@ import hotlap
 from hotlap.catalog.gc_pauses.apply import WARM, Pauses
 from tests.observations import observation
 
+pytestmark = pytest.mark.usefixtures("thawed")
+
 
 class Cycle:
     def __init__(self):

@@ -31,7 +31,6 @@ def collections():
     gc.callbacks.append(counting)
     yield made
     gc.callbacks.remove(counting)
-    gc.unfreeze()
     gc.enable()
 
 

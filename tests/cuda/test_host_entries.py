@@ -39,6 +39,7 @@ def train() -> list[float]:
     return torch.stack(losses).tolist()
 
 
+@pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("names", [["throttled-cleanup"], ["gc-pauses"], ["throttled-cleanup", "gc-pauses"]])
 def test_losses_are_equal_to_the_bit_and_the_cache_is_emptied_seldom(names, emptied):
     plainly = train()
