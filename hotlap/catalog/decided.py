@@ -31,6 +31,7 @@ PROMISES = {
     Risk.ROUNDING: "losses equal but for rounding",
     Risk.NUMERIC: "in lower precision",
 }
+DOUBTED = "some batches may have been wrong, as was said"
 MORE = "more: hotlap show"
 NOT_YET = "not tried: the training was over before"
 
@@ -57,6 +58,10 @@ class Batches:
 
     def has_waited(self) -> bool:
         return bool(self.applied() & self._waited)
+
+    @property
+    def are_doubted(self) -> bool:
+        return any(one.doubted for one in self.sites)
 
     def is_coming(self) -> bool:
         return any(one.coming for one in self.sites)
@@ -197,11 +202,12 @@ class Decided:
             so_far = "" if findings.is_over else " so far"
             return f"{begins}nothing makes it faster{so_far}; it runs as it is ({taken} a step){more}"
         worst = max((entries()[name].risk for name in self.on | findings.ever_on), key=lambda one: one.rank)
+        promise = DOUBTED if self.batches.are_doubted else PROMISES[worst]
         if findings.ratio < GAIN:
-            return f"{begins}as fast as before ({taken} a step), {PROMISES[worst]}; on: {self._listed}{more}"
+            return f"{begins}as fast as before ({taken} a step), {promise}; on: {self._listed}{more}"
         times = f"{findings.ratio:.{1 if findings.ratio >= 1.95 else 2}f}× as fast"
         change = f"{_ms((findings.after or 0.0) * findings.ratio)} → {taken} a step"
-        return f"{begins}{times} ({change}), {PROMISES[worst]}: {self._listed}{more}"
+        return f"{begins}{times} ({change}), {promise}: {self._listed}{more}"
 
     @property
     def _listed(self) -> str:

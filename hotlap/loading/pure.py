@@ -24,6 +24,10 @@ class Unfit(Exception):
     """Why a loader's data cannot be fetched in another way than the program does."""
 
 
+class Changed(Unfit):
+    """What it is made from is no longer what it was."""
+
+
 class Pure:
     """What is known of a dataset. It does not hold the dataset, and lives as long as that."""
 
@@ -166,6 +170,11 @@ class Watch:
             self._state.watch_closely(batch_seconds)
         except Unwatchable as why:
             raise Unfit(str(why)) from None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether not all of it is compared before each batch."""
+        return self._state.is_partly_compared
 
     def changed_now(self) -> str | None:
         """Asked before a batch, where the program's own fetching would see it."""

@@ -27,7 +27,7 @@ ABSENT: Any = object()
 ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
 RARELY = 0.003  # … else a part of it, in this share of the time
 SMALL = 1 << 20  # bytes, of all that is read
-LEAST_SECONDS, SHARE = 2e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
+LEAST_SECONDS, SHARE = 4e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
 MOST_CONTAINERS = 200_000
 FEW = 8  # tensors in one container, each of which is looked at by itself
 DEEPEST = 12
@@ -75,11 +75,16 @@ class State:
         if not self._as_a_whole and self._contents.bytes <= SMALL:
             raise Unwatchable("to look whether it was changed takes longer than to fetch it")
 
+    @property
+    def is_partly_compared(self) -> bool:
+        """Before each batch: then a change within an epoch may be seen late."""
+        return not self._as_a_whole
+
     def require_worth(self, epoch_seconds: float) -> None:
-        """Raises Unwatchable where comparing all of it at each epoch takes longer than is gained by it."""
-        if self._contents.seconds > max(LEAST_SECONDS, SHARE * epoch_seconds):
+        """Raises Unwatchable where comparing all of it before and after each epoch takes longer than is gained."""
+        if 2 * self._contents.seconds > max(LEAST_SECONDS, SHARE * epoch_seconds):
             raise Unwatchable(
-                f"to look at each epoch whether it was changed takes {self._contents.seconds:.2f} s "
+                f"to look at each epoch whether it was changed takes {2 * self._contents.seconds:.2f} s "
                 f"({self._contents.bytes / 1e6:,.0f} MB), and fetching it {epoch_seconds:.2f} s"
             )
 

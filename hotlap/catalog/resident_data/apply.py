@@ -17,7 +17,7 @@ from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Unfit, fetch
+from hotlap.loading.pure import Changed, Unfit, fetch
 from hotlap.loading.purity.known import genuine_of
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.patch.signals import raised_by_signal
@@ -189,6 +189,7 @@ class Keeper:
         except Unfit as unfit:
             why = str(unfit)
         if why is not None:
+            self._doubt(store, why)
             self._drop(kept, store, why)
 
     def _watch_closely(self, loader: Any, kept: Kept, store: Store) -> None:
@@ -204,12 +205,12 @@ class Keeper:
         else:
             self.site.refused(f"{store.name}: {why}")
 
-    def differs(self, kept: Kept, store: Store, row: int, batches: int) -> Unfit:
-        """What was handed out since the last look may have been wrong: that is said at once."""
-        before = "the batch before this one" if batches == 1 else f"the {batches} batches before this one"
-        why = f"item {row}, fetched as the program does, is not what was kept; {before} may have been wrong"
-        say(f"resident-data is switched off: {store.name}: {why}")
-        return Unfit(why)
+    def _doubt(self, store: Store, why: str) -> None:
+        """What was handed out since all was last compared may have been wrong: that is said at once."""
+        if store.unsure:
+            before = "the last batch" if store.unsure == 1 else f"the last {store.unsure} batches"
+            say(f"resident-data is switched off: {store.name}: {why}; {before} may have been wrong")
+            self.site.doubted, store.unsure = True, 0
 
     # Iterating
 
@@ -241,6 +242,8 @@ class Keeper:
 
     def _failed(self, kept: Kept, store: Store, error: Exception) -> None:
         if isinstance(error, Unfit):
+            if isinstance(error, Changed):
+                self._doubt(store, str(error))
             self._drop(kept, store, str(error))
         elif self.site.seams.guard.strict or raised_by_signal(error):
             raise error
@@ -315,13 +318,14 @@ class Picking:
         # Workers have a copy of the dataset from the start of the epoch on: they would not see a change of it
         self._live = not loader.num_workers
         self._looks = self._live or store.watch.is_shared
-        self._began = self._handed = 0
+        self._partly = self._live and store.shared is None and store.watch.is_partial
+        self._untried = 0  # batches since a row of one was last fetched the program's own way too
         self._spent, self._since = 0.0, time.perf_counter()
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
         store, learning = self._store, self._learning
         if self._looks and (what := self._changed()) is not None:
-            raise Unfit(f"{what}, which its items are made from, was changed during an epoch")
+            raise Changed(f"{what}, which its items are made from, was changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
         if (batch := self._not_from_store(wanted)) is not None:
@@ -330,6 +334,7 @@ class Picking:
             self._begin()
         if self._live:
             self._try_one(wanted)
+            store.unsure += self._partly
         if learning is None:
             return store.built(store.batch(wanted, pin=pin), wanted, pin)
         if not learning.settled and learning.asked():
@@ -357,14 +362,22 @@ class Picking:
     def _try_one(self, wanted: Wanted) -> None:
         """A row of this batch fetched the program's own way too, as often as a hundredth of the time allows."""
         now = time.perf_counter()
-        self._handed += 1
+        self._untried += 1
         if self._spent > UNDER_TEST * (now - self._since):
             return
         row = int(wanted.indices[self._store.random.randrange(len(wanted.indices))])
         if not self._store.is_row(self._dataset, row):
-            raise self._keeper.differs(self._kept, self._store, row, self._handed - self._began)
-        self._began = self._handed
+            self._store.unsure = max(self._untried, self._store.unsure)
+            raise Changed(f"item {row}, fetched as the program does, is not what was kept")
+        self._untried = 0
         self._spent += time.perf_counter() - now
+
+    def ended(self) -> None:
+        """What was written while the epoch went on, and was not seen before a batch, is seen now."""
+        if self._partly and self._store.unsure:
+            if (what := self._store.watch.changed_at_epoch()) is not None:
+                raise Changed(f"{what}, which its items are made from, was changed during the epoch")
+            self._store.unsure = 0
 
     def _begin(self) -> None:
         self._ready = True

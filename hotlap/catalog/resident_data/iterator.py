@@ -37,6 +37,10 @@ _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, wh
 class Pick(Protocol):
     def __call__(self, wanted: Wanted, pin: bool) -> Any: ...
 
+    def ended(self) -> None:
+        """There are no more batches."""
+        ...
+
 
 class Gathering(_SingleProcessDataLoaderIter):
     """`before`: the iterator of persistent workers that torch would go on with, which draws no base seed again.
@@ -100,11 +104,20 @@ class Gathering(_SingleProcessDataLoaderIter):
         if not self._num_workers:
             self._take_one()
         if not self._waiting:
+            self._end()
             raise StopIteration
         indices, rows = self._waiting.popleft()
         if self._num_workers:
             self._take_one()
         return self._made(indices, rows)
+
+    def _end(self) -> None:
+        if self._own_way:
+            try:
+                self._pick.ended()
+            except Exception as error:  # noqa: BLE001 whatever our own code raises
+                self._own_way = False
+                self._failed(error)
 
     def _made(self, indices: list[Any] | None, rows: Wanted | None) -> Any:
         """Indices that are no row numbers, and anything that fails, go the usual way.

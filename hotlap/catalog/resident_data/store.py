@@ -57,6 +57,7 @@ class Store:
             self._have = torch.full((self.total,), self.shared is not None, dtype=torch.bool, device="cpu")
         self._left = self.total if self.shared is None else 0
         self.spoiled: str | None = None
+        self.unsure = 0  # batches made from it since all that its items are made from was last compared
         self.random = random.Random(os.urandom(8))
 
     def _first_samples(self, dataset: Any) -> list[Any]:
@@ -229,6 +230,7 @@ class Store:
         what = self.watch.changed_at_epoch()
         if what is not None:
             return f"{what}, which its items are made from, has changed since they were kept"
+        self.unsure = 0
         if self.missing:
             return None
         with self.pure.handles_closed_after(dataset), single_threaded(self.torch), self.torch.inference_mode(False):
