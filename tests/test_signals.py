@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -93,7 +94,8 @@ def in_a_terminal(command, cwd):
             os.setpgid(0, 0)
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             os.tcsetpgrp(0, os.getpgrp())
-            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+            for number in (signal.SIGTTOU, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # nohup and & ignore them
+                signal.signal(number, signal.SIG_DFL)
             os.chdir(cwd)
             os.execve(command[0], command, environment())
         while True:
@@ -112,7 +114,8 @@ def read_until(terminal, text):
     seen = b""
     deadline = time.monotonic() + 60
     while text not in seen and time.monotonic() < deadline:
-        seen += os.read(terminal, 1000)
+        if select.select([terminal], [], [], 1.0)[0]:
+            seen += os.read(terminal, 1000)
     return seen
 
 

@@ -36,6 +36,7 @@ ARMS = {
 }
 SEEDED = Path(__file__).resolve().parent / "seeded"
 ENOUGH = 4  # lines of progress, to tell a speed by
+OF_DATA = ("resident-data", "sample-cache", "whole-batch-fetch", "loader-persistent")  # what needs fetching to be pure
 SHOWN = 400  # characters of a line that differs
 
 
@@ -83,10 +84,11 @@ def measured(program: Program, args: argparse.Namespace) -> dict[str, Any]:
     """All arms of it, in turn."""
     arms: dict[str, list[measure.Ran]] = {name: [] for name in args.arms.split(",")}
     decided: dict[str, Any] = {}
+    data: dict[str, dict[str, str]] = {}
     try:
         for _ in range(args.rounds):
             for name, rounds in arms.items():
-                ran, decided[name] = _arm(program, name, args)
+                ran, decided[name], data[name] = _arm(program, name, args)
                 rounds.append(ran)
     except (subprocess.CalledProcessError, OSError, ImportError, StopIteration) as error:
         return {"name": program.name, "repository": program.repository, "error": f"cannot be started: {error!r}"}
@@ -104,6 +106,7 @@ def measured(program: Program, args: argparse.Namespace) -> dict[str, Any]:
             if name != "plain"
         },
         "decided": {name: found for name, found in decided.items() if found is not None},
+        "data": {name: found for name, found in data.items() if found},
     }
 
 
@@ -111,7 +114,8 @@ def _command(program: Program, device: str) -> tuple[str, ...]:
     return program.cuda if device == "cuda" and program.cuda is not None else program.command
 
 
-def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure.Ran, Any]:
+def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure.Ran, Any, dict[str, str]]:
+    """How it ran, what was decided, and what became of the entries that make batches another way."""
     work = args.work.resolve()
     root = sources.code(program, work, args.sources)
     data = sources.data(program, work, root)
@@ -131,7 +135,8 @@ def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure
             "HF_HUB_OFFLINE": "1",
         }
         ran = measure.run((*ARMS[name], *words), root / program.folder, environment, args.seconds)
-        return ran, _decisions(root / program.folder, environment) if ARMS[name] else None
+        shown = _decisions(root / program.folder, environment) if ARMS[name] else None
+        return ran, shown, _of_data(Path(state))
 
 
 def _decisions(folder: Path, environment: dict[str, str]) -> Any:
@@ -140,6 +145,16 @@ def _decisions(folder: Path, environment: dict[str, str]) -> Any:
         return json.loads(shown.stdout)
     except ValueError:
         return None
+
+
+def _of_data(state: Path) -> dict[str, str]:
+    """Of the process that applied most."""
+    files = state.glob("hotlap/*/runs/*/running/outcomes-*.json")
+    found = [{one["name"]: one for one in json.loads(file.read_text())["outcomes"]} for file in files]
+    if not found:
+        return {}
+    main = max(found, key=lambda these: sum(one["status"] == "applied" for one in these.values()))
+    return {name: f"{main[name]['status']}: {main[name]['why']}"[:SHOWN] for name in OF_DATA if name in main}
 
 
 def _on(decided: Any) -> list[str]:
