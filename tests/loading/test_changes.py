@@ -486,6 +486,23 @@ def change(epoch):
 def run():
     return train(DataLoader(Listed(), 8), change)
 """,
+    "a list that grows while an epoch of random order goes on": """
+class Grows(Dataset):
+    def __init__(self):
+        self.items = [(X[i], Y[i]) for i in range(N - 4)]
+    def __len__(self):
+        return len(self.items)
+    def __getitem__(self, i):
+        x, y = self.items[i]
+        return x * 1.0, y * 1.0
+data, own = Grows(), torch.Generator().manual_seed(3)
+shuffled = [DataLoader(data, 8, shuffle=True), DataLoader(data, 8, shuffle=True, generator=own)]
+turns = iter([0, 1, 0, 1])
+def within(e, s):
+    if s == 2:
+        data.items.append((X[len(data.items)], Y[0]))
+def run(): return train(lambda: shuffled[next(turns)], within=within)
+""",
 }  # fmt: skip
 
 

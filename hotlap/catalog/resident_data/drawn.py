@@ -46,23 +46,44 @@ def _batches(batches: Any) -> Iterator[Wanted]:
     sampler, length = batches.sampler, _length(batches.sampler)
     generator = sampler.generator if type(sampler) is RandomSampler else None
     size, keeps_size = batches.batch_size, batches.drop_last
-    order, start = Order(_order(sampler, length)), 0
+    seed = _seed(sampler)
+    order, start = Order(_order(sampler, length, seed)), 0
     while 0 < (size := size if keeps_size else batches.batch_size) <= length - start:
         yield Wanted(None, order, start, size)
         start += size
-    if generator is not None:
-        # Torch's sampler draws once more when it is asked for an index after the last: the user's generator shows it.
-        torch.randperm(length, generator=generator)
+    if type(sampler) is RandomSampler and (more := _more(sampler, length, seed, generator)) is not None:
+        order, start, length = Order(torch.cat((order.indices[start:], more))), 0, length - start + len(more)
+        while 0 < (size := size if keeps_size else batches.batch_size) <= length - start:
+            yield Wanted(None, order, start, size)
+            start += size
     if start < length and not keeps_size and size > 0:
         yield Wanted(None, order, start, length - start)
 
 
-def _order(sampler: Any, length: int) -> Any:
+def _more(sampler: Any, length: int, seed: int | None, generator: Any) -> Any:
+    """Torch's sampler draws once more when it is asked for an index after the last, and takes as many of those as the
+    dataset has grown by since the epoch began. The user's generator shows that it draws.
+    """
+    count = sampler.num_samples % length
+    if seed is not None and count:
+        generator = torch.Generator().manual_seed(seed)
+        torch.randperm(length, generator=generator)
+    again = None if generator is None else torch.randperm(length, generator=generator)
+    return again[:count] if again is not None and count else None
+
+
+def _seed(sampler: Any) -> int | None:
+    if type(sampler) is SequentialSampler or sampler.generator is not None:
+        return None
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def _order(sampler: Any, length: int, seed: int | None) -> Any:
     if type(sampler) is SequentialSampler:
         return torch.arange(length)
-    if sampler.generator is not None:
+    if seed is None:
         return torch.randperm(length, generator=sampler.generator)
-    return order_of(sampler, int(torch.empty((), dtype=torch.int64).random_().item()), length)
+    return order_of(sampler, seed, length)
 
 
 @lru_cache(maxsize=1)
