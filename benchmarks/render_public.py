@@ -17,6 +17,7 @@ over rounds. *output* compares all that was
 written, line by line, as far as both came, but for bars, times and rates; a program that does not repeat itself when
 it is run twice tells nothing there.
 """
+OF_DATA = ("resident-data", "sample-cache", "whole-batch-fetch", "loader-persistent")  # what needs fetching to be pure
 NO_LOADER = "no effect: the moment it waits for never came"
 HEADINGS = ("program", "repository", "kinds", "arm", "first", "whole", "steady", "on at the end", "output")
 
@@ -86,9 +87,9 @@ def _summary(result: dict[str, Any]) -> str:
         words = [output(one, this, arm) for one, this in found]
         whole = [this["whole"] for _, this in found if this["whole"]]
         steady = [this["steady"] for _, this in found if this["steady"]]
-        read = [one["data"][arm] for one, _ in found if one.get("data", {}).get(arm)]
-        with_loader = [data for data in read if not data["resident-data"].startswith(NO_LOADER)]
-        served = sum(any(one.startswith("applied") for one in data.values()) for data in with_loader)
+        read = [one["outcomes"][arm] for one, _ in found if one.get("outcomes", {}).get(arm)]
+        with_loader = [data for data in read if not data.get("resident-data", NO_LOADER).startswith(NO_LOADER)]
+        served = sum(any(data.get(name, "").startswith("applied") for name in OF_DATA) for data in with_loader)
         share = f" Of {len(with_loader)} that read through a DataLoader, data is known to be pure and kept in {served}."
         told.append(
             f"*{arm}*: {len(found)} programs of {len({one['repository'] for one, _ in found})} repositories; "

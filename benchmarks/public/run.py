@@ -36,7 +36,6 @@ ARMS = {
 }
 SEEDED = Path(__file__).resolve().parent / "seeded"
 ENOUGH = 4  # lines of progress, to tell a speed by
-OF_DATA = ("resident-data", "sample-cache", "whole-batch-fetch", "loader-persistent")  # what needs fetching to be pure
 SHOWN = 400  # characters of a line that differs
 
 
@@ -84,11 +83,11 @@ def measured(program: Program, args: argparse.Namespace) -> dict[str, Any]:
     """All arms of it, in turn."""
     arms: dict[str, list[measure.Ran]] = {name: [] for name in args.arms.split(",")}
     decided: dict[str, Any] = {}
-    data: dict[str, dict[str, str]] = {}
+    outcomes: dict[str, dict[str, str]] = {}
     try:
         for _ in range(args.rounds):
             for name, rounds in arms.items():
-                ran, decided[name], data[name] = _arm(program, name, args)
+                ran, decided[name], outcomes[name] = _arm(program, name, args)
                 rounds.append(ran)
     except (subprocess.CalledProcessError, OSError, ImportError, StopIteration) as error:
         return {"name": program.name, "repository": program.repository, "error": f"cannot be started: {error!r}"}
@@ -106,7 +105,7 @@ def measured(program: Program, args: argparse.Namespace) -> dict[str, Any]:
             if name != "plain"
         },
         "decided": {name: found for name, found in decided.items() if found is not None},
-        "data": {name: found for name, found in data.items() if found},
+        "outcomes": {name: found for name, found in outcomes.items() if found},
     }
 
 
@@ -115,7 +114,7 @@ def _command(program: Program, device: str) -> tuple[str, ...]:
 
 
 def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure.Ran, Any, dict[str, str]]:
-    """How it ran, what was decided, and what became of the entries that make batches another way."""
+    """How it ran, what was decided, and what became of each optimisation."""
     work = args.work.resolve()
     root = sources.code(program, work, args.sources)
     data = sources.data(program, work, root)
@@ -136,7 +135,7 @@ def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure
         }
         ran = measure.run((*ARMS[name], *words), root / program.folder, environment, args.seconds)
         shown = _decisions(root / program.folder, environment) if ARMS[name] else None
-        return ran, shown, _of_data(Path(state))
+        return ran, shown, _outcomes(Path(state))
 
 
 def _decisions(folder: Path, environment: dict[str, str]) -> Any:
@@ -147,14 +146,12 @@ def _decisions(folder: Path, environment: dict[str, str]) -> Any:
         return None
 
 
-def _of_data(state: Path) -> dict[str, str]:
-    """Of the process that applied most."""
+def _outcomes(state: Path) -> dict[str, str]:
+    """What became of each optimisation in the process that applied most of them."""
     files = state.glob("hotlap/*/runs/*/running/outcomes-*.json")
-    found = [{one["name"]: one for one in json.loads(file.read_text())["outcomes"]} for file in files]
-    if not found:
-        return {}
-    main = max(found, key=lambda these: sum(one["status"] == "applied" for one in these.values()))
-    return {name: f"{main[name]['status']}: {main[name]['why']}"[:SHOWN] for name in OF_DATA if name in main}
+    found = [json.loads(file.read_text())["outcomes"] for file in files]
+    main = max(found, key=lambda these: sum(one["status"] == "applied" for one in these), default=[])
+    return {one["name"]: f"{one['status']}: {one['why']}"[:SHOWN] for one in main}
 
 
 def _on(decided: Any) -> list[str]:

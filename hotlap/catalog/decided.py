@@ -66,6 +66,9 @@ class Batches:
     def is_coming(self) -> bool:
         return any(one.coming for one in self.sites)
 
+    def seconds_keeping(self) -> float:
+        return sum(one.seconds_keeping for one in self.sites)
+
     def applied(self) -> Arm:
         return frozenset(one.name for one in self.sites if one.outcome.status == Status.APPLIED.value)
 
@@ -124,10 +127,10 @@ class Decided:
         self,
         on_decided: Callable[[], None],
         on_failed: Callable[[Exception], None],
-        on_tried: Callable[[str], None],
+        on_tried: Callable[[Tried], None],
     ) -> None:
         self._deciding.on_decided, self._deciding.on_failed = on_decided, on_failed
-        self._deciding.on_tried = lambda tried: on_tried(_said(tried))
+        self._deciding.on_tried = on_tried
         self._deciding.begin()
 
     def end(self) -> None:
@@ -214,7 +217,7 @@ class Decided:
         return ", ".join(name for name in entries() if name in self.on)
 
 
-def _said(tried: Tried) -> str:
+def said(tried: Tried) -> str:
     kept = "on" if tried.kept else "off"
     return f"step {tried.at_step}: {', '.join(tried.names) or 'what is left'}: {tried.why}: {kept}"
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.catalog import entries
-from hotlap.catalog.decided import Batches, Decided
+from hotlap.catalog.decided import Batches, Decided, said
 from hotlap.catalog.entry import When
 from hotlap.catalog.gpus import NO_GPU, gpu_name, gpus
 from hotlap.catalog.moments import Moments
 from hotlap.catalog.site import Site
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
+from hotlap.model.decisions import Tried
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Risk, Status
 from hotlap.model.session import Session
 from hotlap.patch.entry import DECISIONS, OUTCOMES
@@ -88,7 +89,7 @@ class Running:
         for site in self.sites:
             self._begin(site)
         if self.deciding is not None:
-            self.deciding.begin(self._decided, self._could_not_decide, self._tell_more)
+            self.deciding.begin(self._decided, self._could_not_decide, self._was_tried)
         else:
             self.seams.stepping.subscribe(after=self._stepped)
             self.seams.backward.subscribe(after=self._went_back)
@@ -165,9 +166,7 @@ class Running:
         assert self.deciding is not None
         if self.deciding.steps == 0:
             return
-        if self.folder is not None:
-            with suppress(OSError):  # the disk is full, or the folder gone: what was decided stands
-                self._write(self.folder)
+        self._save()
         if self._speaks:
             say(self.deciding.line(is_end), *(lines(self.outcomes) if self.verbose and not self._told else ()))
         self._told = True
@@ -179,9 +178,16 @@ class Running:
             private.write_text(folder / f"{DECISIONS}-{os.getpid()}.json", to_json(self.deciding.record()))
             self.deciding.remember()
 
-    def _tell_more(self, what: str) -> None:
+    def _save(self) -> None:
+        if self.folder is not None:
+            with suppress(OSError):  # the disk is full, or the folder gone: what was decided stands
+                self._write(self.folder)
+
+    def _was_tried(self, tried: Tried) -> None:
+        """Written at once: a program may be killed at any step."""
+        self._save()
         if self.verbose and self._speaks:
-            say(what)
+            say(said(tried))
 
     def _could_not_decide(self, error: Exception) -> None:
         if self.seams.guard.strict:

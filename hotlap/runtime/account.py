@@ -1,15 +1,19 @@
-"""What trying may cost: 1.5 seconds and a fiftieth of the training so far. What cannot be afforded yet waits."""
+"""What trying may cost: 1.5 seconds and a fiftieth of the training so far, and half as much again and more out of what
+was gained. What cannot be afforded yet waits.
+
+A step costs what it takes longer than the program as it is would have taken.
+"""
 
 from __future__ import annotations
 
-START = 1.5  # seconds
-SHARE = 0.02  # of the time since the first step
+START, SHARE = 1.5, 0.02  # seconds, and of the time since the first step
+MORE_START, MORE_SHARE = 1.5, 0.03  # at most, of what steps were faster than the program's own
 
 
 class Account:
     def __init__(self) -> None:
         self._first: float | None = None
-        self._settled = 0.0
+        self._settled = self._gained = 0.0
         self._open: float | None = None  # of a trial under way: faster steps make up for slower ones, but not for more
 
     def begin(self, now: float) -> None:
@@ -23,6 +27,10 @@ class Account:
         if self._open is not None:
             self._open += seconds
 
+    def gain(self, seconds: float) -> None:
+        if self._open is None:
+            self._gained += seconds
+
     def close(self) -> float:
         """What the trial has cost."""
         cost = self.spent - self._settled
@@ -35,7 +43,7 @@ class Account:
 
     def left(self, now: float) -> float:
         since = 0.0 if self._first is None else now - self._first
-        return START + SHARE * since - self.spent
+        return START + SHARE * since + min(self._gained, MORE_START + MORE_SHARE * since) - self.spent
 
     def is_overdrawn(self, now: float) -> bool:
         """By the trial under way."""

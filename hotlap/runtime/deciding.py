@@ -35,6 +35,7 @@ AGAIN = 3  # times that these are measured where they do not tell, or a wide int
 SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry says what becomes of it, at first and later
 CALM = 2  # steps after a switch that are not measured
 MOST_LATE = 10  # times what a step takes: a single one that is later still is the program's own
+MOST_LEFT_OUT = 4  # steps that are not like others, for each that is
 CREDIT = 0.3  # seconds that are left before anything is tried
 GAIN = 1.01  # at least: less is not worth a change
 LOST = 0.97  # of its speed before: then it is tried again whether it still gains
@@ -42,6 +43,8 @@ WINDOW_STEPS, WINDOW_SECONDS = 50, 5.0  # watched as one, at least
 LIGHTER = 0.7  # of the time a step took when it was decided: what was too small to be seen then may count now
 QUICKER = 0.9  # of it: batches may be made another way by now
 LOOKS = 3  # in all
+HELD_UP = 0.5  # of a step, by batches that will be there at once from the next epoch on …
+HELD_UP_STEPS, MOST_HELD_UP = 8, 60.0  # … looked at over so many steps, and waited for so many seconds at most
 TOO_DEAR = "trying it has cost as much as the training so far allows"
 SAME = "nothing of it applies here"
 
@@ -75,6 +78,10 @@ class Loading(Protocol):
 
     def is_coming(self) -> bool:
         """Whether batches are being kept, to be used once all of them are."""
+        ...
+
+    def seconds_keeping(self) -> float:
+        """That the program has waited so far for batches which are being kept."""
         ...
 
     def off(self) -> None: ...
@@ -126,6 +133,7 @@ class Deciding:
         self._course: Course | None = self._whole_course()
         self._last = self._passed = 0.0  # the last step, on the host's clock, and what it took
         self._usual: float | None = None  # seconds a step, without what is tried
+        self._between_epochs = math.inf  # the shortest step in which a loader was iterated anew
         self._settling = False  # something was switched on just now
         self._was_late = False  # the last step was
 
@@ -156,9 +164,10 @@ class Deciding:
             self.account.begin(now)
         self.findings.steps += 1
         self._passed, self._last = now - self._last, now
+        iterated, self._ticks.iterated_now = self._ticks.iterated_now, False
         if self._usual is not None:
-            self._charge(self._passed - self._usual, MOST_LATE * self._usual)
-        if self.findings.steps == WARM and optimizer is not None:
+            self._settle_up(self._passed, self._usual, iterated)
+        if self.findings.steps <= WARM and optimizer is not None:
             self._marks.look_at(optimizer)
         if self._course is not None:
             try:
@@ -175,11 +184,16 @@ class Deciding:
                 self.findings.on = frozenset()
                 self.on_failed(error)
 
-    def _charge(self, late: float, most: float) -> None:
-        """An evaluation or a checkpoint of the program's is not ours to pay. What we prepare is at a switch."""
-        whole = (self._settling or self._was_late) and not self._ticks.iterated_now
-        self._ticks.iterated_now, self._was_late = False, late > most
+    def _settle_up(self, passed: float, usual: float, iterated: bool) -> None:
+        """Against the program as it is. An evaluation of its own is not ours to pay; what we prepare is at a switch."""
+        ratio, most = self.findings.ratio, MOST_LATE * usual
+        if iterated:
+            self._between_epochs = min(self._between_epochs, passed)
+        late = passed - max(usual * ratio, self._between_epochs if iterated else 0.0)
+        whole = (self._settling or self._was_late) and not iterated
+        self._was_late = late > most
         self.account.charge(late if whole else min(late, most))
+        self.account.gain(min(passed, usual) * (ratio - 1.0))
 
     def _rest(self) -> None:
         self._course = None
@@ -194,6 +208,7 @@ class Deciding:
     def _whole_course(self) -> Course:
         yield from self._warm()
         yield from self._load()
+        yield from self._held_up()
         yield from self._decide(self._candidates)
         yield from self._confirm()
         yield from self._decided()
@@ -205,6 +220,7 @@ class Deciding:
         self._arms.settle_on(arm & self._arms.applied())
         self.findings.on = self.findings.ever_on = self._arms.now
         yield from self._load()
+        yield from self._held_up()
         if self._arms.now:
             yield from self._trial(frozenset(), self._arms.now)
         yield from self._decided()
@@ -236,6 +252,20 @@ class Deciding:
         found = faster(with_, without)
         kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
         yield from self._batches_decided(names, began, without, with_, found, kept, _of_batches(found))
+
+    def _held_up(self) -> Course:
+        """Where most of a step is waiting for batches that are being kept, nothing else can be told before they are."""
+        before, waited, until = self.findings.after, False, self._clock() + MOST_HELD_UP
+        while self._clock() < until:
+            kept, since = self._loading.seconds_keeping(), self._last
+            yield from self._steps(HELD_UP_STEPS)
+            if self._loading.seconds_keeping() - kept < HELD_UP * (self._last - since):
+                break
+            waited = True
+        if waited and before is not None and self._loading.applied():
+            now = statistics.median((yield from self._block()))
+            if now < QUICKER * before:
+                yield from self._load_later(before, now)
 
     def _load_later(self, before: float, now: float) -> Course:
         """Batches are made another way since an epoch began, as all of them are kept. Workers are gone for good."""
@@ -346,10 +376,18 @@ class Deciding:
         if found is not None:
             self.findings.after = self._usual = statistics.median(with_ if gains else without)
             self.findings.by_steps = _times_as_fast(before, found, arm == home, gains, not base)
+        elif not stays:
+            self._is_plain_again(before)
         names = arm - base
         below = base | self._loading.applied()
         self._record(_tried(names, below, began, without, with_, found, gains, cost, why))
         return gains, names
+
+    def _is_plain_again(self, before: float) -> None:
+        """What was on is off, and how long a step takes without it was not measured this time."""
+        self.findings.by_steps = 1.0
+        if self.findings.after is not None:
+            self.findings.after = self._usual = self.findings.after * before
 
     def _record(self, tried: Tried) -> None:
         self.findings.tried.append(tried)
@@ -392,29 +430,34 @@ class Deciding:
             raise Overdrawn
 
     def _block(self, parts: int = PARTS, until: float = math.inf) -> Generator[None, None, list[float]]:
-        """Seconds a step of each part. A part in which a loader begins anew is left out, unless all are like that."""
-        found: list[tuple[Any, Any, int, bool]] = []
-        for _ in range(2 * parts):
+        """Seconds a step of each part."""
+        found: list[list[tuple[Any, Any]]] = []
+        while len(found) < parts and (not found or self._clock() <= until):
             found.append((yield from self._part()))
-            if self._clock() > until:
-                break
-            clean = [one for one in found if not one[3]]
-            if len(clean) >= parts:
-                found = clean
-                break
-        found = found if len(found) <= parts else found[-parts:]
-        while not found[-1][1].has_come():
+        while not found[-1][-1][1].has_come():
             yield
-        return [first.until(last) / steps for first, last, steps, _ in found]
+        return [sum(first.until(last) for first, last in part) / len(part) for part in found]
 
-    def _part(self) -> Generator[None, None, tuple[Any, Any, int, bool]]:
-        first, began, steps = self._marks.mark(), self._clock(), 0
-        self._ticks.iterated = False
-        while not steps or self._clock() - began < PART_SECONDS:
+    def _part(self) -> Generator[None, None, list[tuple[Any, Any]]]:
+        """Steps, from mark to mark. Those in which a loader begins anew, or the program evaluates or saves, do not
+        count, unless nearly all are like that.
+        """
+        taken, left_out, seconds = [], [], 0.0
+        before = self._marks.mark()
+        while not taken or seconds < PART_SECONDS:
+            self._ticks.iterated = False
             yield
-            steps += 1
             self._require_credit()
-        return first, self._marks.mark(), steps, self._ticks.iterated
+            now = self._marks.mark()
+            if self._ticks.iterated or (self._usual is not None and self._passed > MOST_LATE * self._usual):
+                left_out.append((before, now))
+            else:
+                taken.append((before, now))
+                seconds += self._passed
+            before = now
+            if len(left_out) >= MOST_LEFT_OUT * (len(taken) + 1):
+                return left_out
+        return taken
 
     # Afterwards
 

@@ -106,6 +106,9 @@ class Loaded:
     def is_coming(self) -> bool:
         return self.coming
 
+    def seconds_keeping(self) -> float:
+        return 0.0
+
     def takes(self, waits: bool) -> float:
         return 0.0 if self._takes is None or waits or self.is_off else self._takes()
 
@@ -226,6 +229,17 @@ def test_a_pause_within_a_block_decides_nothing() -> None:
         assert played.train(600).on == frozenset()
 
 
+@pytest.mark.parametrize("every", [29, 50, 97])
+def test_evaluations_within_blocks_do_not_hide_a_gain(every: int) -> None:
+    """A training loop that evaluates by its own count of steps, without a loader that would tell of it."""
+    played = Played(lambda arm: STEP / 1.3 if arm else STEP)
+    for _ in range(4000 // every):
+        played.train(every)
+        played.now += 1.0
+    assert played.on == {"one"}
+    assert played.deciding.findings.ratio == pytest.approx(1.3, rel=0.1)
+
+
 def test_evaluations_of_the_program_are_not_ours_to_pay() -> None:
     """Each of them takes longer than trying may cost."""
     played = Played(lambda arm: STEP / 2 if arm else STEP)
@@ -234,6 +248,17 @@ def test_evaluations_of_the_program_are_not_ours_to_pay() -> None:
         played.now += 5.0
         played.iterated = played.iterated_now = True
     assert played.on == {"one"}
+
+
+def test_nor_are_those_between_epochs_of_a_few_steps() -> None:
+    """Each takes as long as half a dozen steps, so that an epoch is mostly evaluation."""
+    played = Played(lambda arm: STEP / 2 if arm else STEP)
+    for _ in range(200):
+        played.train(3)
+        played.now += 6 * STEP
+        played.iterated = played.iterated_now = True
+    assert played.on == {"one"}
+    assert played.deciding.account.spent < 0.1
 
 
 def test_an_error_of_ours_leaves_the_program_as_it_is() -> None:
@@ -285,6 +310,87 @@ class KeptLater(Loaded):
 
     def applied(self) -> Arm:
         return frozenset({"batches"}) if self.served and not self.is_off else frozenset()
+
+
+class KeptWhileItWaits(KeptLater):
+    """Nearly all of a step is waiting for batches, until all of them are kept."""
+
+    def __init__(self, epoch: float) -> None:
+        super().__init__(waited=False, gain=0.0)
+        self.now, self._epoch = (lambda: 0.0), epoch
+
+    def seconds_keeping(self) -> float:
+        return min(self.now(), self._epoch)
+
+    def applied(self) -> Arm:
+        return frozenset({"batches"})
+
+    def takes(self, waits: bool) -> float:
+        return 0.0
+
+
+def _held_up(epoch: float) -> Played:
+    loading = KeptWhileItWaits(epoch)
+    played = Played(lambda arm: STEP if played.now < epoch else 0.002 if arm else 0.004, loading=loading)
+    loading.now = lambda: played.now
+    played.noise = 0.003
+    return played
+
+
+def test_nothing_is_tried_while_steps_wait_for_batches_that_are_being_kept() -> None:
+    played = _held_up(epoch=20.0)
+    while played.now < 19.5:
+        played.train(10)
+    assert [one.names for one in played.deciding.findings.tried] == [("batches",)]
+    assert played.train(2000).on == {"one"}
+    assert played.deciding.findings.by_batches == pytest.approx(STEP / 0.004, rel=0.1)
+    assert played.deciding.findings.ratio == pytest.approx(STEP / 0.002, rel=0.1)
+
+
+def test_an_epoch_that_takes_an_hour_is_not_waited_for() -> None:
+    played = _held_up(epoch=3600.0)
+    while played.now < 120:
+        played.train(10)
+    assert ("one",) in [one.names for one in played.deciding.findings.tried]
+
+
+def test_blocks_of_the_program_as_it_is_cost_nothing() -> None:
+    """However much faster it is with what was found: it would have taken as long without us."""
+    factors = {"first": 0.05, "second": 0.5, "third": 0.8}
+    played = Played(lambda arm: 0.2 * math.prod(factors[name] for name in arm), names=tuple(factors)).train(3000)
+    assert played.on == set(factors)
+    assert played.deciding.account.spent < 0.1
+    assert played.deciding.findings.ratio == pytest.approx(50, rel=0.15)
+
+
+def test_of_what_was_gained_more_may_be_tried() -> None:
+    """Preparing takes two seconds, which the gain of the first has earned long before a fiftieth of the time has."""
+    played = Played(
+        lambda arm: STEP * (0.2 if "quick" in arm else 1.0) * (0.5 if "dear" in arm else 1.0), names=("quick", "dear")
+    )
+    played.deciding._candidates = [Candidate(frozenset({"quick"})), Candidate(frozenset({"dear"}), 2.0)]
+    course = played.deciding
+    course._course = _one_by_one(course)
+    played.train(2000)
+    assert played.on == {"quick", "dear"}
+    assert played.now < 30
+
+
+def _one_by_one(deciding: Deciding) -> Any:
+    yield from deciding._warm()
+    yield from deciding._load()
+    for one in deciding._candidates:
+        yield from deciding._decide([one])
+
+
+def test_what_is_switched_off_unmeasured_is_not_claimed() -> None:
+    """It gained; then it takes so long that comparing it again costs more than may be."""
+    played = Played(lambda arm: (STEP / 4 if played.now < 20 else 60.0) if arm else STEP)
+    assert played.train(1000).on == {"one"}
+    while played.on:
+        played.train(10)
+    assert played.deciding.findings.ratio == 1.0
+    assert played.deciding.findings.after == pytest.approx(STEP, rel=0.1)
 
 
 @pytest.mark.parametrize("waited", [True, False])

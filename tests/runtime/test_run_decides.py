@@ -34,14 +34,19 @@ model = nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(Rows(), batch_size=32, shuffle=True)
 began, epoch, folders = time.time(), -1, sys.argv[2:]  # in which it is told what was decided: goes on until then
-before = set(glob.glob(f"{folders[0]}/runs/*/running/decisions-*.json")) if folders else set()
+
+def decided():
+    files = glob.glob(f"{folders[0]}/runs/*/running/decisions-*.json")
+    return {file for file in files if '"is_over": true' in open(file).read()}
+
+before = decided() if folders else set()
 
 def goes_on():
     if epoch < int(sys.argv[1]) - 1:
         return True
     if not folders or time.time() > began + 90:
         return False
-    return not set(glob.glob(f"{folders[0]}/runs/*/running/decisions-*.json")) - before
+    return not decided() - before
 
 while goes_on():
     epoch += 1

@@ -133,10 +133,14 @@ class Keeper:
         try:
             store = stored(self.torch, dataset, collate)
             store.require_worth(loader)
+            store.on_waited = self._waited
             return Kept(Weakly(collate), store)
         except Unfit as unfit:
             self.site.refused(f"{type(dataset).__name__}: {unfit}")
             return Kept(Weakly(collate), None)
+
+    def _waited(self, seconds: float) -> None:
+        self.site.seconds_keeping += seconds
 
     def _fill(self, loader: Any, kept: Kept, store: Store) -> None:
         """Only where it is soon done: the program may want a few batches, or its workers be faster."""

@@ -7,6 +7,7 @@ samplers they are taken as tensors (see drawn.py).
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -131,8 +132,17 @@ class Gathering(_SingleProcessDataLoaderIter):
             except Exception as error:  # noqa: BLE001 whatever our own code raises
                 self._own_way = False
                 self._failed(error)
-        batch = self._plain.fetch(rows.indices.tolist() if indices is None and rows is not None else indices)
-        return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
+        return self._usually(rows.indices.tolist() if indices is None and rows is not None else indices)
+
+    def _usually(self, indices: list[Any] | None) -> Any:
+        """By torch's own functions, so that an error of the dataset's comes through the same frames."""
+        if self._num_workers:
+            batch = self._plain.fetch(indices)
+            return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
+        usual: Any = object.__new__(_SingleProcessDataLoaderIter)
+        vars(usual).update(vars(self), _sampler_iter=iter((indices,)))
+        vars(usual).pop("_next_data", None)  # another entry's, of this iterator
+        return usual._next_data() if _profiler_enabled() else _usual_next(usual)  # the mark is there already
 
 
 Gathering.__module__, Gathering.__name__ = _SingleProcessDataLoaderIter.__module__, "_SingleProcessDataLoaderIter"
@@ -147,6 +157,10 @@ class Shown(Protocol):
     def shown(self, rows: Any, made: Any) -> None: ...
 
     def batch_of(self, made: Any) -> Any: ...
+
+    def on_waited(self, seconds: float) -> None:
+        """For a batch that is then kept."""
+        ...
 
 
 class Recording(_MultiProcessingDataLoaderIter):
@@ -179,7 +193,10 @@ class Recording(_MultiProcessingDataLoaderIter):
         return indices
 
     def _next_data(self) -> Any:
+        began = time.perf_counter()
         made = super()._next_data()  # type: ignore[no-untyped-call]
+        if self.showing:
+            self._store.on_waited(time.perf_counter() - began)
         rows = wanted(self._under_way.popleft(), self._total)
         if rows is not None and self.showing:
             try:

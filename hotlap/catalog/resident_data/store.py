@@ -6,7 +6,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -58,6 +58,7 @@ class Store:
         self._left = self.total if self.shared is None else 0
         self.spoiled: str | None = None
         self.unsure = 0  # batches made from it since all that its items are made from was last compared
+        self.on_waited: Callable[[float], None] = lambda seconds: None  # the program, for a batch that is then kept
         self.random = random.Random(os.urandom(8))
 
     def _first_samples(self, dataset: Any) -> list[Any]:
@@ -125,9 +126,11 @@ class Store:
         rows = self.torch.tensor(indices, device="cpu")
         if self._left == 0 or bool(self._have[rows].all()):
             return None
+        began = time.perf_counter()
         with read_files() as opened:
             samples = fetch(dataset, indices)
         batch = self.collate(samples)
+        self.on_waited(time.perf_counter() - began)
         try:
             self.watch.require_watched(opened)
             self._examine(rows, samples)
