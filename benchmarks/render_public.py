@@ -12,8 +12,8 @@ HEAD = """## Programs of others
 Unmodified training scripts of public repositories, plain and under `hotlap run`, in turn, each from a fresh folder,
 seeded and timed from outside, by when their own lines of progress come: `python benchmarks/public/run.py`. *first* is
 how much later the first of these lines comes, *whole* the time to the last line that both reached, start included,
-*steady* compares the speed that each has in the second half of its own time, both as times as fast as plain: medians
-over rounds. *output* compares all that was
+*steady* compares the speed that each has in the second half of its own time, an evaluation now and then left out, both
+as times as fast as plain: medians over rounds. *output* compares all that was
 written, line by line, as far as both came, but for bars, times and rates; a program that does not repeat itself when
 it is run twice tells nothing there.
 """

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ ARMS = {
 }
 SEEDED = Path(__file__).resolve().parent / "seeded"
 ENOUGH = 4  # lines of progress, to tell a speed by
+PAUSE, SELDOM = 10, 0.05  # times the usual time between two lines, and of these times: an evaluation
 SHOWN = 400  # characters of a line that differs
 
 
@@ -216,10 +218,15 @@ def _steady(plain: list[float], ours: list[float]) -> float | None:
 
 
 def _rate(times: list[float]) -> float | None:
-    """None where too few lines came to tell."""
+    """None where too few lines came to tell. An evaluation now and then is left out: one arm may have one more."""
     half = (times[0] + times[-1]) / 2
     late = [time for time in times if time >= half]
-    return (len(late) - 1) / (late[-1] - late[0]) if len(late) >= ENOUGH and late[-1] > late[0] else None
+    if len(late) < ENOUGH or late[-1] == late[0]:
+        return None
+    gaps = [after - before for before, after in pairwise(late)]
+    usual = [gap for gap in gaps if gap <= PAUSE * statistics.median(gaps)]
+    gaps = usual if len(gaps) - len(usual) <= SELDOM * len(gaps) else gaps
+    return len(gaps) / sum(gaps)
 
 
 def _median(found: list[Any]) -> float | None:

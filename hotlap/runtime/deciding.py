@@ -351,14 +351,14 @@ class Deciding:
         self.account.open()
         try:
             for _ in range(AGAIN):
-                turn = yield from self._turns(base, arm, is_new=arm != home)
+                turn = yield from self._turns(base, arm, home)
                 arm = turn.arm
                 if arm == base:
                     why = SAME
                     break
                 without, with_ = without + turn.without, with_ + turn.with_
                 found = faster(with_, without)
-                if found.is_clear or found.ratio < GAIN:
+                if found.is_clear or (found.ratio < GAIN and not found.is_wide):
                     break
         except Overdrawn:
             why, found, self._settling = TOO_DEAR, None, False
@@ -393,8 +393,9 @@ class Deciding:
         self.findings.tried.append(tried)
         self.on_tried(tried)
 
-    def _turns(self, base: Arm, arm: Arm, is_new: bool) -> Generator[None, None, Turns]:
+    def _turns(self, base: Arm, arm: Arm, home: Arm) -> Generator[None, None, Turns]:
         """Blocks without and with it in turn. Of an arm that is new it is found out what has an effect."""
+        is_new = arm != home
         without: list[float] = []
         with_: list[float] = []
         for is_with in TURNS:
@@ -408,8 +409,10 @@ class Deciding:
             if arm == base:
                 break
             self.findings.ever_on |= self._arms.now
-            seconds = yield from self._block(PARTS_OF_A_TURN)
-            (with_ if is_with else without).append(statistics.fmean(seconds))
+            seconds = statistics.fmean((yield from self._block(PARTS_OF_A_TURN)))
+            (with_ if is_with else without).append(seconds)
+            if wanted == home:
+                self._usual = seconds  # the machine, or the program, may be slower by now
         return Turns(arm, without, with_)
 
     def _settle(self, most: int = SETTLES_AGAIN) -> Course:
@@ -442,8 +445,9 @@ class Deciding:
         """Steps, from mark to mark. Those in which a loader begins anew, or the program evaluates or saves, do not
         count, unless nearly all are like that.
         """
-        taken, left_out, seconds = [], [], 0.0
-        before = self._marks.mark()
+        taken: list[tuple[Any, Any]] = []
+        left_out: list[tuple[Any, Any]] = []
+        before, seconds = self._marks.mark(), 0.0
         while not taken or seconds < PART_SECONDS:
             self._ticks.iterated = False
             yield

@@ -24,7 +24,12 @@ class Faster:
     @property
     def is_clear(self) -> bool:
         """A gain that a machine which has less to do by and by does not feign."""
-        return self.low > 1.0 and self.high < SHARP * self.low
+        return self.low > 1.0 and not self.is_wide
+
+    @property
+    def is_wide(self) -> bool:
+        """So that it tells neither a gain nor that there is none."""
+        return self.high >= SHARP * self.low
 
 
 def faster(new: Sequence[float], base: Sequence[float]) -> Faster:

@@ -268,11 +268,14 @@ KINDS = {
 }
 
 
-def trained(optimizer, steps, **options):
+def trained(optimizer, steps, at=None, **options):
+    """`at(step)` is called before each step."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)), torch.randn(64, 8)
     optim = optimizer(model.parameters(), lr=1e-2, **options)
-    for _ in range(steps):
+    for step in range(steps):
+        if at is not None:
+            at(step)
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
         optim.zero_grad()
         loss.backward()
@@ -288,6 +291,23 @@ def test_each_step_is_what_the_programs_own_makes_of_the_same_state(kind, enable
     optimizer, options = KINDS[kind]
     trained(optimizer, 100, **options)
     assert looked == [None] * 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_optimizer_that_has_stepped_already_is_switched_too(kind, monkeypatch):
+    """hotlap run tries it in the middle of a training, on and off again."""
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    optimizer, options = KINDS[kind]
+    plain, under = trained(optimizer, 40, **options), []
+
+    def switched(step):
+        if step in (7, 23):
+            under.append(hotlap.enable(None, with_=["fused-optimizer"]))
+        elif step in (15, 39):
+            assert under[-1].outcomes[0].status == "applied", under[-1].outcomes[0]
+            under[-1].close()
+
+    assert trained(optimizer, 40, switched, **options) == pytest.approx(plain, rel=1e-5)
 
 
 def test_a_kernel_that_computes_something_else_is_withdrawn(enabled, monkeypatch):

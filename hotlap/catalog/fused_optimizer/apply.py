@@ -166,7 +166,8 @@ def _why_not(optimizer: Any) -> str | None:
         return "is capturable, which torch refuses on the host"
     if devices != {"cpu"} and any(kind.__name__ == "Adagrad" for kind in type(optimizer).__mro__):
         return "has a fused form on the host only"
-    if any(str(state["step"].dtype) != "torch.float32" for state in optimizer.state.values() if state):
+    counts = [state["step"] for state in optimizer.state.values() if "step" in state]  # SGD has none
+    if any(str(count.dtype) != "torch.float32" for count in counts):
         return "counts its steps in another type than its fused form"
     floating = all(parameter.is_floating_point() for group in groups for parameter in group["params"])
     if not devices <= {"cpu", "cuda"} or not floating:

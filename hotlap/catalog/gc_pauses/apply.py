@@ -56,7 +56,7 @@ class Pauses:
             self._site.no_effect("the program freezes the garbage collector itself")
             return
         self._hold_off()
-        collect()
+        gc.freeze()  # at once; what is garbage already is freed by the next full collection
         often = f"every {self._site.value} steps" if self._site.value else "between epochs"
         self._site.applied(f"{gc.get_freeze_count()} objects frozen, full collections {often}")
 
