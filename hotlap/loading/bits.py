@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import zlib
@@ -18,15 +19,35 @@ def bytes_of(array: Any) -> memoryview:
     if isinstance(array, bytearray):
         return memoryview(array)
     if hasattr(array, "detach"):
-        flat = array.detach()
-        if array.is_conj() or array.is_neg():
-            flat = flat.resolve_conj().resolve_neg()
-        flat = flat.contiguous().reshape(-1)
+        if array.is_contiguous() and not array.is_conj() and not array.is_neg():
+            return _at(array.data_ptr(), int(array.nbytes))
+        flat = array.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return memoryview(flat.view(_byte()).numpy())
     import numpy
 
     plain: Any = numpy.ascontiguousarray(array).reshape(-1)
     return memoryview(plain.view(numpy.uint8))
+
+
+def is_contiguous(thing: Any) -> bool:
+    if hasattr(thing, "is_contiguous"):
+        return bool(thing.is_contiguous()) and not thing.is_conj() and not thing.is_neg()
+    return bool(getattr(getattr(thing, "flags", None), "c_contiguous", False))  # a table has flags of another kind
+
+
+def on_host(thing: Any) -> bool:
+    return getattr(getattr(thing, "device", None), "type", "cpu") == "cpu"
+
+
+def _at(address: int, size: int) -> memoryview:
+    """Not by tensor.numpy(), after which torch does not let the program resize its tensor. Whoever calls holds it."""
+    import numpy
+
+    if not size:
+        return memoryview(b"")
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    whole: Any = numpy.frombuffer(memory, numpy.uint8)
+    return memoryview(whole)
 
 
 def _byte() -> Any:
@@ -44,13 +65,13 @@ def checksum(part: Any, begun: int = 0) -> int:
         return zlib.crc32(part, begun)
     import numpy
 
-    factors, products = _factors(), _products()
-    numpy.multiply(numpy.frombuffer(part, numpy.uint64, words), factors[:words], out=products[:words])
+    products = _products()
+    numpy.multiply(numpy.frombuffer(part, numpy.uint64, words), factors()[:words], out=products[:words])
     return zlib.crc32(part[words * WORD :], begun) ^ int(numpy.add.reduce(products[:words]))
 
 
 @lru_cache(maxsize=1)
-def _factors() -> Any:
+def factors() -> Any:
     import numpy
 
     return numpy.frombuffer(os.urandom(PIECE), numpy.uint64) | numpy.uint64(1)

@@ -17,6 +17,7 @@ from hotlap.loading.state import State, Unwatchable
 from hotlap.patch.signals import raised_by_signal
 
 MOST_READINGS = 8
+TOOLS = 6  # that sys.monitoring knows
 LOUD = frozenset({"always", "error", "all"})
 
 
@@ -78,10 +79,18 @@ def pure(dataset: Any) -> Pure:
         _known.put(dataset, known)
     if isinstance(known, str):
         raise Unfit(f"{known}; its items are not known to be always the same")
-    if sys.gettrace() is not None or sys.getprofile() is not None:
+    if is_traced():
         raise Unfit("the program's calls are traced, and there would be fewer")
     _refuse_loud_warnings()
     return known
+
+
+def is_traced() -> bool:
+    """Whether the program looks at its own calls, as cProfile, a debugger or a coverage tool does."""
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        return True
+    tools = getattr(sys, "monitoring", None)  # since Python 3.12
+    return tools is not None and any(tools.get_events(tool) for tool in range(TOOLS) if tools.get_tool(tool))
 
 
 def _studied(dataset: Any, before: int, draws: bool = False) -> Pure | str:
@@ -170,6 +179,18 @@ class Watch:
             self._state.watch_closely(batch_seconds)
         except Unwatchable as why:
             raise Unfit(str(why)) from None
+
+    def rows(self, total: int) -> None:
+        """Of arrays with a row for each of so many items, those of a batch are compared before it."""
+        self._state.watch_rows(total)
+
+    def changed_in(self, rows: Any) -> str | None:
+        return self._state.differs_in(rows)
+
+    @property
+    def found_late(self) -> bool:
+        """What `changed_now` has found may have changed some batches ago."""
+        return self._state.found_late
 
     @property
     def is_partial(self) -> bool:

@@ -3,7 +3,11 @@
 A study names the places that code reads: attributes, globals, members of classes, variables of closures. Here they are
 kept with what was in them. Looking at the places themselves takes microseconds and is done before every batch; the
 contents of containers and the memory of tensors and arrays are compared as a whole at each epoch. Before every batch
-what is small is compared as a whole too, and of what is large a part in turn.
+what is small is compared as a whole too; of an array with a row for each item the rows of the batch, and of all else
+that is large a part in turn.
+
+Tensors, arrays and tables are looked up where the program has them, and their memory is let go after each look: a
+program may close, free or resize what it no longer uses.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ from operator import is_
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.bits import PIECE, bytes_of, checksum, piece_of_memory
+from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host, piece_of_memory
 from hotlap.loading.mapped import Shared
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.plain import is_record
+from hotlap.loading.row_sums import RowSums
 
 ABSENT: Any = object()
 ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
@@ -60,20 +65,35 @@ class State:
         self._last = time.perf_counter()
         self._saved = 0.0  # seconds that may be spent on comparing what is large
         self._as_a_whole = False
+        self._rows: list[RowSums] | None = None
+        self.found_late = False  # what has changed may have changed some batches ago
 
     def _add(self, place: Place) -> None:
         self._places.append(place)
-        if self._with_contents and is_plain_holder(place.value):
-            self._contents.add(place.value)
+        if self._with_contents and is_plain_holder(value := place.found()):
+            self._contents.add(value, find=place.found)
 
     def watch_closely(self, batch_seconds: float) -> None:
         """Decides how much is compared before each batch, given how long the program takes to fetch one.
 
         What is small is compared as a whole, or this raises Unwatchable; of what is large a part in turn.
         """
-        self._as_a_whole = self._contents.seconds <= max(ALWAYS, OFTEN * batch_seconds)
+        most = max(ALWAYS, OFTEN * batch_seconds)
+        self._as_a_whole = self._contents.seconds <= most
         if not self._as_a_whole and self._contents.bytes <= SMALL:
             raise Unwatchable("to look whether it was changed takes longer than to fetch it")
+        if not self._as_a_whole:
+            self._contents.look_always_at_small(most)
+
+    def watch_rows(self, total: int) -> None:
+        """Of arrays that have a row for each of so many items. It takes as long as comparing all of them, once."""
+        if self._rows is None and self.is_partly_compared:
+            finds = [one.find for one in self._contents.large]
+            self._rows = [RowSums(find) for find in finds if RowSums.suits(find(), total)]
+
+    def differs_in(self, rows: Any) -> str | None:
+        """Asked before a batch of these rows, where nothing else has changed."""
+        return Memory.name if any(one.differ(rows) for one in self._rows or ()) else None
 
     @property
     def is_partly_compared(self) -> bool:
@@ -98,9 +118,12 @@ class State:
         if self._as_a_whole:
             return self._contents.differ(None)
         self._saved += RARELY * passed
+        if (found := self._contents.moved() or self._contents.small_differ()) is not None:
+            return found
         if self._saved <= 0.0:  # the last piece took longer than its share
-            return self._contents.moved()
+            return None
         found = self._contents.differ(self._saved)
+        self.found_late = found is not None
         self._saved = min(0.0, self._saved - (time.perf_counter() - now))
         return found
 
@@ -142,23 +165,33 @@ class Place:
         value = self.found()
         self._atom = is_atom(type(value))
         self._expected: Callable[[], Any] = _reference(value)
-        self.value = value if is_plain_holder(value) else None
+        self._small_array = id(value) if _is_small_array(value) else None
 
     def found(self) -> Any:
         raise NotImplementedError
 
     def holds(self) -> bool:
         now, then = self.found(), self._expected()
-        if now is then:
+        if now is then or id(now) == self._small_array:
             return True
         if isinstance(now, MethodType) and isinstance(then, MethodType):
             return now.__func__ is then.__func__ and now.__self__ is then.__self__
         return self._atom and type(now) is type(then) and is_atom(type(now)) and bool(repr(now) == repr(then))
 
 
+def _is_small_array(value: Any) -> bool:
+    """Not even referred to weakly, which NumPy takes for a reason not to resize it: its memory is compared instead."""
+    return type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0 and value.nbytes <= SMALL
+
+
 def _reference(value: Any) -> Callable[[], Any]:
-    if is_plain_holder(value):
+    kind = type(value)
+    if is_plain_holder(value) and not is_array(kind) and not is_table(kind):
         return lambda: value
+    return (lambda: ABSENT) if _is_small_array(value) else _weakly(value)
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
     try:
         return weakref.WeakMethod(value) if isinstance(value, MethodType) else weakref.ref(value)
     except TypeError:
@@ -221,6 +254,7 @@ class Contents:
         self._parts: list[Listed | Memory | Group] = []
         self._texts: list[Any] = []
         self._turn = 0
+        self._small: list[Listed | Memory | Group] = []  # of which all is compared before every batch
         self.seconds = 0.0
         self.bytes = 0
         self._shared: list[Memory | Group] = []
@@ -235,6 +269,7 @@ class Contents:
 
     def settle(self) -> None:
         """How long a comparison of all of it takes."""
+        self._seen.clear()
         self.bytes = sum(one.bytes for one in self._parts)
         self.seconds = float("inf")
         for _ in range(3):  # the first finds nothing in the processor's caches, and other work only adds to it
@@ -243,6 +278,26 @@ class Contents:
             self.seconds = min(self.seconds, time.perf_counter() - began)
             if self.seconds > LONG:
                 return
+
+    def look_always_at_small(self, seconds: float) -> None:
+        """The smallest of them, as many as can be compared in so many seconds."""
+        self._small, read = [], 0
+        for one in sorted(self._parts, key=lambda part: part.bytes):
+            began = time.perf_counter()
+            one.differs(None)
+            seconds, read = seconds - (time.perf_counter() - began), read + one.bytes
+            if seconds < 0.0 or read > SMALL:
+                return
+            self._small.append(one)
+
+    def small_differ(self) -> str | None:
+        return next((one.name for one in self._small if one.differs(None)), None)
+
+    @property
+    def large(self) -> list[Memory]:
+        """Arrays of which a part is compared at a time."""
+        always = set(map(id, self._small))
+        return [one for one in self._parts if type(one) is Memory and id(one) not in always]
 
     def texts(self) -> Iterator[str]:
         return (str(one) for one in self._texts)
@@ -265,7 +320,8 @@ class Contents:
         """What lies elsewhere in memory than before, or is longer or shorter."""
         return next((one.name for one in self._parts if one.has_moved()), None)
 
-    def add(self, thing: Any, depth: int = 0) -> None:
+    def add(self, thing: Any, depth: int = 0, find: Callable[[], Any] | None = None) -> None:
+        """`find` looks it up where the program has it."""
         kind = type(thing)
         if is_atom(kind):
             self._note_texts([thing])
@@ -273,17 +329,18 @@ class Contents:
         if id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
+        find = find or _weakly(thing)
         if is_array(kind):
-            self._parts.append(Memory(thing))
+            self._parts.append(Memory(find))
             if self._is_shared(thing):
-                self._shared.append(Memory(thing))
+                self._shared.append(Memory(find))
             if _holds_objects(thing):
                 self._parts.append(ListedArray(thing))
                 self._add_several(thing.reshape(-1).tolist(), depth)
         elif kind is bytearray:
-            self._parts.append(Memory(thing))
+            self._parts.append(Memory(find))
         elif is_table(kind):
-            self._add_table(thing, depth)
+            self._add_table(thing, depth, find)
         elif kind in CONTAINERS or is_record(kind):
             self._add_container(thing, depth)
 
@@ -321,12 +378,12 @@ class Contents:
         for one in inner:
             self.add(one, depth + 1)
 
-    def _add_table(self, thing: Any, depth: int) -> None:
+    def _add_table(self, thing: Any, depth: int, find: Callable[[], Any]) -> None:
         """An image by its pixels; of a table each column."""
         if hasattr(thing, "tobytes") and hasattr(thing, "getbands"):
-            self._parts.append(Memory(thing))
+            self._parts.append(Memory(find))
         elif hasattr(thing, "to_numpy"):
-            self._parts.append(Table(thing))
+            self._parts.append(Table(find))
             for values in columns_of(thing):
                 if values.dtype.hasobject:
                     self._add_several(values.tolist(), depth + 1)
@@ -442,19 +499,17 @@ class Memory:
 
     name = "a tensor or array"
 
-    def __init__(self, thing: Any) -> None:
-        self._thing, self._turn = thing, 0
-        self._form = form_of(thing)
-        pieces = self._pieces()
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self.find, self._turn = find, 0
+        self._form = form_of(find())
+        pieces = self._pieces(find())
         self.bytes = sum(map(len, pieces))
         self._sums = [checksum(piece) for piece in pieces]
-        self._views = pieces if is_contiguous(thing) else None  # of its memory, as long as its form stays
 
     def has_moved(self) -> bool:
-        return form_of(self._thing) != self._form
+        return form_of(self.find()) != self._form
 
-    def _pieces(self) -> list[Any]:
-        thing = self._thing
+    def _pieces(self, thing: Any) -> list[Any]:
         if not on_host(thing) or _holds_objects(thing):
             return []
         whole = thing.tobytes() if hasattr(thing, "getbands") else bytes_of(thing)
@@ -462,7 +517,8 @@ class Memory:
 
     def differs(self, until: float | None) -> bool:
         """As many pieces as the time allows, beginning where the last look ended. Asked where it has not moved."""
-        pieces, count = self._views or self._pieces(), len(self._sums)
+        thing = self.find()  # held as long as its memory is read
+        pieces, count = self._pieces(thing), len(self._sums)
         if len(pieces) != count:
             return True
         for step in range(count):
@@ -480,8 +536,8 @@ class Table(Memory):
 
     name = "a table"
 
-    def _pieces(self) -> list[Any]:
-        columns = columns_of(self._thing)
+    def _pieces(self, thing: Any) -> list[Any]:
+        columns = columns_of(thing)
         return [repr(one.tolist()).encode() if one.dtype.hasobject else bytes_of(one) for one in columns]
 
 
@@ -495,16 +551,6 @@ def is_mapped(array: Any) -> bool:
     while getattr(array, "base", None) is not None:
         array = array.base
     return type(array).__module__ == "mmap" or type(array).__name__ == "memmap"
-
-
-def is_contiguous(thing: Any) -> bool:
-    if hasattr(thing, "is_contiguous"):
-        return bool(thing.is_contiguous()) and not thing.is_conj() and not thing.is_neg()
-    return bool(getattr(getattr(thing, "flags", None), "c_contiguous", False))  # a table has flags of another kind
-
-
-def on_host(thing: Any) -> bool:
-    return getattr(getattr(thing, "device", None), "type", "cpu") == "cpu"
 
 
 def form_of(thing: Any) -> tuple[Any, ...]:

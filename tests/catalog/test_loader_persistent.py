@@ -69,9 +69,12 @@ def test_workers_that_stay_are_seeded_as_those_started_anew(dataset):
     stays_as_started_anew(dataset, num_workers=2)
 
 
-def test_also_where_they_are_spawned(monkeypatch):
-    monkeypatch.setattr(applying, "why_not_twice", lambda: None)  # it is no script of a user
-    stays_as_started_anew(Random("numpy"), num_workers=1, multiprocessing_context="spawn")
+def test_workers_that_are_no_forks_are_started_anew():
+    """Whether they warn, once in a process, could not be seen."""
+    with applied(NAME) as running:
+        shuffled(Random("numpy"), num_workers=1, multiprocessing_context="spawn")
+        assert outcome(running)[0] == "refused"
+        assert "no forks" in outcome(running)[1]
 
 
 def stays_as_started_anew(dataset, **options):

@@ -503,6 +503,127 @@ def within(e, s):
         data.items.append((X[len(data.items)], Y[0]))
 def run(): return train(lambda: shuffled[next(turns)], within=within)
 """,
+    "labels of rows that come later in the epoch, of a large dataset": """
+class Labelled(Rows):
+    def __init__(self):
+        self.x, self.y = np.random.default_rng(0).normal(size=(N, 50_000)), np.zeros(N)
+    def __getitem__(self, i):
+        return torch.from_numpy(self.x[i])[:6] * 1.0, float(self.y[i])
+rows = Labelled()
+def within(e, s):
+    if e and s % 2 == 0: rows.y[8 * (s + 1):] += 1
+def run(): return train(DataLoader(rows, 8), within=within)
+""",
+    "rows that come later in the epoch, of a large array": """
+class Wide(Rows):
+    def __init__(self):
+        self.x = np.random.default_rng(0).normal(size=(N, 50_001)).astype("float32")
+    def __getitem__(self, i):
+        return torch.from_numpy(self.x[i])[:6] * 1.0, float(self.x[i, -1])
+rows = Wide()
+def within(e, s):
+    if e == 2 and s == 1: rows.x[20:, -1] += 1
+def run(): return train(DataLoader(rows, 8), within=within)
+""",
+    "rows of a large tensor, by its data, read through subsets": """
+class Wide(Rows):
+    def __init__(self):
+        self.x = torch.randn(N, 50_000, generator=torch.Generator().manual_seed(1))
+    def __getitem__(self, i):
+        return self.x[i][:6] * 1.0, float(self.x[i, -1])
+rows = Wide()
+half = Subset(Subset(rows, list(range(N))[::-1]), list(range(8, 40)))
+def within(e, s):
+    if e == 2 and s == 1: rows.x.data[:20] += 1
+def run(): return train(DataLoader(half, 8), within=within)
+""",
+    "an HDF5 file that is let go and opened for writing": """
+with h5py.File("made.h5", "w") as file: file["x"] = X.numpy()
+class Kept(Rows):
+    def __init__(self): self.file = h5py.File("made.h5", "r")
+    def __getitem__(self, i): return torch.from_numpy(self.file["x"][i]) * 1.0, Y[i] * 1.0
+rows = Kept()
+def change(e):
+    if e:
+        rows.file = None
+        with h5py.File("made.h5", "a") as file: file["x"][e] = 0
+        rows.file = h5py.File("made.h5", "r")
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a memory map that is closed": """
+import mmap
+X.numpy().tofile("made.bin")
+class Mapped(Rows):
+    def open(self):
+        self.file = open("made.bin", "r+b")
+        self.map = mmap.mmap(self.file.fileno(), 0)
+        self.x = np.frombuffer(self.map, "float32").reshape(N, 6)
+    def __init__(self): self.open()
+    def __getitem__(self, i): return torch.from_numpy(self.x[i] * 1.0), Y[i] * 1.0
+rows = Mapped()
+def change(e):
+    if e:
+        del rows.x
+        rows.map.close()
+        rows.open()
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a tensor and an array that are resized in place": """
+class Growing(Rows):
+    def __init__(self):
+        self.x, self.y = X.clone(), np.zeros((N, 1), "float32")
+    def __getitem__(self, i):
+        return self.x[i] * 1.0, torch.from_numpy(self.y[i] * 1.0)
+rows = Growing()
+def change(e):
+    if e == 2:
+        rows.x.resize_(N + 1, 6)
+        rows.y.resize((N + 1, 1))
+def run(): return train(DataLoader(rows, 8), change)
+""",
+    "a part that is twice in a batch, and written into": """
+W = torch.randn(N, 2000, generator=torch.Generator().manual_seed(2))
+class Wide(Rows):
+    def __getitem__(self, i): return W[i] * 1.0
+def collate(several):
+    x = torch.stack(several)
+    return x, x
+def run():
+    torch.manual_seed(0)
+    net, out = nn.Linear(2000, 1), []
+    for epoch in range(4):
+        for x, y in DataLoader(Wide(), 8, collate_fn=collate):
+            x += 0.1
+            loss = (net(x) - y[:, :1]).square().mean()
+            net.zero_grad(); loss.backward()
+            with torch.no_grad(): net.weight -= 1e-4 * net.weight.grad
+            out.append(loss.item())
+    return out
+""",
+    "a collate function with memory of its own, in workers": """
+W = torch.randn(N, 2000, generator=torch.Generator().manual_seed(2))
+class Wide(Rows):
+    def __getitem__(self, i): return W[i] * 1.0, Y[i] * 1.0
+def collate(several):
+    made = torch.empty(len(several), 2000)
+    torch.stack([x for x, _ in several], out=made)
+    return made, torch.stack([y for _, y in several])
+def run(): return train(DataLoader(Wide(), 8, collate_fn=collate, num_workers=1))
+""",
+    "a collate function that goes on where something fails": """
+W = torch.randn(N, 2000, generator=torch.Generator().manual_seed(2))
+class Wide(Rows):
+    def __getitem__(self, i): return W[i] * 1.0, Y[i] * 1.0
+def collate(several):
+    x, y = torch.stack([x for x, _ in several]), torch.stack([y for _, y in several])
+    if len(several) > 1:
+        try:
+            x = x.view(len(several), 20, 100).flip(-1).flatten(1)
+        except:
+            pass
+    return x, y
+def run(): return train(DataLoader(Wide(), 8, collate_fn=collate)) + train(DataLoader(Wide(), 8, collate_fn=collate, num_workers=1))
+""",
 }  # fmt: skip
 
 

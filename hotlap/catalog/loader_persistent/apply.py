@@ -16,7 +16,7 @@ from typing import Any
 
 from hotlap.catalog.loader_persistent.hidden import hide_between_epochs, show
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
-from hotlap.catalog.main_script import why_not_twice
+from hotlap.catalog.loader_persistent.warned import Warned
 from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
@@ -32,6 +32,7 @@ class Kept:
     iterator: Any
     watch: Watch
     settings: tuple[Any, ...]
+    warned: Warned
 
 
 # Not in a site: a child made by fork closes those, and there an iterator that is let go would end its parent's workers.
@@ -52,16 +53,18 @@ def _check(site: Site, making: Making) -> None:
         raise NoEffect(f"the workers of {making.name} stay alive already")
     if making.iterable:
         raise Refused(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
-    if making.start_method != "fork" and (why := why_not_twice()) is not None:
-        raise Refused(why)
+    if making.start_method != "fork":
+        raise Refused(f"{making.name}: its workers are no forks: whether its items warn, once in each, is not seen")
     if making.given.get("worker_init_fn") is not None:
         raise Refused(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
     if (why := why_no_processes()) is not None:
         raise Refused(why)
     try:
-        pure_but_for_draws(making.dataset, making.given.get("collate_fn"))
+        studies = pure_but_for_draws(making.dataset, making.given.get("collate_fn"))
     except Unfit as unfit:
         raise Refused(f"{making.name}: {unfit}") from None
+    if any(study.opened for study in studies):
+        raise Refused(f"{making.name}: its workers open a file and keep it, which may be another in the next epoch")
 
 
 class Keeping:
@@ -79,7 +82,8 @@ class Keeping:
         return {}
 
     def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if loader not in self._ours or loader.num_workers == 0 or loader.persistent_workers:
+        settled = loader.num_workers == 0 or loader.persistent_workers or loader.worker_init_fn is not None
+        if loader not in self._ours or settled:
             return original(*args, **kwargs)
         settings = (loader.num_workers, loader.prefetch_factor, loader.pin_memory, loader.timeout, loader.collate_fn)
         kept = self._again(loader, settings)
@@ -87,17 +91,19 @@ class Keeping:
             watch = kept.watch if kept is not None else self._watch(loader)
         except Unfit:
             return original(*args, **kwargs)
-        held = vars(loader)
+        held, warned = vars(loader), Warned() if kept is None else kept.warned
         held["_iterator"] = None if kept is None else kept.iterator
         held["persistent_workers"] = True  # not by setattr, which torch forbids
+        held["worker_init_fn"] = warned
         if kept is not None:
             show(kept.iterator._workers)
         try:
             return original(*args, **kwargs)
         finally:
             iterator, held["_iterator"], held["persistent_workers"] = held["_iterator"], None, False
+            held["worker_init_fn"] = None
             if iterator is not None:
-                _kept[loader] = Kept(iterator, watch, settings)
+                _kept[loader] = Kept(iterator, watch, settings, warned)
                 hide_between_epochs(iterator)
 
     def _watch(self, loader: Any) -> Watch:
@@ -112,6 +118,7 @@ class Keeping:
             return None
         if (
             kept.settings != settings
+            or kept.warned
             or not can_be_sent(kept.iterator)
             or kept.iterator._dataset is not loader.dataset
             or kept.watch.changed_at_epoch() is not None

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Changed, Unfit, fetch
+from hotlap.loading.pure import Changed, Unfit, fetch, is_traced, length_of
 from hotlap.loading.purity.known import genuine_of
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.patch.signals import raised_by_signal
@@ -67,8 +68,8 @@ class Keeper:
         if before is not None and not self._is_complete(before, loader):
             before._reset(loader)
             return before
-        if before is None and is_profiled(self.torch):
-            return original(*args, **kwargs)  # memory that we use would be in the program's profile
+        if before is None and (is_profiled(self.torch) or is_traced()):
+            return original(*args, **kwargs)  # memory and calls of ours would be in the program's profile
         why = unsuited(self.torch, loader)
         if why is not None:
             self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")
@@ -199,6 +200,7 @@ class Keeper:
     def _watch_closely(self, loader: Any, kept: Kept, store: Store) -> None:
         try:
             store.watch.closely(store.batch_seconds(loader.batch_size or 1))
+            store.watch.rows(length_of(innermost(self.torch, loader.dataset)))
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
@@ -219,7 +221,7 @@ class Keeper:
     # Iterating
 
     def _iterator(self, original: Original, loader: Any, kept: Kept, store: Store) -> Any:
-        from hotlap.catalog.resident_data.iterator import Gathering, Recording, made_by_torch
+        from hotlap.catalog.resident_data.iterator import Gathering, GatheringForWorkers, Recording, made_by_torch
 
         self.site.seams.watch_fetches_of(Gathering)
         before = self._persistent.get(loader)
@@ -232,7 +234,7 @@ class Keeper:
         if not left_to_workers:
             pick = Picking(self, kept, store, loader, self._learning(loader, kept))
             usual = before if before is not None else loader._iterator
-            make = partial(Gathering, loader, pick, failed, usual)
+            make = partial(GatheringForWorkers if loader.num_workers else Gathering, loader, pick, failed, usual)
             iterator = make() if usual is not None else made_by_torch(loader, make)
         elif loader._iterator is not None or not getattr(loader, "in_order", True):
             self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
@@ -323,12 +325,14 @@ class Picking:
         self._live = not loader.num_workers
         self._looks = self._live or store.watch.is_shared
         self._partly = self._live and store.shared is None and store.watch.is_partial
+        self._rows_of = rows_of(keeper.torch, loader.dataset) if self._partly else None
         self._untried = 0  # batches since a row of one was last fetched the program's own way too
         self._spent, self._since = 0.0, time.perf_counter()
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
         store, learning = self._store, self._learning
-        if self._looks and (what := self._changed()) is not None:
+        if self._looks and (what := self._changed(wanted)) is not None:
+            store.unsure = store.unsure if store.watch.found_late else 0
             raise Changed(f"{what}, which its items are made from, was changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
@@ -348,9 +352,12 @@ class Picking:
         leaves = store.batch(wanted, learning.devices, pin)
         return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
 
-    def _changed(self) -> str | None:
+    def _changed(self, wanted: Wanted) -> str | None:
         watch = self._store.watch
-        return watch.changed_now() if self._live else watch.changed_elsewhere(at_epoch=False)
+        if not self._live:
+            return watch.changed_elsewhere(at_epoch=False)
+        found = watch.changed_now()
+        return found if found is not None or self._rows_of is None else watch.changed_in(self._rows_of(wanted.indices))
 
     def _not_from_store(self, wanted: Wanted) -> Any:
         """A batch fetched as the program does: while it is timed as it is, and where rows are missing."""
@@ -390,6 +397,23 @@ class Picking:
             self._kept.read = True
             where = "read where it is" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
             self._keeper.tell(self._kept, f"{store.name}: {store.total} items, {where}")
+
+
+def innermost(torch: Any, dataset: Any) -> Any:
+    """The dataset that subsets are taken from."""
+    while type(dataset) is torch.utils.data.Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
+def rows_of(torch: Any, dataset: Any) -> Callable[[Any], Any]:
+    """From items of a dataset to those of the innermost one, as NumPy's indices."""
+    taken = None
+    while type(dataset) is torch.utils.data.Subset:
+        indices = torch.as_tensor(dataset.indices)
+        taken = indices if taken is None else indices[taken]
+        dataset = dataset.dataset
+    return (lambda rows: rows.numpy()) if taken is None else (lambda rows: taken[rows].numpy())
 
 
 def new_learning() -> Learning:

@@ -27,6 +27,7 @@ from torch.utils.data.dataloader import (
 
 from hotlap.catalog.resident_data.drawn import drawn
 from hotlap.catalog.resident_data.rows import Wanted
+from hotlap.loading.pure import is_traced
 from hotlap.loading.unprofiled import unprofiled
 
 Failed = Callable[[Exception], None]
@@ -55,7 +56,7 @@ class Gathering(_SingleProcessDataLoaderIter):
         else:
             _BaseDataLoaderIter.__init__(self, _Aside(loader))  # type: ignore[arg-type]
             self._pin_memory, self._pin_memory_device = before._pin_memory, before._pin_memory_device
-        self._total = len(loader.dataset)
+        self._total, self._pins = len(loader.dataset), self._pin_memory
         self._index_sampler = loader._index_sampler
         self._pick, self._failed = pick, failed
         self._plain: Any = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, loader.drop_last)
@@ -70,7 +71,7 @@ class Gathering(_SingleProcessDataLoaderIter):
 
     def __next__(self) -> Any:
         """As torch's, but for the mark it leaves in a profile: that takes longer than a batch."""
-        if _profiler_enabled() or self._sampler_iter is None:
+        if _profiler_enabled() or self._sampler_iter is None or self._asks_program:
             return _usual_next(self)
         batch = self._next_data()
         self._num_yielded += 1
@@ -88,6 +89,7 @@ class Gathering(_SingleProcessDataLoaderIter):
         own = drawn(loader)
         if own is not None:
             self._sampler_iter = own
+        self._asks_program = own is None and not loader.num_workers
 
     def _prime(self, count: int) -> None:
         for _ in range(count):
@@ -102,6 +104,8 @@ class Gathering(_SingleProcessDataLoaderIter):
         self._waiting.append((None, indices) if own else (indices, wanted(indices, self._total)))
 
     def _next_data(self) -> Any:
+        if self._asks_program:
+            return self._next_of_sampler()
         if not self._num_workers:
             self._take_one()
         if not self._waiting:
@@ -111,6 +115,17 @@ class Gathering(_SingleProcessDataLoaderIter):
         if self._num_workers:
             self._take_one()
         return self._made(indices, rows)
+
+    def _next_of_sampler(self) -> Any:
+        """By torch's own functions: an error of the program's sampler comes through the same frames."""
+        self._dataset_fetcher, pins, self._pin_memory = _Fetching(self), self._pin_memory, False  # batches are, already
+        try:
+            return super()._next_data()  # type: ignore[no-untyped-call]
+        except StopIteration:
+            self._end()
+            raise
+        finally:
+            self._dataset_fetcher, self._pin_memory = self._plain, pins
 
     def _end(self) -> None:
         if self._own_way:
@@ -125,10 +140,10 @@ class Gathering(_SingleProcessDataLoaderIter):
 
         So does all while the program profiles itself: without workers its own fetching is in the profile.
         """
-        if rows is not None and self._own_way and (self._num_workers or not _profiler_enabled()):
+        if rows is not None and self._own_way and (self._num_workers or not (_profiler_enabled() or is_traced())):
             try:
                 with unprofiled(torch) if _profiler_enabled() else nullcontext():
-                    return self._pick(rows, self._pin_memory)
+                    return self._pick(rows, self._pins)
             except Exception as error:  # noqa: BLE001 whatever our own code raises
                 self._own_way = False
                 self._failed(error)
@@ -136,17 +151,44 @@ class Gathering(_SingleProcessDataLoaderIter):
 
     def _usually(self, indices: list[Any] | None) -> Any:
         """By torch's own functions, so that an error of the dataset's comes through the same frames."""
-        if self._num_workers:
+        if self._num_workers or self._asks_program:
             batch = self._plain.fetch(indices)
-            return _pin(batch, self._pin_memory_device) if self._pin_memory else batch
+            return _pin(batch, self._pin_memory_device) if self._pins else batch
         usual: Any = object.__new__(_SingleProcessDataLoaderIter)
         vars(usual).update(vars(self), _sampler_iter=iter((indices,)))
         vars(usual).pop("_next_data", None)  # another entry's, of this iterator
         return usual._next_data() if _profiler_enabled() else _usual_next(usual)  # the mark is there already
 
 
-Gathering.__module__, Gathering.__name__ = _SingleProcessDataLoaderIter.__module__, "_SingleProcessDataLoaderIter"
-Gathering.__qualname__ = Gathering.__name__
+class _Fetching:
+    """In place of torch's fetcher, for one batch."""
+
+    def __init__(self, iterator: Gathering) -> None:
+        self._iterator = iterator
+
+    def fetch(self, indices: list[Any]) -> Any:
+        iterator = self._iterator
+        return iterator._made(indices, wanted(indices, iterator._total))
+
+
+class GatheringForWorkers(Gathering):
+    """To the program it is what torch gives for a loader with workers: there are none, which it may ask to end."""
+
+    _workers: tuple[Any, ...] = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return _MultiProcessingDataLoaderIter
+
+    def _shutdown_workers(self) -> None:
+        pass
+
+
+for _kind, _usual in (
+    (Gathering, _SingleProcessDataLoaderIter),
+    (GatheringForWorkers, _MultiProcessingDataLoaderIter),
+):
+    _kind.__module__, _kind.__name__, _kind.__qualname__ = _usual.__module__, _usual.__name__, _usual.__qualname__
 
 
 class Shown(Protocol):

@@ -3,7 +3,7 @@
 The large tensors of the samples are kept as rows. For each batch the collate_fn is called with the small parts of the
 samples and with stand-ins for the large tensors, which have a shape and no values. All it may do with stand-ins is to
 stack those of one part, in their order: then rows are gathered in place of what came out. Whatever else it does with
-one fails, and the batch is fetched as the program does.
+one is noted, also where it catches what that raises, and the batch is fetched as the program does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, Wanted
+from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.pure import Unfit, pure, pure_collate, visit
 from hotlap.loading.purity.known import genuine_of
@@ -66,7 +67,9 @@ class RaggedStore(Store):
         self._forms = [_form(leaves[number]) for number in self._large]
         self._small: dict[int, list[Any]] = {}
         stacks = [torch.stack([these[number] for _, these in several]) for number in self._large]
-        self._built(self._parts_of(samples), stacks, pin=False)
+        ours = self._built(self._parts_of(samples), [one.clone() for one in stacks], pin=False)
+        if not same(torch, ours, self._collated(samples)):
+            raise Unfit("its collate_fn makes another batch of samples than of what stands for them")
         return stacks
 
     layout = Layout()  # of a batch it changes with the labels, and is known when one is built
@@ -165,7 +168,11 @@ class RaggedStore(Store):
         layout, parts = take_apart(self.torch, self._outline(small), None)
         rows = tuple(range(len(small)))
         left = dict(enumerate(stacks))  # a part that is stacked twice is two tensors
-        found = [self._filled(part, stacks, left, rows, pin) for part in parts]
+        made: dict[int, Any] = {}  # what is in the batch twice is one
+        for part in parts:
+            if id(part) not in made:
+                made[id(part)] = self._filled(part, stacks, left, rows, pin)
+        found = [made[id(part)] for part in parts]
         return (layout.as_pinned() if pin else layout).build(iter(found))
 
     def _filled(self, part: Any, stacks: list[Any], left: dict[int, Any], rows: tuple[int, ...], pin: bool) -> Any:
@@ -187,12 +194,17 @@ class RaggedStore(Store):
             )
             for row, parts in enumerate(small)
         ]
+        standing = stand_in_class(self.torch)
+        standing.touched = None
         try:
-            return self.collate(samples)
-        except Exception as error:
+            made = self.collate(samples)
+        except (Exception, Touched) as error:
             if raised_by_signal(error):
                 raise
             raise Unfit(f"its collate_fn does more with large tensors than to stack them ({error})") from error
+        if standing.touched is not None:
+            raise Unfit(f"its collate_fn does more with large tensors than to stack them ({standing.touched})")
+        return made
 
     # Checking
 
@@ -201,6 +213,10 @@ class RaggedStore(Store):
 
     def _item(self, dataset: Any, row: int) -> list[Any]:
         return take_apart(self.torch, self._collated(visit(dataset, [row])), None)[1]
+
+
+class Touched(BaseException):
+    """The collate_fn wants to know what a stand-in does not. It passes the program's own `except Exception`."""
 
 
 _classes: dict[Any, Any] = {}
@@ -221,6 +237,7 @@ def _stand_in_class(torch: Any) -> Any:
         leaf: int
         rows: tuple[int, ...]
         is_stack: bool
+        touched: str | None = None  # of the class: what was last wanted of one of them
 
         @staticmethod
         def make(form: Any, leaf: int, row: int) -> Any:
@@ -237,17 +254,20 @@ def _stand_in_class(torch: Any) -> Any:
             if func is torch.stack:
                 return cls._stacked(*args, **(kwargs or {}))
             if name not in TOLD:
-                raise Unfit(f"it calls {name}")
+                raise cls._touched(f"it calls {name}")
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
 
         @classmethod
+        def _touched(cls, what: str) -> Touched:
+            cls.touched = what
+            return Touched(what)
+
+        @classmethod
         def _stacked(cls, tensors: Any, dim: int = 0, *, out: Any = None) -> Any:
             several = list(tensors)
-            if dim != 0 or any(type(one) is not cls or one.is_stack for one in several):
-                raise Unfit("it stacks them with others")
-            if len({one.leaf for one in several}) != 1:
-                raise Unfit("it stacks different parts of samples")
+            if (what := _why_not_stacked(cls, several, dim, out)) is not None:
+                raise cls._touched(what)
             first = several[0]
             with torch._C.DisableTorchFunctionSubclass():
                 plain = torch.empty((len(several), *first.shape), dtype=first.dtype, device="meta").as_subclass(cls)
@@ -257,6 +277,14 @@ def _stand_in_class(torch: Any) -> Any:
 
     StandIn.__name__ = StandIn.__qualname__ = "Tensor"
     return StandIn
+
+
+def _why_not_stacked(kind: Any, several: list[Any], dim: int, out: Any) -> str | None:
+    if out is not None:
+        return "it stacks them into memory of its own"
+    if dim != 0 or any(type(one) is not kind or one.is_stack for one in several):
+        return "it stacks them with others"
+    return "it stacks different parts of samples" if len({one.leaf for one in several}) != 1 else None
 
 
 def _is_large(torch: Any, leaf: Any) -> bool:

@@ -16,7 +16,7 @@ from hotlap.catalog.sample_cache.copies import copied
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Pure, Unfit, fetch, length_of, pure, visit
+from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, pure, visit
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.patch.voice import say
@@ -137,6 +137,7 @@ class Cache:
         self.torch, self.total, self.limit = torch, length_of(dataset), limit
         self._watch = known.watch(torch)
         self._watch.closely(item_us * 1e-6)
+        self._watch.rows(self.total)
         self._watch.require_worth(item_us * 1e-6 * self.total)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
@@ -147,7 +148,9 @@ class Cache:
 
     def get(self, dataset: Any, keys: list[int]) -> list[Any]:
         """Samples the caller may do anything to. Where one is missing, all are fetched, as the program does."""
-        if (what := self._watch.changed_now()) is not None:
+        if is_traced():
+            return fetch(dataset, keys)
+        if (what := self._watch.changed_now() or self._watch.changed_in(keys)) is not None:
             self._spoil(f"{what}, which its samples are made from, was changed during an epoch")
         if self.spoiled is None and all(key in self._samples for key in keys):
             self._try_one(dataset, self._random.choice(keys))

@@ -13,7 +13,7 @@ from typing import Any
 from hotlap.catalog.making import NoEffect
 from hotlap.catalog.site import Site
 from hotlap.catalog.whole_batch_fetch.source import Source, source_of
-from hotlap.loading.pure import Unfit, Watch, pure
+from hotlap.loading.pure import Unfit, Watch, is_traced, pure
 from hotlap.loading.unprofiled import is_profiled
 
 UNDER_TEST = 0.01  # of the time, spent on batches that are fetched the program's own way too
@@ -65,6 +65,11 @@ def _stop(fetchers: weakref.WeakSet[WholeBatches]) -> None:
         fetcher.stop()
 
 
+def is_looked_at(torch: Any) -> bool:
+    """Whether the program sees which calls are made."""
+    return is_profiled(torch) or is_traced()
+
+
 class WholeBatches:
     """In place of torch's fetcher. It reads the dataset's tensors at each batch: the program may change them."""
 
@@ -79,7 +84,7 @@ class WholeBatches:
         self._stopped = True
 
     def fetch(self, keys: Any) -> Any:
-        if self._stopped or self._site.waits() or type(keys) is not list or not keys or is_profiled(self._site.torch):
+        if self._stopped or self._site.waits() or type(keys) is not list or not keys or is_looked_at(self._site.torch):
             return self._original.fetch(keys)
         if self._watch.changed_now() is not None:  # its code, or what it is: the tensors are read as they are
             self._stopped = True

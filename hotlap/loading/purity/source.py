@@ -13,6 +13,8 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
+from hotlap.patch.unwarned import python_unwarned
+
 Definition = ast.FunctionDef | ast.Lambda
 LONGEST = 150_000  # characters of a file: reading and compiling it takes a tenth of a second
 
@@ -48,7 +50,8 @@ def _definition(code: CodeType, text: str) -> Definition:
 @lru_cache(maxsize=64)
 def _module(filename: str, text: str) -> ast.Module:
     try:
-        return ast.parse(text, filename)
+        with python_unwarned():
+            return ast.parse(text, filename)
     except SyntaxError as error:
         raise Unreadable("its source cannot be parsed") from error
 
@@ -56,7 +59,8 @@ def _module(filename: str, text: str) -> ast.Module:
 @lru_cache(maxsize=64)
 def _compiled(filename: str, text: str) -> frozenset[CodeType]:
     """All code of a file. Compiled as a whole, since what a module imports changes how its functions are compiled."""
-    return frozenset(_codes(compile(_module(filename, text), filename, "exec", dont_inherit=True)))
+    with python_unwarned():
+        return frozenset(_codes(compile(_module(filename, text), filename, "exec", dont_inherit=True)))
 
 
 def _statement_at(filename: str, text: str, line: int) -> ast.stmt:

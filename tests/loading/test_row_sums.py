@@ -1,0 +1,68 @@
+"""Checksums of rows: whatever is written into one shows, and its memory is the program's to free."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+import torch
+
+from hotlap.loading.row_sums import RowSums
+
+ARRAYS = {
+    "doubles": np.random.default_rng(0).normal(size=(40, 6)),
+    "bytes, an odd number": np.random.default_rng(0).integers(0, 255, (40, 3, 5), "uint8"),
+    "halves, an odd number": torch.randn(40, 7).half(),
+    "a tensor": torch.randn(40, 3, 4),
+    "rows longer than a piece": np.zeros((3, 300_000)),
+    "short rows, many": np.zeros((3000, 2), "float32"),
+}
+
+
+@pytest.mark.parametrize("what", ARRAYS)
+def test_a_row_that_was_written_into_differs(what):
+    array = ARRAYS[what]
+    sums, before = RowSums(lambda: array), array.clone() if isinstance(array, torch.Tensor) else array.copy()
+    flat = array.reshape(len(array), -1)
+    for row in (0, 1, len(array) - 1):
+        for column in (0, flat.shape[1] // 2, flat.shape[1] - 1):
+            flat[row, column] += 1
+            assert sums.differ(np.array([row]))
+            assert not sums.differ(np.array([one for one in (0, 1, len(array) - 1) if one != row]))
+            flat[row, column] = before.reshape(len(array), -1)[row, column]
+            assert not sums.differ(np.arange(len(array)))
+
+
+def test_two_values_that_change_places_differ():
+    array = np.arange(80.0).reshape(20, 4)
+    sums = RowSums(lambda: array)
+    array[3, [0, 1]] = array[3, [1, 0]]
+    assert sums.differ(np.array([3]))
+
+
+@pytest.mark.parametrize(
+    ("array", "total"),
+    [
+        (np.zeros((5, 4)), 6),
+        (np.zeros((5, 4))[:, ::2], 5),
+        (np.zeros(()), 1),
+        (torch.zeros(5, 4).t(), 4),
+        (np.zeros(5, "int8"), 5),
+        ("text", 4),
+    ],
+)
+def test_what_has_no_rows_of_items_does_not_suit(array, total):
+    assert not RowSums.suits(array, total)
+
+
+def test_its_memory_can_be_closed_and_resized():
+    memory = mmap.mmap(-1, 40 * 48)
+    held = [np.frombuffer(memory, "float64").reshape(40, 6)]
+    sums = RowSums(lambda: held[0])
+    assert not sums.differ(np.array([1, 2]))
+    held.clear()
+    memory.close()
+    tensor = torch.zeros(40, 6)
+    assert not RowSums(lambda: tensor).differ(np.array([0]))
+    tensor.resize_(80, 6)
