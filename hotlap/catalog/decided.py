@@ -70,7 +70,8 @@ class Batches:
         return sum(one.seconds_keeping for one in self.sites)
 
     def applied(self) -> Arm:
-        return frozenset(one.name for one in self.sites if one.outcome.status == Status.APPLIED.value)
+        at_work = [one for one in self.sites if not one.idle]
+        return frozenset(one.name for one in at_work if one.outcome.status == Status.APPLIED.value)
 
     def off(self) -> None:
         for site in self.sites:

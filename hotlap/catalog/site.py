@@ -40,6 +40,7 @@ class Site:
         self.paused = False  # what it made is kept, and every call is the program's own
         self.coming = False  # something is gathered, for when all of it is there
         self.seconds_keeping = 0.0  # that the program has waited for what is gathered
+        self.idle = False  # it was given up: what it said that it did, it does no longer
         self.doubted = False  # it was found late that something had changed, and said
         self.waits: Callable[[], bool] = lambda: False  # asked by who can begin later: the program is timed as it is
         self._steps_aside = False  # while Dynamo compiles

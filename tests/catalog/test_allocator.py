@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
+
+import pytest
 
 from hotlap.catalog.allocator.apply import _look, environment, expandable
 from hotlap.catalog.allocator.detect import detect
 from hotlap.model.plan import Choice
 from hotlap.plan.choose import variables
 from tests.observations import memory, observation, on_cuda
+
+
+allocator = importlib.import_module("hotlap.catalog.allocator.apply")
+
+
+@pytest.fixture(autouse=True)
+def driver(tmp_path, monkeypatch):
+    monkeypatch.setattr(allocator, "DRIVERS", (tmp_path,))
+
+
+def test_nothing_is_set_where_there_is_no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(allocator, "DRIVERS", (tmp_path / "none",))
+    assert environment(None, {}) == {}
 
 
 def test_both_names_are_set_or_none():

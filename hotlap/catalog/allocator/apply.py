@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hotlap.catalog.site import Site
@@ -11,11 +12,14 @@ SETTING = "expandable_segments:True"
 # The second is the newer name; some versions of torch read only the first, and those that read the second first would
 # otherwise warn about the first.
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+DRIVERS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"), Path("/dev/dxg"))  # the last under Windows
 
 
 def environment(value: Any, environ: Mapping[str, str]) -> dict[str, str]:
-    """Both names or none: a setting of the user's under either name stays the only one."""
-    return {} if any(name in environ for name in VARIABLES) else dict.fromkeys(VARIABLES, SETTING)
+    """Both names or none: a setting of the user's under either name stays the only one. None without a GPU."""
+    if any(name in environ for name in VARIABLES) or not any(path.exists() for path in DRIVERS):
+        return {}
+    return dict.fromkeys(VARIABLES, SETTING)
 
 
 def apply(site: Site) -> None:

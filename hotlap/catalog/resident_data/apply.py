@@ -259,6 +259,7 @@ class Keeper:
     def tell(self, kept: Kept, what: str) -> None:
         kept.told = what
         self._told[id(kept)] = what
+        self.site.idle = not any(one.store is not None for several in self._stores.values() for one in several)
         self.site.applied("; ".join(dict.fromkeys(list(self._told.values())[-MOST_TOLD:])))
 
     # Devices
