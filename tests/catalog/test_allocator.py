@@ -13,7 +13,6 @@ from hotlap.model.plan import Choice
 from hotlap.plan.choose import variables
 from tests.observations import memory, observation, on_cuda
 
-
 allocator = importlib.import_module("hotlap.catalog.allocator.apply")
 
 
