@@ -86,6 +86,7 @@ def test_an_exact_entry_changes_nothing(name):
     assert has_applied(became) or name in NOT_HERE, became
 
 
+@pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("name", [name for name in ALONE if ENTRIES[name].risk is not Risk.EXACT])
 def test_an_entry_of_rounding_draws_the_same(name):
     became = compared(name, deterministic=False)
