@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hotlap.loading.bits import PIECE, WORD, bytes_of, factors, is_contiguous, on_host
+from hotlap.loading.bits import PIECE, WORD, bytes_of, factors, is_contiguous, on_host, piece_of_memory
 
 FEWEST = 4  # bytes of a row: shorter ones are not worth the look
 
@@ -47,7 +47,16 @@ class RowSums:
             self._start = (self._start + self._most) % len(rows)
             rows = rows[self._start : self._start + self._most]
         array = self._find()  # held as long as its memory is read
-        return bool((self._summed(self._words(array)[rows]) != self._sums[rows]).any())
+        words = self._words(array)
+        if self._word != WORD or len(rows) * self._size > PIECE:
+            return bool((self._summed(words[rows]) != self._sums[rows]).any())
+        import numpy
+
+        # In memory that stays: new memory of this size takes several times as long.
+        taken = piece_of_memory()[: len(rows) * self._size].view("u8").reshape(len(rows), -1)
+        numpy.take(words, rows, axis=0, out=taken, mode="clip")
+        numpy.multiply(taken, self._factors, out=taken)
+        return not numpy.array_equal(numpy.add.reduce(taken, axis=1), self._sums[rows])
 
     def _summed(self, words: Any) -> Any:
         """As `checksum` does: words times odd numbers."""
