@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from threading import get_ident
 from typing import Any
 
 from hotlap.loading.files import Files, is_no_data
@@ -14,7 +15,7 @@ from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.settings import settings
 from hotlap.loading.state import State, Unwatchable
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import is_in_handler, raised_by_signal
 
 MOST_READINGS = 8
 TOOLS = 6  # that sys.monitoring knows
@@ -242,6 +243,15 @@ def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
     return samples
 
 
+class _Ours(type):
+    """A kind of warning that is any, raised in one thread: other threads and handlers of signals warn as ever."""
+
+    thread: int
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return get_ident() == cls.thread and not is_in_handler()
+
+
 @contextmanager
 def warnings_raised() -> Iterator[None]:
     """What would warn is left to the program, with the warning that torch gives once only.
@@ -251,11 +261,11 @@ def warnings_raised() -> Iterator[None]:
     """
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     always, filters = torch.is_warn_always_enabled(), warnings.filters
-    entry = ("error", None, Warning, None, 0)
+    entry = ("error", None, _Ours("OfThisThread", (), {"thread": get_ident()}), None, 0)
     torch.set_warn_always(True)
     filters.insert(0, entry)  # type: ignore[attr-defined]
     try:
-        with nullcontext() if numpy is None else numpy.errstate(all="raise"):
+        with nullcontext() if numpy is None else numpy.errstate(all="warn"):
             yield
     finally:
         if entry in filters:

@@ -65,7 +65,7 @@ class State:
         self._last = time.perf_counter()
         self._saved = 0.0  # seconds that may be spent on comparing what is large
         self._as_a_whole = False
-        self._rows: list[RowSums] | None = None
+        self._rows: list[RowSums | Listed] | None = None
         self.found_late = False  # what has changed may have changed some batches ago
 
     def _add(self, place: Place) -> None:
@@ -88,8 +88,10 @@ class State:
     def watch_rows(self, total: int) -> None:
         """Of arrays that have a row for each of so many items. It takes as long as comparing all of them, once."""
         if self._rows is None and self.is_partly_compared:
-            finds = [one.find for one in self._contents.large]
-            self._rows = [RowSums(find) for find in finds if RowSums.suits(find(), total)]
+            large = self._contents.large
+            finds = [one.find for one in large if type(one) is Memory]
+            lists = [one for one in large if type(one) is Listed and one.has_items(total)]
+            self._rows = [*lists, *(RowSums(find) for find in finds if RowSums.suits(find(), total))]
 
     def differs_in(self, rows: Any) -> str | None:
         """Asked before a batch of these rows, where nothing else has changed."""
@@ -294,10 +296,10 @@ class Contents:
         return next((one.name for one in self._small if one.differs(None)), None)
 
     @property
-    def large(self) -> list[Memory]:
-        """Arrays of which a part is compared at a time."""
+    def large(self) -> list[Listed | Memory | Group]:
+        """Those of which a part is compared at a time."""
         always = set(map(id, self._small))
-        return [one for one in self._parts if type(one) is Memory and id(one) not in always]
+        return [one for one in self._parts if id(one) not in always]
 
     def texts(self) -> Iterator[str]:
         return (str(one) for one in self._texts)
@@ -395,6 +397,14 @@ class Listed:
     def __init__(self, live: Any) -> None:
         self._live, self._then, self.name = live, listed(live), f"a {type(live).__name__}"
         self.bytes = 8 * len(self._then)
+
+    def has_items(self, total: int) -> bool:
+        return type(self._live) is list and len(self._then) == total
+
+    def differ(self, rows: Any) -> bool:
+        """Whether one of these elements is another, or another number or text."""
+        live, then = self._live, self._then
+        return not all(live[row] is then[row] or alike(live[row], then[row]) for row in rows.tolist())
 
     def has_moved(self) -> bool:
         return len(self._live) != len(self._then) / (2 if isinstance(self._live, dict) else 1)

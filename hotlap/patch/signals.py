@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import traceback
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -13,6 +14,12 @@ def raised_by_signal(error: BaseException) -> bool:
     """Whether a handler of the program's raised it, which says nothing of what was interrupted."""
     codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def is_in_handler() -> bool:
+    """Whether a handler of the program's is what runs now."""
+    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_stack(sys._getframe()))
 
 
 def _code(handler: Any) -> CodeType | None:

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Changed, Unfit, fetch, is_traced, length_of
 from hotlap.loading.purity.known import genuine_of
+from hotlap.loading.subsets import innermost, rows_of
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.voice import say
@@ -398,23 +398,6 @@ class Picking:
             self._kept.read = True
             where = "read where it is" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
             self._keeper.tell(self._kept, f"{store.name}: {store.total} items, {where}")
-
-
-def innermost(torch: Any, dataset: Any) -> Any:
-    """The dataset that subsets are taken from."""
-    while type(dataset) is torch.utils.data.Subset:
-        dataset = dataset.dataset
-    return dataset
-
-
-def rows_of(torch: Any, dataset: Any) -> Callable[[Any], Any]:
-    """From items of a dataset to those of the innermost one, as NumPy's indices."""
-    taken = None
-    while type(dataset) is torch.utils.data.Subset:
-        indices = torch.as_tensor(dataset.indices)
-        taken = indices if taken is None else indices[taken]
-        dataset = dataset.dataset
-    return (lambda rows: rows.numpy()) if taken is None else (lambda rows: taken[rows].numpy())
 
 
 def new_learning() -> Learning:

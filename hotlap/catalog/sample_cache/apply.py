@@ -12,11 +12,12 @@ from hotlap.catalog.resident_data.apply import unsuited
 from hotlap.catalog.resident_data.identity import Often
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
-from hotlap.catalog.sample_cache.copies import copied
+from hotlap.catalog.sample_cache.copies import copied, kept
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, pure, visit
+from hotlap.loading.subsets import innermost, rows_of
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.patch.voice import say
@@ -137,7 +138,8 @@ class Cache:
         self.torch, self.total, self.limit = torch, length_of(dataset), limit
         self._watch = known.watch(torch)
         self._watch.closely(item_us * 1e-6)
-        self._watch.rows(self.total)
+        self._watch.rows(length_of(innermost(torch, dataset)))
+        self._rows_of = rows_of(torch, dataset)
         self._watch.require_worth(item_us * 1e-6 * self.total)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
@@ -150,7 +152,7 @@ class Cache:
         """Samples the caller may do anything to. Where one is missing, all are fetched, as the program does."""
         if is_traced():
             return fetch(dataset, keys)
-        if (what := self._watch.changed_now() or self._watch.changed_in(keys)) is not None:
+        if (what := self._watch.changed_now() or self._changed_in(keys)) is not None:
             self._spoil(f"{what}, which its samples are made from, was changed during an epoch")
         if self.spoiled is None and all(key in self._samples for key in keys):
             self._try_one(dataset, self._random.choice(keys))
@@ -165,6 +167,9 @@ class Cache:
         for key, sample in zip(keys, samples, strict=True):
             self._keep(key, sample)
         return samples
+
+    def _changed_in(self, keys: list[int]) -> str | None:
+        return self._watch.changed_in(self._rows_of(self.torch.tensor(keys))) if self._watch.is_partial else None
 
     def _try_one(self, dataset: Any, key: int) -> None:
         """Fetched the program's own way too, as often as a hundredth of the time allows."""
@@ -185,7 +190,7 @@ class Cache:
         if self.spoiled is not None or self._bytes > self.limit or key in self._samples:
             return
         try:
-            self._samples[key] = copied(self.torch, sample)
+            self._samples[key] = kept(self.torch, sample)
         except Unfit as unfit:
             self._spoil(str(unfit))
         else:

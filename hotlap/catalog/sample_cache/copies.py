@@ -10,6 +10,47 @@ from hotlap.loading.pure import Unfit
 UNCHANGEABLE = (int, float, complex, bool, str, bytes, type(None))
 
 
+def kept(torch: Any, sample: Any) -> Any:
+    """A copy to be kept. Raises Unfit where it is not laid out in memory as the sample is, or the sample holds a thing
+    twice: a collate_fn may read it in the order of memory, or write into one and see it in the other.
+    """
+    copy = copied(torch, sample)
+    memory: set[int] = set()
+    _require_faithful(torch, sample, copy, memory)
+    return copy
+
+
+def _require_faithful(torch: Any, sample: Any, copy: Any, memory: set[int]) -> None:
+    kind = type(sample)
+    if kind in UNCHANGEABLE or (kind is tuple and not sample):
+        return
+    place = _place(torch, sample)
+    if place in memory:
+        raise Unfit("its samples hold something twice, or parts of one tensor")
+    memory.add(place)
+    if _form(torch, sample) != _form(torch, copy):
+        raise Unfit("its samples are parts of larger tensors, which a copy is not")
+    if isinstance(sample, dict):
+        sample, copy = list(sample.values()), list(copy.values())
+    if isinstance(sample, list | tuple):
+        for one, other in zip(sample, copy, strict=True):
+            _require_faithful(torch, one, other, memory)
+
+
+def _place(torch: Any, one: Any) -> int:
+    if type(one) is torch.Tensor:
+        return int(one.untyped_storage().data_ptr()) or id(one)
+    while type(getattr(one, "base", None)).__name__ == "ndarray":
+        one = one.base
+    return id(one)
+
+
+def _form(torch: Any, one: Any) -> Any:
+    if type(one) is torch.Tensor:
+        return one.stride(), one.is_conj(), one.is_neg()
+    return getattr(one, "strides", None), getattr(getattr(one, "flags", None), "writeable", None)
+
+
 def copied(torch: Any, sample: Any) -> Any:
     """Raises Unfit at what cannot be copied for certain."""
     kind = type(sample)
