@@ -64,7 +64,7 @@ class Batches:
         return any(one.doubted for one in self.sites)
 
     def is_coming(self) -> bool:
-        return any(one.coming for one in self.sites)
+        return any(one.coming and not one.idle for one in self.sites)
 
     def seconds_keeping(self) -> float:
         return sum(one.seconds_keeping for one in self.sites)
@@ -218,7 +218,7 @@ class Decided:
         return ", ".join(name for name in entries() if name in self.on)
 
 
-def said(tried: Tried) -> str:
+def sentence_of(tried: Tried) -> str:
     kept = "on" if tried.kept else "off"
     return f"step {tried.at_step}: {', '.join(tried.names) or 'what is left'}: {tried.why}: {kept}"
 

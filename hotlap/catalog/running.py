@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.catalog import entries
-from hotlap.catalog.decided import Batches, Decided, said
+from hotlap.catalog.decided import Batches, Decided, sentence_of
 from hotlap.catalog.entry import When
 from hotlap.catalog.gpus import NO_GPU, gpu_name, gpus
 from hotlap.catalog.moments import Moments
@@ -187,7 +187,7 @@ class Running:
         """Written at once: a program may be killed at any step."""
         self._save()
         if self.verbose and self._speaks:
-            say(said(tried))
+            say(sentence_of(tried))
 
     def _could_not_decide(self, error: Exception) -> None:
         if self.seams.guard.strict:

@@ -243,7 +243,7 @@ def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
     return samples
 
 
-class _Ours(type):
+class _OfOneThread(type):
     """A kind of warning that is any, raised in one thread: other threads and handlers of signals warn as ever."""
 
     thread: int
@@ -261,7 +261,7 @@ def warnings_raised() -> Iterator[None]:
     """
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     always, filters = torch.is_warn_always_enabled(), warnings.filters
-    entry = ("error", None, _Ours("OfThisThread", (), {"thread": get_ident()}), None, 0)
+    entry = ("error", None, _OfOneThread("WarningOfThisThread", (), {"thread": get_ident()}), None, 0)
     torch.set_warn_always(True)
     filters.insert(0, entry)  # type: ignore[attr-defined]
     try:

@@ -82,7 +82,7 @@ class State:
         self._as_a_whole = self._contents.seconds <= most
         if not self._as_a_whole and self._contents.bytes <= SMALL:
             raise Unwatchable("to look whether it was changed takes longer than to fetch it")
-        if not self._as_a_whole:
+        if not self._as_a_whole and self._rows is None:
             self._contents.look_always_at_small(most)
 
     def watch_rows(self, total: int) -> None:

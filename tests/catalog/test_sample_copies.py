@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.catalog.sample_cache.copies import kept
+from hotlap.catalog.sample_cache.copies import faithful_copy
 from hotlap.loading.pure import Unfit, warnings_raised
 
 X = torch.arange(48.0).reshape(6, 8)
@@ -27,12 +27,12 @@ TWICE = torch.ones(3)
 )
 def test_what_a_copy_is_not_is_not_kept(sample):
     with pytest.raises(Unfit):
-        kept(torch, sample)
+        faithful_copy(torch, sample)
 
 
 @pytest.mark.parametrize("sample", [X.t(), (X, 3, "three"), {"x": X, "y": np.ones(3)}, [torch.ones(2), torch.ones(2)]])
 def test_what_is_laid_out_alike_is(sample):
-    assert str(kept(torch, sample)) == str(sample)
+    assert str(faithful_copy(torch, sample)) == str(sample)
 
 
 def test_other_threads_warn_as_ever_while_items_are_fetched():

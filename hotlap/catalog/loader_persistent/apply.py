@@ -16,7 +16,7 @@ from typing import Any
 
 from hotlap.catalog.loader_persistent.hidden import hide_between_epochs, show
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
-from hotlap.catalog.loader_persistent.warned import Warned
+from hotlap.catalog.loader_persistent.worker_warnings import WarningFlag
 from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
@@ -32,7 +32,7 @@ class Kept:
     iterator: Any
     watch: Watch
     settings: tuple[Any, ...]
-    warned: Warned
+    warned: WarningFlag
 
 
 # Not in a site: a child made by fork closes those, and there an iterator that is let go would end its parent's workers.
@@ -91,7 +91,7 @@ class Keeping:
             watch = kept.watch if kept is not None else self._watch(loader)
         except Unfit:
             return original(*args, **kwargs)
-        held, warned = vars(loader), Warned() if kept is None else kept.warned
+        held, warned = vars(loader), WarningFlag() if kept is None else kept.warned
         held["_iterator"] = None if kept is None else kept.iterator
         held["persistent_workers"] = True  # not by setattr, which torch forbids
         held["worker_init_fn"] = warned

@@ -118,7 +118,11 @@ class Gathering(_SingleProcessDataLoaderIter):
 
     def _next_of_sampler(self) -> Any:
         """By torch's own functions: an error of the program's sampler comes through the same frames."""
-        self._dataset_fetcher, pins, self._pin_memory = _Fetching(self), self._pin_memory, False  # batches are, already
+        self._dataset_fetcher, pins, self._pin_memory = (
+            _OwnFetcher(self),
+            self._pin_memory,
+            False,
+        )  # batches are, already
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
         except StopIteration:
@@ -160,7 +164,7 @@ class Gathering(_SingleProcessDataLoaderIter):
         return usual._next_data() if _profiler_enabled() else _usual_next(usual)  # the mark is there already
 
 
-class _Fetching:
+class _OwnFetcher:
     """In place of torch's fetcher, for one batch."""
 
     def __init__(self, iterator: Gathering) -> None:

@@ -12,7 +12,7 @@ from hotlap.catalog.resident_data.apply import unsuited
 from hotlap.catalog.resident_data.identity import Often
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
-from hotlap.catalog.sample_cache.copies import copied, kept
+from hotlap.catalog.sample_cache.copies import copied, faithful_copy
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
@@ -169,7 +169,9 @@ class Cache:
         return samples
 
     def _changed_in(self, keys: list[int]) -> str | None:
-        return self._watch.changed_in(self._rows_of(self.torch.tensor(keys))) if self._watch.is_partial else None
+        if not self._watch.is_partial or min(keys) < 0 or max(keys) >= self.total:
+            return None  # what a dataset makes of other numbers is its own matter
+        return self._watch.changed_in(self._rows_of(self.torch.tensor(keys)))
 
     def _try_one(self, dataset: Any, key: int) -> None:
         """Fetched the program's own way too, as often as a hundredth of the time allows."""
@@ -190,7 +192,7 @@ class Cache:
         if self.spoiled is not None or self._bytes > self.limit or key in self._samples:
             return
         try:
-            self._samples[key] = kept(self.torch, sample)
+            self._samples[key] = faithful_copy(self.torch, sample)
         except Unfit as unfit:
             self._spoil(str(unfit))
         else:

@@ -10,7 +10,7 @@ from hotlap.loading.pure import Unfit
 UNCHANGEABLE = (int, float, complex, bool, str, bytes, type(None))
 
 
-def kept(torch: Any, sample: Any) -> Any:
+def faithful_copy(torch: Any, sample: Any) -> Any:
     """A copy to be kept. Raises Unfit where it is not laid out in memory as the sample is, or the sample holds a thing
     twice: a collate_fn may read it in the order of memory, or write into one and see it in the other.
     """

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 
-class Warned:
+class WarningFlag:
     """Called in each worker when it starts, as a worker_init_fn. Its memory is shared with processes forked later."""
 
     def __init__(self) -> None:
