@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from itertools import islice
 from threading import get_ident
 
+from hotlap.loading.contents import Unwatchable
 from hotlap.loading.mapped import writable_files
-from hotlap.loading.state import Unwatchable
 
 MOST_FILES = 300_000
 MOST_SECONDS = 1.0  # to list them at first

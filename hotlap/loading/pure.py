@@ -10,11 +10,12 @@ from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from typing import Any
 
+from hotlap.loading.contents import Unwatchable
 from hotlap.loading.files import Files, is_no_data
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.settings import settings
-from hotlap.loading.state import State, Unwatchable
+from hotlap.loading.state import State
 from hotlap.patch.signals import is_in_handler, raised_by_signal
 
 MOST_READINGS = 8

@@ -1,0 +1,378 @@
+"""What is inside containers, tensors, arrays and tables, and whether it is as it was."""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from operator import is_
+from types import MethodType
+from typing import Any
+
+from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host, piece_of_memory
+from hotlap.loading.mapped import Shared
+from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
+from hotlap.loading.purity.plain import is_record
+
+SMALL = 1 << 20  # bytes, of all that is read
+MOST_CONTAINERS = 200_000
+FEW = 8  # tensors in one container, each of which is looked at by itself
+DEEPEST = 12
+LONG = 5e-3  # seconds: what takes longer is measured once
+
+
+class Unwatchable(Exception):
+    """Why changes of what a dataset reads could not be seen."""
+
+
+def weakly(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.WeakMethod(value) if isinstance(value, MethodType) else weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+class Contents:
+    """What is inside containers, tensors and arrays."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}
+        self._parts: list[Listed | Memory | Group] = []
+        self._texts: list[Any] = []
+        self._turn = 0
+        self._small: list[Listed | Memory | Group] = []  # of which all is compared before every batch
+        self.seconds = 0.0
+        self.bytes = 0
+        self._shared: list[Memory | Group] = []
+        self._mapped = Shared()
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self._shared)
+
+    def differ_shared(self) -> str | None:
+        return next((one.name for one in self._shared if one.has_moved() or one.differs(None)), None)
+
+    def settle(self) -> None:
+        """How long a comparison of all of it takes."""
+        self._seen.clear()
+        self.bytes = sum(one.bytes for one in self._parts)
+        self.seconds = float("inf")
+        for _ in range(3):  # the first finds nothing in the processor's caches, and other work only adds to it
+            began = time.perf_counter()
+            self.differ(None)
+            self.seconds = min(self.seconds, time.perf_counter() - began)
+            if self.seconds > LONG:
+                return
+
+    def look_always_at_small(self, seconds: float) -> None:
+        """The smallest of them, as many as can be compared in so many seconds."""
+        self._small, read = [], 0
+        for one in sorted(self._parts, key=lambda part: part.bytes):
+            began = time.perf_counter()
+            one.differs(None)
+            seconds, read = seconds - (time.perf_counter() - began), read + one.bytes
+            if seconds < 0.0 or read > SMALL:
+                return
+            self._small.append(one)
+
+    def small_differ(self) -> str | None:
+        return next((one.name for one in self._small if one.differs(None)), None)
+
+    @property
+    def large(self) -> list[Listed | Memory | Group]:
+        """Those of which a part is compared at a time."""
+        always = set(map(id, self._small))
+        return [one for one in self._parts if id(one) not in always]
+
+    def texts(self) -> Iterator[str]:
+        return (str(one) for one in self._texts)
+
+    def differ(self, seconds: float | None) -> str | None:
+        """What has changed: of all of it, or of as much as can be compared in so many seconds, in turn."""
+        until, count = None if seconds is None else time.perf_counter() + seconds, len(self._parts)
+        if (name := self.moved()) is not None:
+            return name
+        for step in range(count):
+            one = self._parts[(self._turn + step) % count]
+            if one.differs(until):
+                return one.name
+            if until is not None and time.perf_counter() > until:
+                self._turn = (self._turn + step + 1) % count
+                return None
+        return None
+
+    def moved(self) -> str | None:
+        """What lies elsewhere in memory than before, or is longer or shorter."""
+        return next((one.name for one in self._parts if one.has_moved()), None)
+
+    def add(self, thing: Any, depth: int = 0, find: Callable[[], Any] | None = None) -> None:
+        """`find` looks it up where the program has it."""
+        kind = type(thing)
+        if is_atom(kind):
+            self._note_texts([thing])
+            return
+        if id(thing) in self._seen:
+            return
+        self._seen[id(thing)] = thing
+        find = find or weakly(thing)
+        if is_array(kind):
+            self._parts.append(Memory(find))
+            if self._is_shared(thing):
+                self._shared.append(Memory(find))
+            if _holds_objects(thing):
+                self._parts.append(ListedArray(thing))
+                self._add_several(thing.reshape(-1).tolist(), depth)
+        elif kind is bytearray:
+            self._parts.append(Memory(find))
+        elif is_table(kind):
+            self._add_table(thing, depth, find)
+        elif kind in CONTAINERS or is_record(kind):
+            self._add_container(thing, depth)
+
+    def _is_shared(self, thing: Any) -> bool:
+        return self._mapped.holds(thing) or is_mapped(thing)
+
+    def _note_texts(self, things: list[Any]) -> None:
+        self._texts.extend(one for one in things if isinstance(one, str) or hasattr(one, "__fspath__"))
+
+    def _add_container(self, thing: Any, depth: int) -> None:
+        if len(self._parts) > MOST_CONTAINERS or depth > DEEPEST:
+            raise Unwatchable("it holds more containers than can be looked at")
+        if not isinstance(thing, tuple | frozenset):
+            self._parts.append(Listed(thing))
+        self._add_several(listed(thing), depth)
+
+    def _add_several(self, inner: list[Any], depth: int) -> None:
+        """Many of one kind at once: one by one they take several times as long."""
+        arrays = [one for one in inner if is_array(type(one))]
+        if len(arrays) > FEW:
+            self._parts.append(Group(arrays))
+            if any(map(self._is_shared, arrays)):
+                self._shared.append(Group(arrays))
+            self._seen.update((id(one), one) for one in arrays)
+            inner = [one for one in inner if not is_array(type(one))]
+        kinds = set(map(type, inner))
+        if all(is_atom(kind) for kind in kinds):
+            if any(issubclass(kind, str) or hasattr(kind, "__fspath__") for kind in kinds):
+                self._note_texts(inner)
+            return
+        if kinds == {tuple} and len(lengths := set(map(len, inner))) == 1:
+            for column in range(lengths.pop()):
+                self._add_several([one[column] for one in inner], depth + 1)
+            return
+        for one in inner:
+            self.add(one, depth + 1)
+
+    def _add_table(self, thing: Any, depth: int, find: Callable[[], Any]) -> None:
+        """An image by its pixels; of a table each column."""
+        if hasattr(thing, "tobytes") and hasattr(thing, "getbands"):
+            self._parts.append(Memory(find))
+        elif hasattr(thing, "to_numpy"):
+            self._parts.append(Table(find))
+            for values in columns_of(thing):
+                if values.dtype.hasobject:
+                    self._add_several(values.tolist(), depth + 1)
+
+
+class Listed:
+    """A container: the very same objects are in it, or equal numbers and texts."""
+
+    def __init__(self, live: Any) -> None:
+        self._live, self._then, self.name = live, listed(live), f"a {type(live).__name__}"
+        self.bytes = 8 * len(self._then)
+
+    def has_items(self, total: int) -> bool:
+        return type(self._live) is list and len(self._then) == total
+
+    def differ(self, rows: Any) -> bool:
+        """Whether one of these elements is another, or another number or text."""
+        live, then = self._live, self._then
+        return not all(live[row] is then[row] or alike(live[row], then[row]) for row in rows.tolist())
+
+    def has_moved(self) -> bool:
+        return len(self._live) != len(self._then) / (2 if isinstance(self._live, dict) else 1)
+
+    def differs(self, until: float | None) -> bool:
+        now, then = listed(self._live), self._then
+        if all(map(is_, now, then)):
+            return len(now) != len(then)
+        return len(now) != len(then) or not all(map(alike, now, then))
+
+
+class ListedArray(Listed):
+    """An array of objects; its form is looked at as that of any array."""
+
+    def has_moved(self) -> bool:
+        return False
+
+
+def alike(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and is_atom(type(one)) and repr(one) == repr(other))
+
+
+class Group:
+    """Many tensors or arrays of one container, by their versions and their memory."""
+
+    name = "a tensor or array"
+
+    def __init__(self, things: list[Any]) -> None:
+        self._things = things
+        self._versions = versions_of(things)
+        each = max(1, PIECE // max(1, int(things[0].nbytes)))
+        self._parts = [things[start : start + each] for start in range(0, len(things), each)]
+        self._joined = [_can_be_joined(part) for part in self._parts]
+        self._sums = [_sum_of_several(*part) for part in zip(self._parts, self._joined, strict=True)]
+        self._turn = 0
+        self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
+
+    def has_moved(self) -> bool:
+        return False
+
+    def differs(self, until: float | None) -> bool:
+        """As many parts as the time allows, beginning where the last look ended."""
+        if versions_of(self._things) != self._versions:
+            return True
+        for step in range(len(self._parts)):
+            at = (self._turn + step) % len(self._parts)
+            if _sum_of_several(self._parts[at], self._joined[at]) != self._sums[at]:
+                return True
+            if until is not None and time.perf_counter() > until:
+                self._turn = (at + 1) % len(self._parts)
+                break
+        return False
+
+
+def _can_be_joined(things: list[Any]) -> bool:
+    """Of one form, on the host: put together in memory that stays in the processor's caches, then summed up at once."""
+    first = things[0]
+    if first.ndim == 0 or len(things) * first.nbytes > PIECE or _holds_objects(first) or first.nbytes == 0:
+        return False
+    return all(
+        type(one) is type(first) and one.shape == first.shape and one.dtype == first.dtype and on_host(one)
+        for one in things
+    )
+
+
+def _sum_of_several(things: list[Any], joined: bool) -> Any:
+    if not joined:
+        return [(one.shape, one.dtype, _sum_of(one)) for one in things]
+    first = things[0]
+    shape, size = (len(things) * first.shape[0], *first.shape[1:]), len(things) * int(first.nbytes)
+    try:
+        return checksum(_put_together(things, shape, size))
+    except (RuntimeError, ValueError, TypeError) as error:  # of another form by now
+        return str(error)
+
+
+def _put_together(things: list[Any], shape: tuple[int, ...], size: int) -> memoryview:
+    memory = piece_of_memory()[:size]
+    first = things[0]
+    if not hasattr(first, "detach"):
+        sys.modules["numpy"].concatenate(things, out=memory.view(first.dtype).reshape(shape))
+    else:
+        torch = sys.modules["torch"]
+        with torch.no_grad(), torch.inference_mode(False):
+            torch.cat(things, out=torch.from_numpy(memory).view(first.dtype).view(shape))
+    return memoryview(memory)
+
+
+def _sum_of(thing: Any) -> list[int]:
+    if not on_host(thing) or _holds_objects(thing):
+        return []
+    whole = bytes_of(thing)
+    return [checksum(whole[start : start + PIECE]) for start in range(0, len(whole), PIECE)]
+
+
+def _holds_objects(thing: Any) -> bool:
+    return bool(getattr(getattr(thing, "dtype", None), "hasobject", False))
+
+
+class Memory:
+    """Of a tensor, an array or an image, by checksums of its pieces."""
+
+    name = "a tensor or array"
+
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self.find, self._turn = find, 0
+        self._form = form_of(find())
+        pieces = self._pieces(find())
+        self.bytes = sum(map(len, pieces))
+        self._sums = [checksum(piece) for piece in pieces]
+
+    def has_moved(self) -> bool:
+        return form_of(self.find()) != self._form
+
+    def _pieces(self, thing: Any) -> list[Any]:
+        if not on_host(thing) or _holds_objects(thing):
+            return []
+        whole = thing.tobytes() if hasattr(thing, "getbands") else bytes_of(thing)
+        return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
+
+    def differs(self, until: float | None) -> bool:
+        """As many pieces as the time allows, beginning where the last look ended. Asked where it has not moved."""
+        thing = self.find()  # held as long as its memory is read
+        pieces, count = self._pieces(thing), len(self._sums)
+        if len(pieces) != count:
+            return True
+        for step in range(count):
+            at = (self._turn + step) % count
+            if checksum(pieces[at]) != self._sums[at]:
+                return True
+            if until is not None and time.perf_counter() > until:
+                self._turn = (at + 1) % count
+                break
+        return False
+
+
+class Table(Memory):
+    """A pandas object, column by column."""
+
+    name = "a table"
+
+    def _pieces(self, thing: Any) -> list[Any]:
+        columns = columns_of(thing)
+        return [repr(one.tolist()).encode() if one.dtype.hasobject else bytes_of(one) for one in columns]
+
+
+def columns_of(table: Any) -> list[Any]:
+    columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
+    labels = [getattr(table, name) for name in ("columns", "index") if hasattr(table, name)]
+    return [one.to_numpy() for one in (*columns, *labels)]
+
+
+def is_mapped(array: Any) -> bool:
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return type(array).__module__ == "mmap" or type(array).__name__ == "memmap"
+
+
+def form_of(thing: Any) -> tuple[Any, ...]:
+    """What changes when memory is exchanged, reshaped or, of a tensor, written by its own operations."""
+    if hasattr(thing, "data_ptr"):
+        return (version_of(thing), thing.data_ptr(), thing.shape, thing.dtype)
+    if hasattr(thing, "__array_interface__") and hasattr(thing, "strides"):
+        return (thing.__array_interface__["data"][0], thing.shape, thing.strides, thing.dtype)
+    return (getattr(thing, "shape", None), getattr(thing, "size", None), getattr(thing, "mode", None))
+
+
+def version_of(tensor: Any) -> int:
+    """Tensors of inference mode count no versions: their memory is compared."""
+    try:
+        return int(tensor._version)
+    except (RuntimeError, AttributeError):
+        return -1
+
+
+def versions_of(things: list[Any]) -> list[int]:
+    try:
+        return [one._version for one in things]
+    except (RuntimeError, AttributeError):
+        return [version_of(one) for one in things]
+
+
+def listed(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [*container, *container.values()]
+    return list(container.reshape(-1) if hasattr(container, "reshape") else container)
