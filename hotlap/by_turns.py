@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hotlap import pipeline, store, worktrees
+from hotlap import store, worktrees
 from hotlap.comparing import Options, comparison_of, judge, machine_line, trial_of
 from hotlap.errors import INTERRUPTED, BaselineUnusable, BudgetTooSmall, HotlapError, NoStep, TooShort
 from hotlap.model.comparison import Comparison, Kind, Result, Side
@@ -23,6 +23,7 @@ from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, LocalRunner
 from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
+from hotlap.workflows import profile as profiling
 
 LOOKS = (3, 5, 8)  # processes per arm after which it is judged; each further look is a further chance to be wrong
 MEASURED_SECONDS = 5.0  # of steps in a process
@@ -107,7 +108,7 @@ def local_means(run: store.Run, options: Options, say: OnWord) -> Means:
         return keepers[arm.folder]
 
     def look(arm: Arm) -> tuple[Observation, str]:
-        asked = pipeline.ProfileOptions(
+        asked = profiling.ProfileOptions(
             command=arm.side.command,
             steps=options.steps,
             warmup=None,
@@ -122,7 +123,7 @@ def local_means(run: store.Run, options: Options, say: OnWord) -> Means:
         keeper = keeper_of(arm)
         keeper.process_begins()
         with standing_in(arm):
-            done = pipeline.profile(asked, lambda stage, progress, elapsed: None)
+            done = profiling.profile(asked, lambda stage, progress, elapsed: None)
         keeper.process_ended(done.run.folder / "observing", done.run.folder / "observing" / SCRATCH)
         if done.observation.ended == "interrupted":
             raise KeyboardInterrupt

@@ -17,13 +17,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.model import private
 from hotlap.model.codec import from_json, to_json
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.observation import Observation
+
+if TYPE_CHECKING:
+    from hotlap.model.diagnosis import Diagnosis
+    from hotlap.model.observation import Observation
+    from hotlap.model.session import Session
 
 VARIABLE = "HOTLAP_DIR"
 LARGEST = 1 << 30  # bytes of a record
@@ -62,9 +65,13 @@ class Run:
         return from_json(kind, text, str(path))
 
     def observation(self) -> Observation:
+        from hotlap.model.observation import Observation  # large, and nothing to hotlap run
+
         return self.load("observation", Observation)
 
     def diagnosis(self) -> Diagnosis:
+        from hotlap.model.diagnosis import Diagnosis
+
         return self.load("diagnosis", Diagnosis)
 
 
@@ -216,3 +223,12 @@ def _subject(command: Sequence[str]) -> str:
 
 def _unwritable(folder: Path, error: OSError) -> str:
     return f"cannot write {folder} ({error.strerror or error}); choose another place: --run-dir DIR"
+
+
+def keep_session(folder: Path, session: Session) -> Path:
+    """In a folder of its own, where the command's processes find it and leave what they have seen."""
+    try:
+        private.make_folder(folder)
+    except OSError as error:
+        raise RunFolderUnwritable(f"cannot write {folder} ({error.strerror}); choose another: --run-dir DIR") from error
+    return Run(folder).save("session", session).resolve()

@@ -11,9 +11,9 @@ import pytest
 from harness import PROGRAMS, Ran, profile, warm
 from warm import warmed
 
-from hotlap import pipeline
 from hotlap.errors import RunFolderUnwritable
 from hotlap.model import private
+from hotlap.workflows import profile as workflow
 
 FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))\n"
 TRAIN = """
@@ -87,7 +87,7 @@ def test_a_record_that_cannot_be_written_is_said_with_the_commands_own_code(reco
         write(path, text)
 
     monkeypatch.setattr(private, "write_text", full)
-    options = pipeline.ProfileOptions(
+    options = workflow.ProfileOptions(
         command=tuple(warmed([sys.executable, str(tmp_path / "train.py"), str(own)])),
         steps=None,
         warmup=None,
@@ -98,5 +98,5 @@ def test_a_record_that_cannot_be_written_is_said_with_the_commands_own_code(reco
         run_dir=tmp_path / "kept",
     )
     with pytest.raises(RunFolderUnwritable, match=r"No space left on device.*--run-dir") as caught:
-        pipeline.profile(options, lambda stage, progress, elapsed: None)
+        workflow.profile(options, lambda stage, progress, elapsed: None)
     assert caught.value.exit_code == code

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from hotlap.model.observation import Observation
 from hotlap.model.plan import Expectation, Risk
 
 if TYPE_CHECKING:
     from hotlap.catalog.site import Site
+    from hotlap.model.observation import Observation
 
 
 class NotAValue(ValueError):
@@ -51,6 +52,17 @@ class When(str, Enum):
     STEP = "between any two steps"
     LOADER = "where a loader is iterated anew"
     START = "at the start only"
+
+
+def within(package: str, file: str, name: str = "") -> Callable[..., Any]:
+    """A function of an entry's own file, called like the file if not named: imported when it is first called, since
+    most commands and programs need few of them.
+    """
+
+    def call(*args: Any) -> Any:
+        return getattr(importlib.import_module(f"{package}.{file}"), name or file)(*args)
+
+    return call
 
 
 Values = WholeNumber | OneOf

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hotlap import pipeline, report
+from hotlap import report
 from hotlap.cli.live import LiveLine
 from hotlap.cli.say import note
 from hotlap.errors import HotlapError
 from hotlap.observe.supervise import die_by
+from hotlap.workflows import profile as workflow
 
 
 @click.command(
@@ -60,7 +61,7 @@ def profile(
     COMMAND is what you would type without hotlap: python train.py --lr 0.1, python -m pkg, torchrun …,
     accelerate launch …. Its output stays as it is; the report goes to stderr and is kept in a folder for the project.
     """
-    options = pipeline.ProfileOptions(
+    options = workflow.ProfileOptions(
         command=command,
         steps=steps,
         warmup=warmup,
@@ -72,7 +73,7 @@ def profile(
     )
     try:
         with LiveLine(enabled=not quiet) as live:
-            result = pipeline.profile(options, live.update)
+            result = workflow.profile(options, live.update)
     except HotlapError as error:
         if error.died_by is None:
             raise

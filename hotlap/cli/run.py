@@ -9,13 +9,14 @@ from typing import NoReturn
 
 import click
 
-from hotlap import pipeline, store
+from hotlap import store
 from hotlap.cli.say import say
 from hotlap.errors import PlanUnusable, RunFolderUnwritable, UnknownOptimization
 from hotlap.model.plan import Plan, Risk
 from hotlap.patch.launch import resolve
 from hotlap.plan import choose, files, saved
 from hotlap.plan.needs import refuse_unmet
+from hotlap.workflows import run as workflow
 
 Find = Callable[[Path], Plan]  # the plan, once it is known where things are kept
 
@@ -84,8 +85,8 @@ def run(
             store.prepare(place, "runs")
             _say_where(place, why, told=quiet or store.is_named(run_dir))
             plan = changes.of(find(place))
-            pipeline.run(
-                pipeline.RunOptions(
+            workflow.run(
+                workflow.RunOptions(
                     command=command,
                     plan=plan,
                     decides=not at_once and plan.title in choose.TITLES,

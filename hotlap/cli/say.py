@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from hotlap.model.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def say(line: str) -> None:
@@ -17,4 +18,6 @@ def say(line: str) -> None:
 
 def note(console: Console, line: str, style: str = "dim") -> None:
     """Under a report; nothing in it is markup, and a path is not broken in two."""
+    from rich.text import Text  # only here: hotlap run draws nothing, and is to be gone soon
+
     console.print(Text(visible(line), style), soft_wrap=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hotlap import pipeline, store
+from hotlap import store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
 from hotlap.model import private
@@ -43,13 +43,14 @@ from hotlap.tuning.resuming import (
     unfinished,
 )
 from hotlap.tuning.tuner import Judge, Tuner
+from hotlap.workflows import profile as profiling
 
 OBSERVE_SHARE, OBSERVE_LEAST = 0.25, 30.0  # of the budget, at most; seconds, whatever the budget
 IDLE, IDLE_STEPS = 180.0, 50  # seconds without a step, or so many of the baseline's slowest
 
 __all__ = ["RECORD", "TuneOptions", "Tuned", "asked", "go_on", "resume", "tune", "unfinished"]
 
-OnStage = pipeline.OnStage
+OnStage = profiling.OnStage
 MakeRunner = Callable[[Tuning, Observation, Path, Callable[[Spec, int], None]], Runner]
 
 
@@ -127,7 +128,7 @@ class Keeping:
 
 def _observed(
     options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None, keeping: Keeping
-) -> pipeline.Profile:
+) -> profiling.Profile:
     """What was asked is kept until then, so that a tune that is killed here can go on, too."""
     runs: list[store.Run] = []
 
@@ -141,7 +142,7 @@ def _observed(
             _forget(instead_of)  # only now: what was asked for is in one of the two at any moment
 
     try:
-        seen = pipeline.profile(_observing(options, created), on_stage)
+        seen = profiling.profile(_observing(options, created), on_stage)
     except HotlapError as error:
         if runs and error.exit_code == INTERRUPTED:
             raise _interrupted(_begin_again(runs[0])) from error
@@ -290,8 +291,8 @@ def _observing_seconds(options: TuneOptions) -> float:
     return max(OBSERVE_LEAST, OBSERVE_SHARE * options.budget_seconds)
 
 
-def _observing(options: TuneOptions, created: Callable[[store.Run], None]) -> pipeline.ProfileOptions:
-    return pipeline.ProfileOptions(
+def _observing(options: TuneOptions, created: Callable[[store.Run], None]) -> profiling.ProfileOptions:
+    return profiling.ProfileOptions(
         command=options.command,
         steps=None,
         warmup=None,

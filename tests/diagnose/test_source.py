@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from hotlap import pipeline, scanning
+from hotlap import scanning
 from hotlap.diagnose import diagnose
 from hotlap.model.codec import from_json
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.scanned import Scan, Scanned
 from hotlap.report import as_json, html, markdown, terminal
+from hotlap.workflows import profile as workflow
 from tests.observations import TRAIN, hot_line, input_bound, observation, on_cuda, sync, sync_bound
 
 PROGRAM = """\
@@ -136,8 +137,8 @@ def test_a_scan_that_fails_never_harms_the_profile(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "pyproject.toml").write_text("[tool.hotlap\n")
     seen = replace(slow_sync(), directory=str(tmp_path), command=("python", "train.py"))
-    found = pipeline._diagnosis(seen)
+    found = workflow._diagnosis(seen)
     assert found.findings == diagnose(seen).findings
     assert "reading it failed" in found.unknowns[-1]
     monkeypatch.setattr(scanning, "scan_program", None)
-    assert pipeline._diagnosis(seen).verdict == diagnose(seen).verdict
+    assert workflow._diagnosis(seen).verdict == diagnose(seen).verdict

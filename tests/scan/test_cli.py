@@ -167,7 +167,7 @@ def test_help_and_scan_import_neither_torch_nor_the_other_verbs():
     code = (
         "import sys; from hotlap.cli import main; sys.argv = ['hotlap', *sys.argv[1:]]\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "print('torch' in sys.modules, 'hotlap.pipeline' in sys.modules, 'libcst' in sys.modules)"
+        "print('torch' in sys.modules, 'hotlap.workflows' in sys.modules, 'libcst' in sys.modules)"
     )
     for arguments in (["--help"], ["scan", "train.py"]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)

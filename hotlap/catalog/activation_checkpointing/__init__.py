@@ -1,14 +1,12 @@
-from hotlap.catalog.activation_checkpointing.apply import apply
-from hotlap.catalog.activation_checkpointing.detect import detect
-from hotlap.catalog.entry import Entry, OneOf
+from hotlap.catalog.entry import Entry, OneOf, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C109",
     title="Activations of repeated blocks computed again instead of kept",
     risk=Risk.ROUNDING,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     values=OneOf(("always", "short")),
     order=46,
     conflicts=frozenset({"inplace-activations", "compile", "cuda-graphs"}),

@@ -1,14 +1,12 @@
-from hotlap.catalog.anomaly_mode.apply import apply
-from hotlap.catalog.anomaly_mode.detect import detect
-from hotlap.catalog.entry import Entry, When
+from hotlap.catalog.entry import Entry, When, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="H107",
     title="Anomaly mode left on is reported",
     risk=Risk.EXACT,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     order=90,
     when=When.START,
 )

@@ -1,14 +1,12 @@
-from hotlap.catalog.channels_last.apply import apply
-from hotlap.catalog.channels_last.detect import detect
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C105",
     title="Convolutions on memory with the channels last",
     risk=Risk.ROUNDING,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     order=48,
     reach=0.1,
     alone=True,

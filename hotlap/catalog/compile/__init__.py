@@ -1,16 +1,14 @@
-from hotlap.catalog.compile.apply import apply
-from hotlap.catalog.compile.detect import detect, tries
-from hotlap.catalog.entry import Entry, OneOf
+from hotlap.catalog.entry import Entry, OneOf, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C104",
     title="The root module's forward and backward compiled",
     risk=Risk.ROUNDING,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     values=OneOf(("default", "reduce-overhead", "max-autotune")),
-    tries=tries,
+    tries=within(__name__, "detect", "tries"),
     order=80,
     conflicts=frozenset({"cuda-graphs"}),
     automatic=False,  # compiling costs seconds to minutes, and on CPU it may not pay: asked for, or proven by a tune

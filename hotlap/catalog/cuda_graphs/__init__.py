@@ -1,14 +1,12 @@
-from hotlap.catalog.cuda_graphs.apply import apply
-from hotlap.catalog.cuda_graphs.detect import detect
-from hotlap.catalog.entry import Entry
+from hotlap.catalog.entry import Entry, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C111",
     title="Forward, backward and optimizer step replayed as CUDA graphs",
     risk=Risk.ROUNDING,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     device="cuda",
     order=90,  # what changes the model or its inputs comes before
     conflicts=frozenset({"compile"}),

@@ -1,14 +1,12 @@
-from hotlap.catalog.entry import Entry, WholeNumber
-from hotlap.catalog.gc_pauses.apply import apply
-from hotlap.catalog.gc_pauses.detect import detect
+from hotlap.catalog.entry import Entry, WholeNumber, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="H102",
     title="Full garbage collections wait until between two epochs",
     risk=Risk.ROUNDING,  # of what the program can see, not of a number
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     values=WholeNumber(1, 1_000_000),
     order=99,  # its site closes first: what is frozen is hidden from those who look for their traces
     reach=0.7,

@@ -1,14 +1,12 @@
-from hotlap.catalog.entry import Entry
-from hotlap.catalog.inplace_activations.apply import apply
-from hotlap.catalog.inplace_activations.detect import detect
+from hotlap.catalog.entry import Entry, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C108",
     title="Activations overwrite their input where nobody else can see it",
     risk=Risk.EXACT,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     order=45,
     conflicts=frozenset({"activation-checkpointing"}),  # which computes again from an input that was overwritten
     automatic=False,  # it saves memory; whether it saves time is for a tune to measure

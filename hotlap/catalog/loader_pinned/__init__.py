@@ -1,14 +1,12 @@
-from hotlap.catalog.entry import Entry, When
-from hotlap.catalog.loader_pinned.apply import apply
-from hotlap.catalog.loader_pinned.detect import detect
+from hotlap.catalog.entry import Entry, When, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="D104",
     title="Batches wait in page-locked memory",
     risk=Risk.EXACT,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     device="cuda",
     order=34,
     when=When.LOADER,

@@ -1,16 +1,14 @@
-from hotlap.catalog.entry import Entry, When, WholeNumber
-from hotlap.catalog.loader_prefetch.apply import apply
-from hotlap.catalog.loader_prefetch.detect import detect, tries
+from hotlap.catalog.entry import Entry, When, WholeNumber, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="D103",
     title="More batches are made ahead",
     risk=Risk.ROUNDING,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     values=WholeNumber(1, 64),
-    tries=tries,
+    tries=within(__name__, "detect", "tries"),
     order=32,
     automatic=False,  # whether the program changes its sampler while it trains is not known beforehand
     when=When.LOADER,

@@ -1,6 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf, When
-from hotlap.catalog.loader_start_method.apply import apply
-from hotlap.catalog.loader_start_method.detect import detect
+from hotlap.catalog.entry import Entry, OneOf, When, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
@@ -8,8 +6,8 @@ ENTRY = Entry(
     title="Workers start without a fork of the training",
     risk=Risk.EXACT,
     automatic=False,  # it starts a process that the program does not know of
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     values=OneOf(("fork", "forkserver", "spawn")),
     order=92,  # workers about to start pass here before cuda-graphs looks how they will
     when=When.LOADER,

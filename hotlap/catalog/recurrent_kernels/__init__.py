@@ -1,14 +1,12 @@
-from hotlap.catalog.entry import Entry
-from hotlap.catalog.recurrent_kernels.apply import apply
-from hotlap.catalog.recurrent_kernels.detect import detect
+from hotlap.catalog.entry import Entry, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C115",
     title="Recurrent layers with their weights kept on the chip",
     risk=Risk.ROUNDING,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     device="cuda",
     order=36,
     reach=0.6,

@@ -1,14 +1,12 @@
-from hotlap.catalog.entry import Entry, OneOf, When
-from hotlap.catalog.resident_data.apply import apply
-from hotlap.catalog.resident_data.detect import detect
+from hotlap.catalog.entry import Entry, OneOf, When, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="D110",
     title="The dataset kept in memory, a batch one gather",
     risk=Risk.EXACT,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     values=OneOf(("device", "host")),
     order=24,
     reach=0.9,

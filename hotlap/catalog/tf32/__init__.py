@@ -1,14 +1,12 @@
-from hotlap.catalog.entry import Entry
-from hotlap.catalog.tf32.apply import apply
-from hotlap.catalog.tf32.detect import detect
+from hotlap.catalog.entry import Entry, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C101",
     title="Matrix products of float32 in TF32",
     risk=Risk.NUMERIC,
-    apply=apply,
-    detect=detect,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
     device="cuda",
     order=30,
     reach=0.4,

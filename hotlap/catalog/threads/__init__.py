@@ -1,17 +1,15 @@
-from hotlap.catalog.entry import Entry, WholeNumber
-from hotlap.catalog.threads.apply import apply, environment
-from hotlap.catalog.threads.detect import detect, tries
+from hotlap.catalog.entry import Entry, WholeNumber, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="C113",
     title="As many threads as there are cores left for them",
     risk=Risk.ROUNDING,
-    apply=apply,
-    detect=detect,
-    environment=environment,
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
+    environment=within(__name__, "apply", "environment"),
     values=WholeNumber(1, 1024),
-    tries=tries,
+    tries=within(__name__, "detect", "tries"),
     order=10,
     alone=True,
 )

@@ -1,14 +1,12 @@
-from hotlap.catalog.entry import Entry, OneOf
-from hotlap.catalog.throttled_cleanup.apply import ALL, MEMORY, apply
-from hotlap.catalog.throttled_cleanup.detect import detect
+from hotlap.catalog.entry import Entry, OneOf, within
 from hotlap.model.plan import Risk
 
 ENTRY = Entry(
     code="H101",
     title="Clean-up calls in the training loop are made once in a hundred times",
     risk=Risk.ROUNDING,  # of what the program can see, not of a number
-    apply=apply,
-    detect=detect,
-    values=OneOf((MEMORY, ALL)),
+    apply=within(__name__, "apply"),
+    detect=within(__name__, "detect"),
+    values=OneOf(("memory", "all")),
     reach=0.9,
 )

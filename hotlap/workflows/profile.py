@@ -1,15 +1,13 @@
-"""The order of the stages: observe, then diagnose; each record is saved the moment it exists."""
+"""hotlap profile: observe, then diagnose; each record is saved the moment it exists."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NoReturn
 
 from hotlap import scanning, store
 from hotlap.diagnose import diagnose
@@ -22,24 +20,18 @@ from hotlap.errors import (
     RunFolderUnwritable,
     TorchUnusable,
 )
-from hotlap.model import private
 from hotlap.model.caution import Caution
 from hotlap.model.codec import SCHEMA
 from hotlap.model.diagnosis import Diagnosis
 from hotlap.model.observation import Ceiling, Observation
-from hotlap.model.plan import Choice, Plan
 from hotlap.model.progress import Progress
 from hotlap.model.session import Session
 from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import Ending, supervise
-from hotlap.patch.launch import become, keeps_us_out, resolve
-from hotlap.patch.voice import ears, say
-from hotlap.plan import memory
-from hotlap.plan.choose import at_start, variables
-from hotlap.plan.saved import source_hash
+from hotlap.patch.launch import resolve
+from hotlap.patch.voice import ears
 
 AGENT = "hotlap.observe.agent:start"
-APPLIER = "hotlap.catalog.running:start"
 OnStage = Callable[[str, Progress | None, float], None]
 
 
@@ -82,67 +74,6 @@ def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
         raise
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunOptions:
-    command: tuple[str, ...]
-    plan: Plan
-    otherwise: tuple[Choice, ...]  # where the plan was proven under another torch or hardware
-    quiet: bool
-    run_dir: Path | None
-    decides: bool = False  # while it trains; else all of the plan is applied from the start
-    verbose: bool = False
-
-
-def run(options: RunOptions) -> NoReturn:
-    """The command in place of this process, with the plan applied. What became of it the command's own process says."""
-    resolve(options.command)
-    kept = store.create(options.command, options.run_dir)
-    kept.save("plan", options.plan)
-    folder = kept.folder / "running"
-    session = Session(
-        schema=SCHEMA,
-        folder=str(folder.resolve()),
-        agent=APPLIER,
-        steps=None,
-        warmup=None,
-        max_seconds=math.inf,
-        full=True,
-        ceiling=False,
-        trace=False,
-        started=time.time(),
-        choices=options.plan.choices,
-        proven=options.plan.proven,
-        otherwise=options.otherwise,
-        decides=options.decides,
-        **_memory(options),
-        quiet=options.quiet,
-        verbose=options.verbose,
-        ears=ears(),
-        speaker=os.getpid(),
-    )
-    file = _prepare(kept, folder, session)
-    if not options.quiet and (why := _stays_out(options.command)) is not None:
-        say(f"{why}; nothing is applied")
-    choices = options.plan.choices
-    become(options.command, file, variables(at_start(choices) if options.decides else choices, os.environ))
-
-
-def _memory(options: RunOptions) -> dict[str, Any]:
-    """Where it is remembered what this command decides, and what an earlier run of it has."""
-    if not options.decides or options.run_dir is None:
-        return {}
-    file, source = memory.place(options.run_dir, options.command, options.plan.choices), source_hash(options.command)
-    return {"memory": str(file), "source": source, "remembered": memory.recall(file, source)}
-
-
-def _stays_out(command: tuple[str, ...]) -> str | None:
-    """Why nothing can be applied, as far as that is certain before the command has begun."""
-    if os.environ.get("HOTLAP") == "off":
-        return "HOTLAP=off is set"
-    option = keeps_us_out(command)
-    return None if option is None else f"{option} keeps hotlap out of {command[0]}"
-
-
 def _finish(
     options: ProfileOptions, run: store.Run, observation: Observation, ending: Ending, on_stage: OnStage
 ) -> Profile:
@@ -174,7 +105,7 @@ def _observe(
 ) -> tuple[Observation, Ending]:
     folder = run.folder / stage
     session = _session(options, folder, ceiling)
-    session_file = _prepare(run, folder, session)
+    session_file = store.keep_session(folder, session)
     ending, watch = supervise(
         options.command,
         session_file,
@@ -214,14 +145,6 @@ def _session(options: ProfileOptions, folder: Path, ceiling: bool) -> Session:
         ears=ears(),
         early=options.early,
     )
-
-
-def _prepare(run: store.Run, folder: Path, session: Session) -> Path:
-    try:
-        private.make_folder(folder)
-    except OSError as error:
-        raise RunFolderUnwritable(f"cannot write {folder} ({error.strerror}); choose another: --run-dir DIR") from error
-    return store.Run(folder).save("session", session).resolve()
 
 
 def _ceiling(options: ProfileOptions, observation: Observation, run: store.Run, on_stage: OnStage) -> Ceiling:

@@ -1,0 +1,83 @@
+"""hotlap run: the command takes the place of this process, with a plan applied or decided while it trains."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hotlap import store
+from hotlap.model.codec import SCHEMA
+from hotlap.model.plan import Choice, Plan
+from hotlap.model.session import Session
+from hotlap.patch.launch import become, keeps_us_out, resolve
+from hotlap.patch.voice import ears, say
+from hotlap.plan import memory
+from hotlap.plan.choose import at_start, variables
+from hotlap.plan.saved import source_hash
+
+APPLIER = "hotlap.catalog.running:start"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    command: tuple[str, ...]
+    plan: Plan
+    otherwise: tuple[Choice, ...]  # where the plan was proven under another torch or hardware
+    quiet: bool
+    run_dir: Path | None
+    decides: bool = False  # while it trains; else all of the plan is applied from the start
+    verbose: bool = False
+
+
+def run(options: RunOptions) -> NoReturn:
+    """The command in place of this process, with the plan applied. What became of it the command's own process says."""
+    resolve(options.command)
+    kept = store.create(options.command, options.run_dir)
+    kept.save("plan", options.plan)
+    folder = kept.folder / "running"
+    session = Session(
+        schema=SCHEMA,
+        folder=str(folder.resolve()),
+        agent=APPLIER,
+        steps=None,
+        warmup=None,
+        max_seconds=math.inf,
+        full=True,
+        ceiling=False,
+        trace=False,
+        started=time.time(),
+        choices=options.plan.choices,
+        proven=options.plan.proven,
+        otherwise=options.otherwise,
+        decides=options.decides,
+        **_memory(options),
+        quiet=options.quiet,
+        verbose=options.verbose,
+        ears=ears(),
+        speaker=os.getpid(),
+    )
+    file = store.keep_session(folder, session)
+    if not options.quiet and (why := _stays_out(options.command)) is not None:
+        say(f"{why}; nothing is applied")
+    choices = options.plan.choices
+    become(options.command, file, variables(at_start(choices) if options.decides else choices, os.environ))
+
+
+def _memory(options: RunOptions) -> dict[str, Any]:
+    """Where it is remembered what this command decides, and what an earlier run of it has."""
+    if not options.decides or options.run_dir is None:
+        return {}
+    file, source = memory.place(options.run_dir, options.command, options.plan.choices), source_hash(options.command)
+    return {"memory": str(file), "source": source, "remembered": memory.recall(file, source)}
+
+
+def _stays_out(command: tuple[str, ...]) -> str | None:
+    """Why nothing can be applied, as far as that is certain before the command has begun."""
+    if os.environ.get("HOTLAP") == "off":
+        return "HOTLAP=off is set"
+    option = keeps_us_out(command)
+    return None if option is None else f"{option} keeps hotlap out of {command[0]}"
