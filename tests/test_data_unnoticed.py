@@ -47,6 +47,17 @@ class Asserts(Rows):
         return X[i] * (1.5 if i is not 0 else 2.5), i % 4
 trained(DataLoader(Asserts(), 16))
 """,
+    "files that are never closed": """
+import os
+sys.unraisablehook = lambda error: print(error.exc_type)
+for i in range(96):
+    os.makedirs("d", exist_ok=True)
+    with open(f"d/{i}.txt", "w") as file: file.write(str(i / 96))
+class Files(Rows):
+    def __getitem__(self, i):
+        return X[i] * float(open(f"d/{i}.txt").read()), i % 4
+trained(DataLoader(Files(), 16))
+""",
     "an epoch under cProfile": """
 loader = DataLoader(Rows(), 16, shuffle=True)
 trained(loader)

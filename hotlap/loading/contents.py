@@ -14,6 +14,7 @@ from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host, piece_of_mem
 from hotlap.loading.mapped import Shared
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.plain import is_record
+from hotlap.loading.row_sums import ArrayRows, RowSums
 
 SMALL = 1 << 20  # bytes, of all that is read
 MOST_CONTAINERS = 200_000
@@ -27,10 +28,17 @@ class Unwatchable(Exception):
 
 
 def weakly(value: Any) -> Callable[[], Any]:
+    """A tensor is held, by who has it in a container: torch swaps none that is referred to weakly."""
+    if is_tensor(value):
+        return lambda: value
     try:
         return weakref.WeakMethod(value) if isinstance(value, MethodType) else weakref.ref(value)
     except TypeError:
         return lambda: value
+
+
+def is_tensor(value: Any) -> bool:
+    return hasattr(type(value), "_version")
 
 
 class Contents:
@@ -118,7 +126,7 @@ class Contents:
         self._seen[id(thing)] = thing
         find = find or weakly(thing)
         if is_array(kind):
-            self._parts.append(Memory(find))
+            self._parts.append(Memory(find, id(thing)))
             if self._is_shared(thing):
                 self._shared.append(Memory(find))
             if _holds_objects(thing):
@@ -142,13 +150,15 @@ class Contents:
             raise Unwatchable("it holds more containers than can be looked at")
         if not isinstance(thing, tuple | frozenset):
             self._parts.append(Listed(thing))
-        self._add_several(listed(thing), depth)
+        self._add_several(listed(thing), depth, id(thing) if type(thing) is list else 0)
 
-    def _add_several(self, inner: list[Any], depth: int) -> None:
-        """Many of one kind at once: one by one they take several times as long."""
+    def _add_several(self, inner: list[Any], depth: int, of: int = 0) -> None:
+        """Many of one kind at once: one by one they take several times as long. `of`: the list they are from, each
+        with the number of its element.
+        """
         arrays = [one for one in inner if is_array(type(one))]
         if len(arrays) > FEW:
-            self._parts.append(Group(arrays))
+            self._parts.append(Group(arrays, of if len(arrays) == len(inner) else 0))
             if any(map(self._is_shared, arrays)):
                 self._shared.append(Group(arrays))
             self._seen.update((id(one), one) for one in arrays)
@@ -160,7 +170,7 @@ class Contents:
             return
         if kinds == {tuple} and len(lengths := set(map(len, inner))) == 1:
             for column in range(lengths.pop()):
-                self._add_several([one[column] for one in inner], depth + 1)
+                self._add_several([one[column] for one in inner], depth + 1, of)
             return
         for one in inner:
             self.add(one, depth + 1)
@@ -181,15 +191,12 @@ class Listed:
 
     def __init__(self, live: Any) -> None:
         self._live, self._then, self.name = live, listed(live), f"a {type(live).__name__}"
-        self.bytes = 8 * len(self._then)
+        self.bytes, self.of = 8 * len(self._then), id(live)
 
-    def has_items(self, total: int) -> bool:
-        return type(self._live) is list and len(self._then) == total
-
-    def differ(self, rows: Any) -> bool:
-        """Whether one of these elements is another, or another number or text."""
-        live, then = self._live, self._then
-        return not all(live[row] is then[row] or alike(live[row], then[row]) for row in rows.tolist())
+    def rows(self, total: int) -> ListedRows | None:
+        """For items that each have an element of their own."""
+        fits = type(self._live) is list and len(self._then) >= total
+        return ListedRows(self._live, self._then) if fits else None
 
     def has_moved(self) -> bool:
         return len(self._live) != len(self._then) / (2 if isinstance(self._live, dict) else 1)
@@ -199,6 +206,20 @@ class Listed:
         if all(map(is_, now, then)):
             return len(now) != len(then)
         return len(now) != len(then) or not all(map(alike, now, then))
+
+
+class ListedRows:
+    is_complete = True
+
+    def __init__(self, live: list[Any], then: list[Any]) -> None:
+        self._live, self._then = live, then
+
+    def differ(self, rows: Any) -> bool:
+        """Whether one of these elements is another, or another number or text."""
+        numbers = rows.tolist()
+        now = list(map(self._live.__getitem__, numbers))
+        then = list(map(self._then.__getitem__, numbers))
+        return not all(map(is_, now, then)) and not all(map(alike, now, then))
 
 
 class ListedArray(Listed):
@@ -217,15 +238,20 @@ class Group:
 
     name = "a tensor or array"
 
-    def __init__(self, things: list[Any]) -> None:
-        self._things = things
+    def __init__(self, things: list[Any], of: int = 0) -> None:
+        self._things, self.of = things, of
         self._versions = versions_of(things)
         each = max(1, PIECE // max(1, int(things[0].nbytes)))
         self._parts = [things[start : start + each] for start in range(0, len(things), each)]
-        self._joined = [_can_be_joined(part) for part in self._parts]
+        self._joined = [can_be_joined(part) for part in self._parts]
         self._sums = [_sum_of_several(*part) for part in zip(self._parts, self._joined, strict=True)]
         self._turn = 0
         self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
+
+    def rows(self, total: int) -> RowSums | None:
+        size = int(self._things[0].nbytes)
+        fits = len(self._things) >= total and size <= PIECE and can_be_joined(self._things, most=None)
+        return GroupRows(self._things, size) if fits else None
 
     def has_moved(self) -> bool:
         return False
@@ -244,10 +270,31 @@ class Group:
         return False
 
 
-def _can_be_joined(things: list[Any]) -> bool:
+class GroupRows(RowSums):
+    """Each tensor or array is the row of an item."""
+
+    def __init__(self, things: list[Any], size: int) -> None:
+        self._things = things
+        super().__init__(len(things), size)
+
+    def _taken(self, rows: Any) -> Any:
+        first, several = self._things[0], list(map(self._things.__getitem__, rows.tolist()))
+        shape, size = (len(several) * first.shape[0], *first.shape[1:]), len(several) * self._size
+        return _put_together(several, shape, size)
+
+    def differ(self, rows: Any) -> bool:
+        try:
+            return super().differ(rows)
+        except (RuntimeError, ValueError, TypeError):  # of another form by now
+            return True
+
+
+def can_be_joined(things: list[Any], most: int | None = PIECE) -> bool:
     """Of one form, on the host: put together in memory that stays in the processor's caches, then summed up at once."""
     first = things[0]
-    if first.ndim == 0 or len(things) * first.nbytes > PIECE or _holds_objects(first) or first.nbytes == 0:
+    if first.ndim == 0 or _holds_objects(first) or first.nbytes == 0:
+        return False
+    if most is not None and len(things) * first.nbytes > most:
         return False
     return all(
         type(one) is type(first) and one.shape == first.shape and one.dtype == first.dtype and on_host(one)
@@ -294,12 +341,15 @@ class Memory:
 
     name = "a tensor or array"
 
-    def __init__(self, find: Callable[[], Any]) -> None:
-        self.find, self._turn = find, 0
+    def __init__(self, find: Callable[[], Any], of: int = 0) -> None:
+        self.find, self._turn, self.of = find, 0, of
         self._form = form_of(find())
         pieces = self._pieces(find())
         self.bytes = sum(map(len, pieces))
         self._sums = [checksum(piece) for piece in pieces]
+
+    def rows(self, total: int) -> RowSums | None:
+        return ArrayRows(self.find) if ArrayRows.suits(self.find(), total) else None
 
     def has_moved(self) -> bool:
         return form_of(self.find()) != self._form
@@ -330,6 +380,9 @@ class Table(Memory):
     """A pandas object, column by column."""
 
     name = "a table"
+
+    def rows(self, total: int) -> None:
+        return None
 
     def _pieces(self, thing: Any) -> list[Any]:
         columns = columns_of(thing)

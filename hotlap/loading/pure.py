@@ -16,6 +16,7 @@ from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.settings import settings
 from hotlap.loading.state import State
+from hotlap.loading.subsets import Levels
 from hotlap.patch.signals import is_in_handler, raised_by_signal
 
 MOST_READINGS = 8
@@ -139,7 +140,7 @@ def forget(dataset: Any, why: str) -> None:
 def _refuse_loud_warnings() -> None:
     """What warns each time would warn once."""
     for action, _, category, *_ in warnings.filters:
-        if action in LOUD and issubclass(RuntimeWarning, category):
+        if action in LOUD and any(issubclass(one, category) for one in (RuntimeWarning, ResourceWarning)):
             raise Unfit("the program has all warnings shown, and those of an item would be shown once")
 
 
@@ -182,12 +183,21 @@ class Watch:
         except Unwatchable as why:
             raise Unfit(str(why)) from None
 
-    def rows(self, total: int) -> None:
-        """Of arrays with a row for each of so many items, those of a batch are compared before it."""
-        self._state.watch_rows(total)
+    def rows(self, levels: Levels) -> None:
+        """Of arrays with a row for each item, those of a batch are compared before it. Raises Unfit where there is
+        more that a batch is made from, and too little to be compared at each epoch alone.
+        """
+        try:
+            self._state.watch_rows(levels)
+        except Unwatchable as why:
+            raise Unfit(str(why)) from None
 
-    def changed_in(self, rows: Any) -> str | None:
+    def changed_in(self, rows: list[Any]) -> str | None:
         return self._state.differs_in(rows)
+
+    @property
+    def is_by_rows(self) -> bool:
+        return self._state.is_compared_by_rows
 
     @property
     def found_late(self) -> bool:
@@ -245,12 +255,14 @@ def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
 
 
 class _OfOneThread(type):
-    """A kind of warning that is any, raised in one thread: other threads and handlers of signals warn as ever."""
+    """A kind of warning that is any, raised in one thread: other threads and handlers of signals warn as ever. So do
+    files that are never closed: what is raised where an object ends is raised to nobody, and written.
+    """
 
     thread: int
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        return get_ident() == cls.thread and not is_in_handler()
+        return get_ident() == cls.thread and kind is not ResourceWarning and not is_in_handler()
 
 
 @contextmanager
@@ -272,6 +284,13 @@ def warnings_raised() -> Iterator[None]:
         if entry in filters:
             filters.remove(entry)  # type: ignore[attr-defined]
         torch.set_warn_always(always)
+
+
+def levels_of(torch: Any, dataset: Any) -> Levels:
+    try:
+        return Levels(torch, dataset)
+    except (TypeError, ValueError, NotImplementedError) as error:  # indices of another kind, or no length
+        raise Unfit(f"its rows cannot be told: {error}") from error
 
 
 def length_of(dataset: Any) -> int:

@@ -1,4 +1,4 @@
-"""Checksums of the rows of a large array that has one for each item of a dataset.
+"""Checksums of the rows of a large array, or of many small ones, that has one for each item of a dataset.
 
 All of it takes too long to be compared before each batch; the rows that the batch is made from do not.
 """
@@ -10,60 +10,77 @@ from typing import Any
 
 from hotlap.loading.bits import PIECE, WORD, bytes_of, factors, is_contiguous, on_host, piece_of_memory
 
-FEWEST = 4  # bytes of a row: shorter ones are not worth the look
-
 
 class RowSums:
-    def __init__(self, find: Callable[[], Any]) -> None:
-        """Of a contiguous array on the host, as it is now; `find` looks it up where the program has it."""
+    """As it is now, in pieces of rows that fit into the processor's caches."""
+
+    most_pieces: int | None = None  # of a batch; where it has more, others are looked at each time
+
+    def __init__(self, rows: int, size: int) -> None:
+        """So many rows of so many bytes."""
         import numpy
 
-        array = find()
-        rows, size = len(array), int(array.nbytes) // len(array)
-        self._find, self._rows, self._size = find, rows, size
+        self._size = size
         self._word = next(one for one in (8, 4, 2, 1) if size % one == 0)
         self._factors = factors()[: min(size // self._word, PIECE // WORD)]
-        self._most = max(1, PIECE // size)  # rows looked at in one batch
-        self._start = 0
-        words = self._words(array)
-        pieces = [words[at : at + self._most] for at in range(0, rows, self._most)]
-        self._sums = numpy.concatenate([self._summed(piece) for piece in pieces])
+        self._most, self._start = max(1, PIECE // size), 0
+        numbers = numpy.arange(rows)
+        self._sums = numpy.concatenate([self._summed(piece) for piece in self._pieces(numbers)])
 
-    def _words(self, array: Any) -> Any:
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rows of a batch are looked at."""
+        return self.most_pieces is None
+
+    def _taken(self, rows: Any) -> Any:
+        """The bytes of these rows, one after the other, in memory that is written into."""
+        raise NotImplementedError
+
+    def _pieces(self, rows: Any) -> list[Any]:
+        return [rows[at : at + self._most] for at in range(0, len(rows), self._most)]
+
+    def differ(self, rows: Any) -> bool:
+        """Whether one of these rows was written into."""
+        pieces = self._pieces(rows)
+        if self.most_pieces is not None and len(pieces) > self.most_pieces:
+            self._start += 1
+            pieces = [pieces[self._start % len(pieces)]]
+        return any((self._summed(piece) != self._sums[piece]).any() for piece in pieces)
+
+    def _summed(self, rows: Any) -> Any:
+        """As `checksum` does: words times odd numbers."""
         import numpy
 
-        whole = numpy.frombuffer(bytes_of(array), f"u{self._word}")
-        return whole.reshape(self._rows, self._size // self._word)
+        words = numpy.frombuffer(self._taken(rows), f"u{self._word}").reshape(len(rows), -1)
+        width, sums = len(self._factors), numpy.zeros(len(rows), "u8")
+        for at in range(0, words.shape[1], width):
+            part = words[:, at : at + width]
+            # In place where that can be: new memory of this size takes several times as long.
+            out = part if self._word == WORD else None
+            products = numpy.multiply(part, self._factors[: part.shape[1]], out=out)
+            sums = sums * 3 + numpy.add.reduce(products, axis=1)
+        return sums
+
+
+class ArrayRows(RowSums):
+    def __init__(self, find: Callable[[], Any]) -> None:
+        """Of a contiguous array on the host; `find` looks it up where the program has it."""
+        self._find = find
+        array = find()
+        super().__init__(len(array), int(array.nbytes) // len(array))
 
     @staticmethod
     def suits(array: Any, total: int) -> bool:
-        if not hasattr(array, "shape") or not len(array.shape) or array.shape[0] != total:
+        if not hasattr(array, "shape") or not len(array.shape) or array.shape[0] < max(1, total):
             return False
-        return is_contiguous(array) and on_host(array) and array.nbytes >= FEWEST * total
+        return is_contiguous(array) and on_host(array) and array.nbytes > 0
 
-    def differ(self, rows: Any) -> bool:
-        """Whether one of these rows was written into; of very many, or long ones, others are looked at each time."""
-        if len(rows) > self._most:
-            self._start = (self._start + self._most) % len(rows)
-            rows = rows[self._start : self._start + self._most]
-        array = self._find()  # held as long as its memory is read
-        words = self._words(array)
-        if self._word != WORD or len(rows) * self._size > PIECE:
-            return bool((self._summed(words[rows]) != self._sums[rows]).any())
+    def _taken(self, rows: Any) -> Any:
         import numpy
 
-        # In memory that stays: new memory of this size takes several times as long.
-        taken = piece_of_memory()[: len(rows) * self._size].view("u8").reshape(len(rows), -1)
-        numpy.take(words, rows, axis=0, out=taken, mode="clip")
-        numpy.multiply(taken, self._factors, out=taken)
-        return not numpy.array_equal(numpy.add.reduce(taken, axis=1), self._sums[rows])
-
-    def _summed(self, words: Any) -> Any:
-        """As `checksum` does: words times odd numbers."""
-        width = len(self._factors)
-        total = words[:, :width] * self._factors
-        sums = total.sum(axis=1)
-        for at in range(width, words.shape[1], width):
-            part = words[:, at : at + width]
-            sums = sums * 3 + (part * self._factors[: part.shape[1]]).sum(axis=1)
-        return sums
+        array = self._find()  # held as long as its memory is read
+        whole = numpy.frombuffer(bytes_of(array), "u1").reshape(-1, self._size)
+        if len(rows) * self._size > PIECE:
+            return whole[rows].reshape(-1)
+        taken = piece_of_memory()[: len(rows) * self._size].view("u1").reshape(len(rows), self._size)
+        return numpy.take(whole, rows, axis=0, out=taken, mode="clip").reshape(-1)

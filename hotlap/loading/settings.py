@@ -7,6 +7,12 @@ import time
 import warnings
 from typing import Any
 
+SMALLEST = sys.float_info.min
+ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+OTHER_OPERATORS = "getitem setitem neg pos abs invert eq ne lt le gt ge bool int float index len".split()
+OPERATORS = tuple(
+    f"__{name}__" for name in [*(side + one for one in ARITHMETIC for side in ("", "r", "i")), *OTHER_OPERATORS]
+)
 MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, unless told otherwise
 
 
@@ -35,6 +41,8 @@ def settings(torch: Any) -> tuple[Any, ...]:
         _of_numpy(),
         _of_decimal(),
         _of_pillow(),
+        SMALLEST * 0.5 == 0.0,  # torch.set_flush_denormal
+        tuple(map(vars(torch.Tensor).get, OPERATORS)),
     )
 
 

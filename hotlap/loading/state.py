@@ -4,7 +4,8 @@ A study names the places that code reads: attributes, globals, members of classe
 kept with what was in them. Looking at the places themselves takes microseconds and is done before every batch; the
 contents of containers and the memory of tensors and arrays are compared as a whole at each epoch. Before every batch
 what is small is compared as a whole too; of an array with a row for each item the rows of the batch, and of all else
-that is large a part in turn.
+that is large a part in turn. Where there is not much in all, each part must be compared before every batch in one of
+the first two ways, or nothing is kept.
 
 Tensors, arrays and tables are looked up where the program has them, and their memory is let go after each look: a
 program may close, free or resize what it no longer uses.
@@ -17,16 +18,18 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.contents import SMALL, Contents, Listed, Memory, Unwatchable, weakly
+from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Unwatchable, is_tensor, weakly
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.plain import is_record
 from hotlap.loading.row_sums import RowSums
+from hotlap.loading.subsets import Levels
 
 ABSENT: Any = object()
 ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
 RARELY = 0.003  # … else a part of it, in this share of the time
+MUCH = 32 << 20  # bytes: of less, all that a batch is made from is compared before it
 LEAST_SECONDS, SHARE = 4e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
 
 
@@ -52,7 +55,10 @@ class State:
         self._last = time.perf_counter()
         self._saved = 0.0  # seconds that may be spent on comparing what is large
         self._as_a_whole = False
-        self._rows: list[RowSums | Listed] | None = None
+        self._by_row = {one for study in studies for one in study.by_row}
+        self._by_row -= {one for study in studies for one in study.as_whole}
+        self._rows: list[tuple[RowSums | ListedRows, int]] | None = None  # with the level of subsets they are of
+        self._all_rows = False  # whether these, with what is small, are all there is
         self.found_late = False  # what has changed may have changed some batches ago
 
     def _add(self, place: Place) -> None:
@@ -72,22 +78,42 @@ class State:
         if not self._as_a_whole and self._rows is None:
             self._contents.look_always_at_small(most)
 
-    def watch_rows(self, total: int) -> None:
-        """Of arrays that have a row for each of so many items. It takes as long as comparing all of them, once."""
-        if self._rows is None and self.is_partly_compared:
-            large = self._contents.large
-            finds = [one.find for one in large if type(one) is Memory]
-            lists = [one for one in large if type(one) is Listed and one.has_items(total)]
-            self._rows = [*lists, *(RowSums(find) for find in finds if RowSums.suits(find(), total))]
+    def watch_rows(self, levels: Levels) -> None:
+        """Of what has an element for each item. It takes as long as comparing all of it, once.
 
-    def differs_in(self, rows: Any) -> str | None:
-        """Asked before a batch of these rows, where nothing else has changed."""
-        return Memory.name if any(one.differ(rows) for one in self._rows or ()) else None
+        Raises Unwatchable where there is not much, and items are made from more than such rows.
+        """
+        if self._rows is not None or self._as_a_whole:
+            return
+        rows, unwatched, is_much = [], 0, self._contents.bytes > MUCH
+        for part in self._contents.large:
+            level = levels.of_list.get(part.of, levels.last)
+            found = part.rows(levels.totals[level]) if part.of in self._by_row or is_much else None
+            unwatched += 0 if found is not None and part.of in self._by_row else part.bytes
+            if found is not None:
+                rows.append((found, level))
+        if unwatched and not is_much:
+            raise Unwatchable(
+                f"to look before each batch whether it was changed takes too long ({unwatched / 1e6:,.1f} MB that are "
+                "not read row by row)"
+            )
+        for found, _ in rows:
+            if isinstance(found, RowSums):
+                found.most_pieces = 1 if is_much else None
+        self._rows, self._all_rows = rows, not unwatched and not is_much
+
+    def differs_in(self, rows: list[Any]) -> str | None:
+        """Asked before a batch of these rows, for each level of subsets, where nothing else has changed."""
+        return Memory.name if any(one.differ(rows[level]) for one, level in self._rows or ()) else None
+
+    @property
+    def is_compared_by_rows(self) -> bool:
+        return bool(self._rows)
 
     @property
     def is_partly_compared(self) -> bool:
         """Before each batch: then a change within an epoch may be seen late."""
-        return not self._as_a_whole
+        return not self._as_a_whole and not self._all_rows
 
     def require_worth(self, epoch_seconds: float) -> None:
         """Raises Unwatchable where comparing all of it before and after each epoch takes longer than is gained."""
@@ -154,22 +180,26 @@ class Place:
         value = self.found()
         self._atom = is_atom(type(value))
         self._expected: Callable[[], Any] = _reference(value)
-        self._small_array = id(value) if _is_small_array(value) else None
+        self._unreferenced = id(value) if _is_unreferenced(value) else None
 
     def found(self) -> Any:
         raise NotImplementedError
 
     def holds(self) -> bool:
         now, then = self.found(), self._expected()
-        if now is then or id(now) == self._small_array:
+        if now is then or id(now) == self._unreferenced:
             return True
         if isinstance(now, MethodType) and isinstance(then, MethodType):
             return now.__func__ is then.__func__ and now.__self__ is then.__self__
         return self._atom and type(now) is type(then) and is_atom(type(now)) and bool(repr(now) == repr(then))
 
 
-def _is_small_array(value: Any) -> bool:
-    """Not even referred to weakly, which NumPy takes for a reason not to resize it: its memory is compared instead."""
+def _is_unreferenced(value: Any) -> bool:
+    """Not even referred to weakly, which NumPy takes for a reason not to resize an array, and torch not to swap a
+    tensor: its memory is compared instead.
+    """
+    if is_tensor(value):
+        return True
     return type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0 and value.nbytes <= SMALL
 
 
@@ -177,7 +207,7 @@ def _reference(value: Any) -> Callable[[], Any]:
     kind = type(value)
     if is_plain_holder(value) and not is_array(kind) and not is_table(kind):
         return lambda: value
-    return (lambda: ABSENT) if _is_small_array(value) else weakly(value)
+    return (lambda: ABSENT) if _is_unreferenced(value) else weakly(value)
 
 
 class AttributePlace(Place):

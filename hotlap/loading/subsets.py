@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 
-def innermost(torch: Any, dataset: Any) -> Any:
-    """The dataset that subsets are taken from."""
-    while type(dataset) is torch.utils.data.Subset:
-        dataset = dataset.dataset
-    return dataset
+class Levels:
+    """A dataset and, where it is a subset, what it is taken from, and so on."""
 
+    def __init__(self, torch: Any, dataset: Any) -> None:
+        self._taken: list[Any] = []
+        self.totals: list[int] = []  # items of each level
+        self.of_list: dict[int, int] = {}  # the levels whose items a list of a subset has elements for
+        while type(dataset) is torch.utils.data.Subset:
+            self.of_list[id(dataset.indices)] = len(self.totals)
+            self.totals.append(len(dataset.indices))
+            self._taken.append(torch.as_tensor(dataset.indices).cpu())
+            dataset = dataset.dataset
+        self.totals.append(len(dataset))
+        self.last = len(self._taken)
 
-def rows_of(torch: Any, dataset: Any) -> Callable[[Any], Any]:
-    """From items of a dataset to those of the innermost one, as NumPy's indices."""
-    taken = None
-    while type(dataset) is torch.utils.data.Subset:
-        indices = torch.as_tensor(dataset.indices)
-        taken = indices if taken is None else indices[taken]
-        dataset = dataset.dataset
-    return (lambda rows: rows.numpy()) if taken is None else (lambda rows: taken[rows].numpy())
+    def rows(self, items: Any) -> list[Any]:
+        """From items of the dataset to those of each level, as NumPy's indices."""
+        found = [items]
+        for taken in self._taken:
+            found.append(taken[found[-1]])
+        return [one.numpy() for one in found]

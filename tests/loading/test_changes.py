@@ -537,6 +537,86 @@ def within(e, s):
     if e == 2 and s == 1: rows.x.data[:20] += 1
 def run(): return train(DataLoader(half, 8), within=within)
 """,
+    "rows of a list of arrays, and of tuples of tensors": """
+class Lists(Dataset):
+    def __init__(self):
+        self.x = [np.random.default_rng(i).normal(size=3000) for i in range(N)]
+        self.both = [(torch.full((2500,), float(i)), torch.tensor([i % 2.0])) for i in range(N)]
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i):
+        first, y = self.both[i]
+        return torch.from_numpy(self.x[i] * 2.0).float()[:6] + first[:6] * 0.01, y * 1.0
+rows = Lists()
+def within(epoch, step):
+    if (epoch, step) == (2, 1): rows.x[N - 1] *= 3
+    if (epoch, step) == (3, 1): rows.both[N - 2][0].data += 4
+def run():
+    return train(DataLoader(rows, 4), within=within)
+""",
+    "rows that are not those of the items": """
+class Elsewhere(Dataset):
+    def __init__(self, read):
+        self.x, self.read = np.random.default_rng(0).normal(size=(N, 6000)), read
+    @property
+    def first(self): return self.x
+    def __len__(self): return N
+    def __getitem__(self, i):
+        x = self.x
+        if self.read == "reversed": row = self.x[N - 1 - i]
+        elif self.read == "alias": row = x[i] + x[(i + 1) % N]
+        elif self.read == "mean": row = self.x[i] - self.x.mean(0)
+        elif self.read == "property": row = self.first[(i * 7) % N] + self.first[i]
+        elif self.read == "other": i = (i + 5) % N; row = self.x[i]
+        else: row = (held := self.x)[i] * held[0]
+        return torch.from_numpy(row[:6] * 1.0).float(), Y[i] * 1.0
+def run():
+    found = []
+    for read in ("reversed", "alias", "mean", "property", "other", "walrus"):
+        rows = Elsewhere(read)
+        def within(epoch, step):
+            if (epoch, step) == (2, 1): rows.x[:4] *= 3; rows.x[N // 2 :] += 1
+        found.append(train(DataLoader(rows, 4), within=within))
+    return found
+""",
+    "operators, built-in functions and modes": """
+import builtins
+class Arithmetic(Rows):
+    def __getitem__(self, i):
+        return (self.x[i] * 1e-39) * 1e38 * abs(-1.0), self.y[i] * 1.0
+def times(one, other): return usual(one, other * 1.5) if isinstance(other, float) else usual(one, other)
+usual = torch.Tensor.__mul__
+def operator(): torch.Tensor.__mul__ = times
+def name(): builtins.abs = lambda value: 2.0
+def mode(): torch.set_flush_denormal(True)
+real = abs
+def run():
+    found = []
+    for change in (operator, name, mode):
+        def within(epoch, step):
+            if (epoch, step) == (2, 1): change()
+        found.append(train(DataLoader(Arithmetic(), 4), within=within))
+        torch.Tensor.__mul__, builtins.abs = usual, real
+        torch.set_flush_denormal(False)
+    return found
+""",
+    "tensors that are swapped": """
+rows, tensors = Rows(), TensorDataset(X.clone(), Y.clone())
+def change(epoch):
+    if epoch == 2:
+        torch.utils.swap_tensors(rows.x, X * 3.0)
+        torch.utils.swap_tensors(tensors.tensors[0], X * 3.0)
+def run():
+    return train(DataLoader(rows, 4), change), train(DataLoader(tensors, 4, collate_fn=lambda s: default_collate(s)), change)
+""",
+    "batches that are passed over": """
+seen = []
+def loader():
+    iterator = iter(DataLoader(Rows(), 4, shuffle=True))
+    seen.append((iterator._next_index(), next(iterator._sampler_iter)))
+    return iterator
+def run():
+    return train(loader), seen
+""",
     "an HDF5 file that is let go and opened for writing": """
 with h5py.File("made.h5", "w") as file: file["x"] = X.numpy()
 class Kept(Rows):
@@ -643,9 +723,10 @@ def test_a_change_is_seen_though_data_was_kept(tmp_path):
         (
             *("a class", "a list of samples", "a name that a class has inherited", "where a link leads"),
             *("a folder that is listed for each item", "a folder that is listed by its name"),
+            *("rows of a list of arrays, and of tuples of tensors", "rows that come later in the epoch, of a large array"),
         )
     ):
         recipe = SimpleNamespace(source=lambda what=what: HEAD + PROGRAMS[what])
         _, applied = ran(recipe, tmp_path / str(number), "exact")
         kept += "resident-data" in applied
-    assert kept == 6
+    assert kept == 8

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.loading.row_sums import RowSums
+from hotlap.loading.row_sums import ArrayRows
 
 ARRAYS = {
     "doubles": np.random.default_rng(0).normal(size=(40, 6)),
@@ -23,7 +23,7 @@ ARRAYS = {
 @pytest.mark.parametrize("what", ARRAYS)
 def test_a_row_that_was_written_into_differs(what):
     array = ARRAYS[what]
-    sums, before = RowSums(lambda: array), array.clone() if isinstance(array, torch.Tensor) else array.copy()
+    sums, before = ArrayRows(lambda: array), array.clone() if isinstance(array, torch.Tensor) else array.copy()
     flat = array.reshape(len(array), -1)
     for row in (0, 1, len(array) - 1):
         for column in (0, flat.shape[1] // 2, flat.shape[1] - 1):
@@ -36,7 +36,7 @@ def test_a_row_that_was_written_into_differs(what):
 
 def test_two_values_that_change_places_differ():
     array = np.arange(80.0).reshape(20, 4)
-    sums = RowSums(lambda: array)
+    sums = ArrayRows(lambda: array)
     array[3, [0, 1]] = array[3, [1, 0]]
     assert sums.differ(np.array([3]))
 
@@ -48,21 +48,21 @@ def test_two_values_that_change_places_differ():
         (np.zeros((5, 4))[:, ::2], 5),
         (np.zeros(()), 1),
         (torch.zeros(5, 4).t(), 4),
-        (np.zeros(5, "int8"), 5),
+        (np.zeros((5, 0)), 5),
         ("text", 4),
     ],
 )
 def test_what_has_no_rows_of_items_does_not_suit(array, total):
-    assert not RowSums.suits(array, total)
+    assert not ArrayRows.suits(array, total)
 
 
 def test_its_memory_can_be_closed_and_resized():
     memory = mmap.mmap(-1, 40 * 48)
     held = [np.frombuffer(memory, "float64").reshape(40, 6)]
-    sums = RowSums(lambda: held[0])
+    sums = ArrayRows(lambda: held[0])
     assert not sums.differ(np.array([1, 2]))
     held.clear()
     memory.close()
     tensor = torch.zeros(40, 6)
-    assert not RowSums(lambda: tensor).differ(np.array([0]))
+    assert not ArrayRows(lambda: tensor).differ(np.array([0]))
     tensor.resize_(80, 6)

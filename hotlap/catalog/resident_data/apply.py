@@ -17,9 +17,8 @@ from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Changed, Unfit, fetch, is_traced, length_of
+from hotlap.loading.pure import Changed, Unfit, fetch, is_traced, levels_of
 from hotlap.loading.purity.known import genuine_of
-from hotlap.loading.subsets import innermost, rows_of
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.voice import say
@@ -200,7 +199,8 @@ class Keeper:
     def _watch_closely(self, loader: Any, kept: Kept, store: Store) -> None:
         try:
             store.watch.closely(store.batch_seconds(loader.batch_size or 1))
-            store.watch.rows(length_of(innermost(self.torch, loader.dataset)))
+            if store.shared is None:
+                store.watch.rows(levels_of(self.torch, loader.dataset))
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
@@ -326,7 +326,8 @@ class Picking:
         self._live = not loader.num_workers
         self._looks = self._live or store.watch.is_shared
         self._partly = self._live and store.shared is None and store.watch.is_partial
-        self._rows_of = rows_of(keeper.torch, loader.dataset) if self._partly else None
+        by_rows = self._live and store.shared is None and store.watch.is_by_rows
+        self._levels = levels_of(keeper.torch, loader.dataset) if by_rows else None
         self._untried = 0  # batches since a row of one was last fetched the program's own way too
         self._spent, self._since = 0.0, time.perf_counter()
 
@@ -358,7 +359,9 @@ class Picking:
         if not self._live:
             return watch.changed_elsewhere(at_epoch=False)
         found = watch.changed_now()
-        return found if found is not None or self._rows_of is None else watch.changed_in(self._rows_of(wanted.indices))
+        if found is not None or self._levels is None:
+            return found
+        return watch.changed_in(self._levels.rows(wanted.indices))
 
     def _not_from_store(self, wanted: Wanted) -> Any:
         """A batch fetched as the program does: while it is timed as it is, and where rows are missing."""

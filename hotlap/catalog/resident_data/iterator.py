@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from inspect import unwrap
 from types import CellType, FunctionType
@@ -87,8 +87,9 @@ class Gathering(_SingleProcessDataLoaderIter):
     def _draw(self, loader: Any) -> None:
         """Nothing is drawn before the first index is asked for."""
         own = drawn(loader)
-        if own is not None:
-            self._sampler_iter = own
+        if own is not None:  # a program that passes over batches finds what its sampler would give
+            self._sampler_iter = (batch.indices.tolist() for batch in own)
+        self._drawn: Iterator[Any] = self._sampler_iter if own is None else own
         self._asks_program = own is None and not loader.num_workers
 
     def _prime(self, count: int) -> None:
@@ -97,7 +98,7 @@ class Gathering(_SingleProcessDataLoaderIter):
 
     def _take_one(self) -> None:
         try:
-            indices = next(self._sampler_iter)
+            indices = next(self._drawn)
         except StopIteration:
             return
         own = isinstance(indices, Wanted)

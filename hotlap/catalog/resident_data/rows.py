@@ -26,7 +26,7 @@ class Wanted:
     def indices(self) -> Any:
         if self._indices is None:
             assert self.order is not None
-            self._indices = self.order.indices[self.start : self.start + self.length]
+            self._indices = self.order.indices.narrow(0, self.start, self.length)
         return self._indices
 
     def on(self, device: Any) -> Any:

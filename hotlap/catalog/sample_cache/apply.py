@@ -16,8 +16,7 @@ from hotlap.catalog.sample_cache.copies import copied, faithful_copy
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, pure, visit
-from hotlap.loading.subsets import innermost, rows_of
+from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, levels_of, pure, visit
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.patch.voice import say
@@ -138,8 +137,8 @@ class Cache:
         self.torch, self.total, self.limit = torch, length_of(dataset), limit
         self._watch = known.watch(torch)
         self._watch.closely(item_us * 1e-6)
-        self._watch.rows(length_of(innermost(torch, dataset)))
-        self._rows_of = rows_of(torch, dataset)
+        self._levels = levels_of(torch, dataset)
+        self._watch.rows(self._levels)
         self._watch.require_worth(item_us * 1e-6 * self.total)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
@@ -169,9 +168,9 @@ class Cache:
         return samples
 
     def _changed_in(self, keys: list[int]) -> str | None:
-        if not self._watch.is_partial or min(keys) < 0 or max(keys) >= self.total:
+        if not self._watch.is_by_rows or min(keys) < 0 or max(keys) >= self.total:
             return None  # what a dataset makes of other numbers is its own matter
-        return self._watch.changed_in(self._rows_of(self.torch.tensor(keys)))
+        return self._watch.changed_in(self._levels.rows(self.torch.tensor(keys)))
 
     def _try_one(self, dataset: Any, key: int) -> None:
         """Fetched the program's own way too, as often as a hundredth of the time allows."""

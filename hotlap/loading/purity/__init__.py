@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
+from hotlap.loading.purity.known import genuine_of
 from hotlap.loading.purity.objects import MissingAttribute
 from hotlap.loading.purity.reader import Reader
 from hotlap.loading.purity.study import MOST_SECONDS, Impure, Study
@@ -15,7 +17,8 @@ from hotlap.loading.purity.values import UNKNOWN, Value, container, either
 
 __all__ = ["MOST_SECONDS", "Impure", "Study", "study_of", "study_of_collate"]
 
-INDEX = Value(plain=True, steady=False)
+INDEX = Value(plain=True, steady=False, item=True)
+SUBSET = ("__getitem__", "__getitems__", "__len__")
 
 
 def study_of(dataset: Any, draws: bool = False) -> Study:
@@ -27,9 +30,11 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
     reader = Reader(study)
     try:
         whole = reader.objects.value_of(dataset)
-        one = reader.subscript(whole, INDEX)
-        study.result = either([one, *_several(reader, whole)])
-        reader.length(whole)
+        inner = _taken_from(reader, whole)
+        one = reader.subscript(inner, INDEX)
+        study.result = either([one, *_several(reader, inner)])
+        reader.length(inner)
+        _note_rows(reader, inner)
     except RecursionError:
         raise Impure("its code is nested too deeply to be read") from None
     finally:
@@ -39,6 +44,31 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
     if whole.plain:
         study.containers[id(dataset)] = dataset  # a list of samples, or a tensor
     return study.end()
+
+
+def _taken_from(reader: Reader, dataset: Value) -> Value:
+    """What a subset is taken from. Of each item it reads the number, and then the item of that number."""
+    kind = sys.modules["torch"].utils.data.Subset
+    genuine = all(genuine_of("torch", vars(kind)[name]) for name in SUBSET if name in vars(kind))
+    while genuine and dataset.objects and type(dataset.objects[0]) is kind:
+        for name in SUBSET:
+            reader.objects.attribute(dataset.objects[0], name)
+        loaded = len(reader.study.loads)
+        reader.study.looked_up(reader.load_attribute(dataset, "indices"), loaded, by_row=True)
+        dataset = reader.load_attribute(dataset, "dataset")
+    return dataset
+
+
+def _note_rows(reader: Reader, dataset: Value) -> None:
+    """Where the dataset itself is a list or tensor, or is torch's own of tensors."""
+    study = reader.study
+    if dataset.plain:
+        study.looked_up(dataset, 0, by_row=True)
+    kind = sys.modules["torch"].utils.data.TensorDataset
+    if [type(one) for one in dataset.objects] == [kind] and genuine_of("torch", kind.__getitem__):
+        tensors = dataset.objects[0].tensors
+        study.loads[:] = [one for one in study.loads if one.thing is not tensors]
+        study.by_row.update(map(id, tensors))
 
 
 def _several(reader: Reader, dataset: Value) -> list[Value]:

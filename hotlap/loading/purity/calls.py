@@ -113,11 +113,18 @@ class Calls:
     def _Call(self, node: ast.Call) -> Value:  # noqa: N802 by the name of its node
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             return self._super()
+        loaded = len(self.study.loads)
         args, kwargs = self._arguments(node)
         if isinstance(node.func, ast.Attribute):
+            loaded = len(self.study.loads)
             owner = self.evaluate(node.func.value)
+            if node.func.attr in FORM and is_direct(node.func.value):
+                self.study.looked_up(owner, loaded)
             return self.call_method(owner, self._mangled(node.func.attr), args, kwargs, node.func.value)
-        return self.call_value(self.evaluate(node.func), args, kwargs)
+        callee = self.evaluate(node.func)
+        if callee.objects == (len,) and len(args) == 1 and is_direct(node.args[0]):
+            self.study.looked_up(args[0], loaded)
+        return self.call_value(callee, args, kwargs)
 
     def _arguments(self, node: ast.Call) -> tuple[list[Value], Names]:
         args: list[Value] = []
@@ -186,6 +193,8 @@ class Calls:
         if isinstance(thing, MethodType) and (of_the_program(thing.__func__.__module__) or rule_of(thing) is None):
             return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
         special = _BUILTINS.get(id(thing))
+        if thing is sys.modules["torch"].is_tensor:
+            special = _is_tensor
         if special is not None:
             return special(self, args, kwargs)
         rule = rule_of(thing)
@@ -801,7 +810,14 @@ def _is_instance(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
         return Value(plain=True, known=isinstance(value.objects[0], classes))
     if value.known is not UNKNOWN and not value.objects and not value.made and kinds.items is None:
         return Value(plain=True, known=isinstance(value.known, classes))
+    if value.item:
+        return Value(plain=True, known=issubclass(int, classes))
     return fresh(value)
+
+
+def _is_tensor(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    reader.need_plain(*args, *kwargs.values())
+    return Value(plain=True, known=False) if args and args[0].item else fresh(*args)
 
 
 def _has_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
@@ -886,6 +902,14 @@ _BUILTINS: dict[int, Callable[[Calls, Sequence[Value], Names], Value]] = {
 
 
 _TRUE = Value(plain=True, known=True)
+FORM = frozenset("shape dtype ndim device size dim numel __len__".split())
+
+
+def is_direct(node: ast.expr) -> bool:
+    """What is looked up here is at hand nowhere else in the call."""
+    return isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and not any(
+        isinstance(one, ast.NamedExpr) for one in ast.walk(node)
+    )
 
 
 def alias_of_unknown() -> Value:

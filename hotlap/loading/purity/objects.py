@@ -46,9 +46,15 @@ class Objects:
 
     def value_of(self, thing: Any) -> Value:
         thing = without_our_layers(thing)
-        kind = type(thing)
-        if is_atom(kind):
+        if is_atom(type(thing)):
             return Value(plain=True, known=thing)
+        found = self._value_of(thing)
+        if found.plain:
+            self.study.load(found, thing)
+        return found
+
+    def _value_of(self, thing: Any) -> Value:
+        kind = type(thing)
         if is_array(kind):
             self._refuse_array(thing)
             self._refuse_objects_in(thing)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
-from hotlap.loading.purity.calls import Calls, Closure, Instance, Keywords, equal_to_itself_alone
+from hotlap.loading.purity.calls import FORM, Calls, Closure, Instance, Keywords, equal_to_itself_alone, is_direct
 from hotlap.loading.purity.guards import opens_once
 from hotlap.loading.purity.known import is_atom, is_method
 from hotlap.loading.purity.objects import ABSENT, Delegated, MissingAttribute, Objects, Property, of_the_program
@@ -108,6 +108,7 @@ class Reader(Calls):
     def _run(self, frame: Frame) -> Value:
         self.frames.append(frame)
         self._all_frames.append(frame)
+        self.study.depth = len(self.frames)
         in_guard, self._in_guard = self._in_guard, False
         try:
             body = frame.definition.body
@@ -120,6 +121,7 @@ class Reader(Calls):
             raise self._placed(why) from None
         finally:
             self.frames.pop()
+            self.study.depth = len(self.frames)
             if not frame.kept:
                 self._all_frames.remove(frame)
             self._in_guard = in_guard
@@ -472,6 +474,7 @@ class Reader(Calls):
         names = inside if isinstance(inside, dict) else vars(inside)
         if node.id in names:
             self.study.names[id(function.__globals__), node.id] = function.__globals__, node.id  # it may get its own
+            self.study.names[id(names), node.id] = names, node.id
             return self.objects.value_of(names[node.id])
         if node.id in function.__code__.co_varnames or node.id in function.__code__.co_cellvars:
             return NOTHING  # not set on this way
@@ -515,7 +518,11 @@ class Reader(Calls):
         return container(either(values)) if values else fresh()
 
     def _Attribute(self, node: ast.Attribute) -> Value:  # noqa: N802
-        return self.load_attribute(self.evaluate(node.value), self._mangled(node.attr))
+        loaded = len(self.study.loads)
+        owner = self.evaluate(node.value)
+        if is_direct(node.value) and (node.attr in FORM or is_record(type(owner.known))):
+            self.study.looked_up(owner, loaded)
+        return self.load_attribute(owner, self._mangled(node.attr))
 
     def _mangled(self, name: str) -> str:
         """As Python spells a private name inside a class."""
@@ -569,7 +576,12 @@ class Reader(Calls):
         return found if later is None else either([found, later])
 
     def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
+        loaded = len(self.study.loads)
         owner, key = self.evaluate(node.value), self.evaluate(node.slice)
+        first = key.items[0] if key.items else key.element  # of x[i, 0], or of several items at once
+        by_row = key.item or (first is not None and first.item)
+        if is_direct(node.value) and (by_row or _has_at(owner.known, key.known)):
+            self.study.looked_up(owner, loaded, by_row)
         return self.subscript(owner, key)
 
     def subscript(self, owner: Value, key: Value) -> Value:
@@ -816,6 +828,15 @@ class Reader(Calls):
             return
         if owner.objects or owner.made or not owner.plain or not owner.own:
             raise Impure(f"writes into {ast.unparse(node)}, which outlives the call")
+
+
+def _has_at(container: Any, key: Any) -> bool:
+    """Whether a container has an element under a key that is known, which is then read as a value of its own."""
+    if key is UNKNOWN or type(container) not in (list, tuple, dict):
+        return False
+    if isinstance(container, dict):
+        return isinstance(key, int | str) and key in container
+    return isinstance(key, int) and -len(container) <= key < len(container)
 
 
 def _identical(one: Value, other: Value) -> bool | None:

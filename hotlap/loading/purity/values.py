@@ -34,6 +34,7 @@ class Value:
     mixed: bool = False  # an array of Python objects, which a copy of it shares
     lazy: bool = False  # code of the program runs when it is read, which may be later
     spread: bool = False  # stands for any number of arguments
+    item: bool = False  # the number of the item that is fetched, an int
     known: Any = UNKNOWN  # the plain value itself
     objects: tuple[Any, ...] = ()
     made: tuple[Any, ...] = ()
@@ -56,6 +57,7 @@ class Value:
             self.handle,
             self.lazy,
             self.mixed,
+            self.item,
             id(self.known),
             tuple(map(id, self.objects)),
             tuple((id(one), getattr(one, "version", 0)) for one in self.made),
@@ -150,6 +152,7 @@ def _either(one: Value, other: Value) -> Value:
         array=(one.array or not one.plain) and (other.array or not other.plain),
         lazy=one.lazy or other.lazy,
         mixed=one.mixed or other.mixed,
+        item=one.item and other.item,
         known=one.known if one.known is other.known else UNKNOWN,
         objects=_together(one.objects, other.objects),
         made=_together(one.made, other.made),
