@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from typing import Any
@@ -183,12 +183,12 @@ class Watch:
         except Unwatchable as why:
             raise Unfit(str(why)) from None
 
-    def rows(self, levels: Levels) -> None:
+    def rows(self, find: Callable[[], Levels]) -> None:
         """Of arrays with a row for each item, those of a batch are compared before it. Raises Unfit where there is
         more that a batch is made from, and too little to be compared at each epoch alone.
         """
         try:
-            self._state.watch_rows(levels)
+            self._state.watch_rows(find)
         except Unwatchable as why:
             raise Unfit(str(why)) from None
 

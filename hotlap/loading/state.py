@@ -78,14 +78,14 @@ class State:
         if not self._as_a_whole and self._rows is None:
             self._contents.look_always_at_small(most)
 
-    def watch_rows(self, levels: Levels) -> None:
+    def watch_rows(self, find: Callable[[], Levels]) -> None:
         """Of what has an element for each item. It takes as long as comparing all of it, once.
 
         Raises Unwatchable where there is not much, and items are made from more than such rows.
         """
         if self._rows is not None or self._as_a_whole:
             return
-        rows, unwatched, is_much = [], 0, self._contents.bytes > MUCH
+        levels, rows, unwatched, is_much = find(), [], 0, self._contents.bytes > MUCH
         for part in self._contents.large:
             level = levels.of_list.get(part.of, levels.last)
             found = part.rows(levels.totals[level]) if part.of in self._by_row or is_much else None

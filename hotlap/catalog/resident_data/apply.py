@@ -200,7 +200,7 @@ class Keeper:
         try:
             store.watch.closely(store.batch_seconds(loader.batch_size or 1))
             if store.shared is None:
-                store.watch.rows(levels_of(self.torch, loader.dataset))
+                store.watch.rows(partial(levels_of, self.torch, loader.dataset))
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 

@@ -138,7 +138,7 @@ class Cache:
         self._watch = known.watch(torch)
         self._watch.closely(item_us * 1e-6)
         self._levels = levels_of(torch, dataset)
-        self._watch.rows(self._levels)
+        self._watch.rows(lambda: self._levels)
         self._watch.require_worth(item_us * 1e-6 * self.total)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
