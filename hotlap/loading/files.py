@@ -15,7 +15,7 @@ from itertools import islice
 from threading import get_ident
 
 from hotlap.loading.contents import Unwatchable
-from hotlap.loading.mapped import writable_files
+from hotlap.loading.mapped import open_files, writable_files
 
 MOST_FILES = 300_000
 MOST_SECONDS = 1.0  # to list them at first
@@ -44,8 +44,8 @@ class Files:
         self._names = list(self._seen)
         self._paths = {os.path.realpath(name) for name in self._names}
         self._turn = 0
-        if (mapped := self._written_through_memory()) is not None:
-            raise Unwatchable(f"the program has {mapped} mapped into memory, and may write it there")
+        if (held := self._held_to_write()) is not None:
+            raise Unwatchable(f"the program has {held} open, or mapped into memory, to write into it")
         _listen()
         self._heard = _forgotten + len(_written)
 
@@ -79,7 +79,7 @@ class Files:
 
     def differ(self) -> str | None:
         """At the start of an epoch: a file that has changed, of all of them."""
-        return self._written_by_us() or self._written_through_memory() or self._looked_at(None)
+        return self._written_by_us() or self._held_to_write() or self._looked_at(None)
 
     def differ_now(self) -> str | None:
         """Before a batch: what this process has opened to write, and some others."""
@@ -94,8 +94,8 @@ class Files:
                 return str(name)
         return None
 
-    def _written_through_memory(self) -> str | None:
-        return next(iter(self._paths & writable_files()), None)
+    def _held_to_write(self) -> str | None:
+        return next(iter(self._paths & (writable_files() | open_files())), None)
 
     def _looked_at(self, until: float | None) -> str | None:
         count = len(self._names)

@@ -1,15 +1,18 @@
-"""Which memory of this process others may write into, and which files it may write through memory.
+"""Which memory of this process others may write into, and which files it may write through memory or what is open.
 
 Only Linux tells. Elsewhere nothing is known to be shared but what its owner calls so.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from bisect import bisect_right
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-MAPS = "/proc/self/maps"
+MAPS, OPEN = "/proc/self/maps", Path("/proc/self/fd")
 
 
 class Shared:
@@ -41,6 +44,16 @@ def writable_files() -> set[str]:
         parts = line.rstrip("\n").split(None, 5)
         if len(parts) == 6 and parts[1][1] == "w" and parts[1][3] == "s" and parts[5].startswith(os.sep):
             found.add(parts[5])
+    return found
+
+
+def open_files() -> set[str]:
+    """Files that are open to be written: of a write through what was opened before we listened, nobody tells."""
+    found = set()
+    for one in OPEN.iterdir() if OPEN.is_dir() else ():
+        with suppress(OSError):  # closed meanwhile, as the one that lists them is
+            if fcntl.fcntl(int(one.name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+                found.add(str(one.readlink()))
     return found
 
 

@@ -27,6 +27,10 @@ class Account:
         if self._open is not None:
             self._open += seconds
 
+    def pay_back(self, seconds: float) -> None:
+        """Of what was charged: it turned out not to be ours."""
+        self._settled -= min(seconds, self._settled)
+
     def gain(self, seconds: float) -> None:
         if self._open is None:
             self._gained += seconds

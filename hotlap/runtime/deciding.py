@@ -35,6 +35,7 @@ AGAIN = 3  # times that these are measured where they do not tell, or a wide int
 SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry says what becomes of it, at first and later
 CALM = 2  # steps after a switch that are not measured
 MOST_LATE = 10  # times what a step takes: a single one that is later still is the program's own
+ALIKE = 0.5  # of a pause: another that is not much shorter is of the same kind
 MOST_LEFT_OUT = 4  # steps that are not like others, for each that is
 CREDIT = 0.3  # seconds that are left before anything is tried
 GAIN = 1.01  # at least: less is not worth a change
@@ -133,6 +134,9 @@ class Deciding:
         self._course: Course | None = self._whole_course()
         self._last = self._passed = 0.0  # the last step, on the host's clock, and what it took
         self._usual: float | None = None  # seconds a step, without what is tried
+        self._pause = 0.0  # the longest of the program's own
+        self._disputed = 0.0  # seconds of a pause at a switch, which we have paid for
+        self._paid_back = False  # since: what was too dear is affordable
         self._between_epochs = math.inf  # the shortest step in which a loader was iterated anew
         self._settling = False  # something was switched on just now
         self._was_late = False  # the last step was
@@ -185,14 +189,23 @@ class Deciding:
                 self.on_failed(error)
 
     def _settle_up(self, passed: float, usual: float, iterated: bool) -> None:
-        """Against the program as it is. An evaluation of its own is not ours to pay; what we prepare is at a switch."""
+        """Against the program as it is. An evaluation of its own is not ours to pay; what we prepare is at a switch.
+        A pause at a switch may be either: where another as long comes at another time, it was the program's.
+        """
         ratio, most = self.findings.ratio, MOST_LATE * usual
         if iterated:
             self._between_epochs = min(self._between_epochs, passed)
         late = passed - max(usual * ratio, self._between_epochs if iterated else 0.0)
-        whole = (self._settling or self._was_late) and not iterated
+        whole = (self._settling or self._was_late) and not iterated and ALIKE * late > self._pause
         self._was_late = late > most
         self.account.charge(late if whole else min(late, most))
+        if late > most and whole:
+            self._disputed = max(self._disputed, late)
+        elif late > most and not self._settling:
+            self._pause = max(self._pause, late)
+            if self._pause > ALIKE * self._disputed > 0.0:
+                self.account.pay_back(self._disputed)
+                self._disputed, self._paid_back = 0.0, True
         self.account.gain(min(passed, usual) * (ratio - 1.0))
 
     def _rest(self) -> None:
@@ -470,6 +483,11 @@ class Deciding:
         looks, slow, decided = 1, 0, self.findings.after
         while looks < LOOKS and (self._arms.now or self._candidates or self._loading.is_coming()):
             seconds = yield from self._window()
+            if self._paid_back and (left := self._left_out()):
+                looks, self._paid_back = looks + 1, False
+                yield from self._decide(left)
+                decided = self.findings.after
+                continue
             if seconds is None or decided is None:
                 continue
             slow = slow + 1 if seconds * LOST > decided * self.findings.by_steps else 0

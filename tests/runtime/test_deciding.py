@@ -250,6 +250,16 @@ def test_evaluations_of_the_program_are_not_ours_to_pay() -> None:
     assert played.on == {"one"}
 
 
+@pytest.mark.parametrize("first", range(20, 80, 4))
+def test_nor_are_those_that_no_loader_tells_of(first: int) -> None:
+    """Whatever they fall on: the steps after a switch, in which something of ours may be prepared, or others."""
+    played = Played(lambda arm: STEP / 2 if arm else STEP).train(first)
+    for _ in range(60):
+        played.now += 7.0
+        played.train(50)
+    assert played.on == {"one"}
+
+
 def test_nor_are_those_between_epochs_of_a_few_steps() -> None:
     """Each takes as long as half a dozen steps, so that an epoch is mostly evaluation."""
     played = Played(lambda arm: STEP / 2 if arm else STEP)
