@@ -411,10 +411,10 @@ def new_learning() -> Learning:
 
 def unsuited(torch: Any, loader: Any) -> str | None:
     """Why a loader is left alone without looking at its data."""
-    data = torch.utils.data
-    if isinstance(loader.dataset, data.IterableDataset):
+    data, kind = torch.utils.data, type(loader.dataset)  # not by isinstance: it may ask the dataset for its class
+    if issubclass(kind, data.IterableDataset):
         return "it is a stream"
-    if isinstance(loader.dataset, data.datapipes.datapipe.MapDataPipe):
+    if issubclass(kind, data.datapipes.datapipe.MapDataPipe):
         return "it is a data pipe"
     if not loader._auto_collation:
         return "its sampler or dataset makes whole batches already"

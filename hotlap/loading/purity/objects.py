@@ -145,11 +145,11 @@ class Objects:
 
     def attribute(self, thing: Any, name: str) -> Value | Property:
         """The value, or the property whose code must be read."""
-        if isinstance(thing, ModuleType):
+        kind = type(thing)  # not by isinstance: it may ask the object for its class
+        if issubclass(kind, ModuleType):
             return self._of_module(thing, name)
-        if isinstance(thing, type):
+        if issubclass(kind, type):
             return self._of_class(thing, name)
-        kind = type(thing)
         if inspect.getattr_static(kind, "__getattribute__") not in USUAL_LOOKUPS and not _usual_lookup(kind):
             raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         raw = self._member(kind, name)
@@ -312,7 +312,7 @@ def without_our_layers(thing: Any) -> Any:
 
 
 def _is_ours(thing: Any) -> bool:
-    if isinstance(thing, FunctionType):
+    if type(thing) is FunctionType:
         return str(thing.__globals__.get("__name__", "")).partition(".")[0] == OURS
     return type(thing).__module__.partition(".")[0] == OURS
 
