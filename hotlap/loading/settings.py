@@ -7,6 +7,8 @@ import time
 import warnings
 from typing import Any
 
+from hotlap.loading.purity.objects import without_our_layers
+
 SMALLEST = sys.float_info.min
 ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
 OTHER_OPERATORS = "getitem setitem neg pos abs invert eq ne lt le gt ge bool int float index len".split()
@@ -43,6 +45,8 @@ def settings(torch: Any) -> tuple[Any, ...]:
         _of_pillow(),
         SMALLEST * 0.5 == 0.0,  # torch.set_flush_denormal
         tuple(map(vars(torch.Tensor).get, OPERATORS)),
+        without_our_layers(torch.utils.data._utils.fetch._MapDatasetFetcher.fetch),
+        without_our_layers(torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data),
     )
 
 

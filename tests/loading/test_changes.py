@@ -598,14 +598,17 @@ usual = torch.Tensor.__mul__
 def operator(): torch.Tensor.__mul__ = times
 def name(): builtins.abs = lambda value: 2.0
 def mode(): torch.set_flush_denormal(True)
+fetchers = torch.utils.data._utils.fetch._MapDatasetFetcher
+fetch = fetchers.fetch
+def fetcher(): fetchers.fetch = lambda self, indices: [part * 2 for part in fetch(self, indices)]
 real = abs
 def run():
     found = []
-    for change in (operator, name, mode):
+    for change in (operator, name, mode, fetcher):
         def within(epoch, step):
             if (epoch, step) == (2, 1): change()
         found.append(train(DataLoader(Arithmetic(), 4), within=within))
-        torch.Tensor.__mul__, builtins.abs = usual, real
+        torch.Tensor.__mul__, builtins.abs, fetchers.fetch = usual, real, fetch
         torch.set_flush_denormal(False)
     return found
 """,
