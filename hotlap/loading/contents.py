@@ -209,8 +209,6 @@ class Listed:
 
 
 class ListedRows:
-    is_complete = True
-
     def __init__(self, live: list[Any], then: list[Any]) -> None:
         self._live, self._then = live, then
 
@@ -278,9 +276,7 @@ class GroupRows(RowSums):
         super().__init__(len(things), size)
 
     def _taken(self, rows: Any) -> Any:
-        first, several = self._things[0], list(map(self._things.__getitem__, rows.tolist()))
-        shape, size = (len(several) * first.shape[0], *first.shape[1:]), len(several) * self._size
-        return _put_together(several, shape, size)
+        return _put_together(list(map(self._things.__getitem__, rows.tolist())), self._size)
 
     def differ(self, rows: Any) -> bool:
         try:
@@ -292,7 +288,7 @@ class GroupRows(RowSums):
 def can_be_joined(things: list[Any], most: int | None = PIECE) -> bool:
     """Of one form, on the host: put together in memory that stays in the processor's caches, then summed up at once."""
     first = things[0]
-    if first.ndim == 0 or _holds_objects(first) or first.nbytes == 0:
+    if _holds_objects(first) or first.nbytes == 0:
         return False
     if most is not None and len(things) * first.nbytes > most:
         return False
@@ -305,23 +301,25 @@ def can_be_joined(things: list[Any], most: int | None = PIECE) -> bool:
 def _sum_of_several(things: list[Any], joined: bool) -> Any:
     if not joined:
         return [(one.shape, one.dtype, _sum_of(one)) for one in things]
-    first = things[0]
-    shape, size = (len(things) * first.shape[0], *first.shape[1:]), len(things) * int(first.nbytes)
     try:
-        return checksum(_put_together(things, shape, size))
+        return checksum(_put_together(things, int(things[0].nbytes)))
     except (RuntimeError, ValueError, TypeError) as error:  # of another form by now
         return str(error)
 
 
-def _put_together(things: list[Any], shape: tuple[int, ...], size: int) -> memoryview:
-    memory = piece_of_memory()[:size]
-    first = things[0]
+def _put_together(things: list[Any], each: int) -> memoryview:
+    """So many bytes of each, which are of one form."""
+    memory, first = piece_of_memory()[: len(things) * each], things[0]
+    shape = (len(things) * first.shape[0], *first.shape[1:]) if first.ndim else (len(things),)
     if not hasattr(first, "detach"):
-        sys.modules["numpy"].concatenate(things, out=memory.view(first.dtype).reshape(shape))
+        numpy = sys.modules["numpy"]
+        join = numpy.concatenate if first.ndim else numpy.stack
+        join(things, out=memory.view(first.dtype).reshape(shape))
     else:
         torch = sys.modules["torch"]
+        join = torch.cat if first.ndim else torch.stack
         with torch.no_grad(), torch.inference_mode(False):
-            torch.cat(things, out=torch.from_numpy(memory).view(first.dtype).view(shape))
+            join(things, out=torch.from_numpy(memory).view(first.dtype).view(shape))
     return memoryview(memory)
 
 

@@ -27,11 +27,6 @@ class RowSums:
         numbers = numpy.arange(rows)
         self._sums = numpy.concatenate([self._summed(piece) for piece in self._pieces(numbers)])
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all rows of a batch are looked at."""
-        return self.most_pieces is None
-
     def _taken(self, rows: Any) -> Any:
         """The bytes of these rows, one after the other, in memory that is written into."""
         raise NotImplementedError

@@ -551,7 +551,7 @@ def run(): return train(DataLoader(half, 8), within=within)
 class Lists(Dataset):
     def __init__(self):
         self.x = [np.random.default_rng(i).normal(size=3000) for i in range(N)]
-        self.both = [(torch.full((2500,), float(i)), torch.tensor([i % 2.0])) for i in range(N)]
+        self.both = [(torch.full((2500,), float(i)), torch.tensor(i % 2.0)) for i in range(N)]
     def __len__(self): return len(self.x)
     def __getitem__(self, i):
         first, y = self.both[i]
