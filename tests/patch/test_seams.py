@@ -120,7 +120,8 @@ assert "torch._dynamo" not in sys.modules
 import torch._dynamo
 from torch._dynamo import trace_rules
 from torch._dynamo.callback import callback_handler as handler
-assert not any("hotlap" in directory for directory in trace_rules.SKIP_DIRS)
+import hotlap
+assert not any(hotlap.__path__[0] in directory for directory in trace_rules.SKIP_DIRS)
 assert not handler.start_callbacks and not handler.end_callbacks
 """
     )

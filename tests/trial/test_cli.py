@@ -176,7 +176,7 @@ def test_a_tune_killed_while_observing_begins_again_as_it_was_asked_for(tmp_path
         raise Killed
 
     monkeypatch.setattr(tuning, "resolve", lambda command: command)
-    monkeypatch.setattr(tuning.pipeline, "profile", profile)
+    monkeypatch.setattr(tuning.profiling, "profile", profile)
     with pytest.raises(Killed):
         tuning.tune(options, lambda *_: None, Watcher())
     first = tuning.unfinished(None, tmp_path)
