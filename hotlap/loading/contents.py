@@ -38,7 +38,7 @@ def weakly(value: Any) -> Callable[[], Any]:
 
 
 def is_tensor(value: Any) -> bool:
-    return hasattr(type(value), "_version")
+    return hasattr(type(value), "data_ptr")
 
 
 class Contents:
@@ -46,10 +46,10 @@ class Contents:
 
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}
-        self._parts: list[Listed | Memory | Group] = []
+        self.parts: list[Part] = []
         self._texts: list[Any] = []
         self._turn = 0
-        self._small: list[Listed | Memory | Group] = []  # of which all is compared before every batch
+        self._always: list[Part] = []  # of which all is compared before every batch
         self.seconds = 0.0
         self.bytes = 0
         self._shared: list[Memory | Group] = []
@@ -65,7 +65,7 @@ class Contents:
     def settle(self) -> None:
         """How long a comparison of all of it takes."""
         self._seen.clear()
-        self.bytes = sum(one.bytes for one in self._parts)
+        self.bytes = sum(one.bytes for one in self.parts)
         self.seconds = float("inf")
         for _ in range(3):  # the first finds nothing in the processor's caches, and other work only adds to it
             began = time.perf_counter()
@@ -74,36 +74,32 @@ class Contents:
             if self.seconds > LONG:
                 return
 
-    def look_always_at_small(self, seconds: float) -> None:
-        """The smallest of them, as many as can be compared in so many seconds."""
-        self._small, read = [], 0
-        for one in sorted(self._parts, key=lambda part: part.bytes):
+    def compare_always(self, parts: list[Part], seconds: float) -> list[Part]:
+        """The smallest of them, as many as can be compared in so many seconds. Gives the others."""
+        waiting = sorted(parts, key=lambda part: part.bytes)
+        self._always = []
+        while waiting:
             began = time.perf_counter()
-            one.differs(None)
-            seconds, read = seconds - (time.perf_counter() - began), read + one.bytes
-            if seconds < 0.0 or read > SMALL:
-                return
-            self._small.append(one)
+            waiting[0].differs(None)
+            seconds -= time.perf_counter() - began
+            if seconds < 0.0:
+                break
+            self._always.append(waiting.pop(0))
+        return waiting
 
-    def small_differ(self) -> str | None:
-        return next((one.name for one in self._small if one.differs(None)), None)
-
-    @property
-    def large(self) -> list[Listed | Memory | Group]:
-        """Those of which a part is compared at a time."""
-        always = set(map(id, self._small))
-        return [one for one in self._parts if id(one) not in always]
+    def always_differ(self) -> str | None:
+        return next((one.name for one in self._always if one.differs(None)), None)
 
     def texts(self) -> Iterator[str]:
         return (str(one) for one in self._texts)
 
     def differ(self, seconds: float | None) -> str | None:
         """What has changed: of all of it, or of as much as can be compared in so many seconds, in turn."""
-        until, count = None if seconds is None else time.perf_counter() + seconds, len(self._parts)
+        until, count = None if seconds is None else time.perf_counter() + seconds, len(self.parts)
         if (name := self.moved()) is not None:
             return name
         for step in range(count):
-            one = self._parts[(self._turn + step) % count]
+            one = self.parts[(self._turn + step) % count]
             if one.differs(until):
                 return one.name
             if until is not None and time.perf_counter() > until:
@@ -113,7 +109,7 @@ class Contents:
 
     def moved(self) -> str | None:
         """What lies elsewhere in memory than before, or is longer or shorter."""
-        return next((one.name for one in self._parts if one.has_moved()), None)
+        return next((one.name for one in self.parts if one.has_moved()), None)
 
     def add(self, thing: Any, depth: int = 0, find: Callable[[], Any] | None = None) -> None:
         """`find` looks it up where the program has it."""
@@ -126,14 +122,14 @@ class Contents:
         self._seen[id(thing)] = thing
         find = find or weakly(thing)
         if is_array(kind):
-            self._parts.append(Memory(find, id(thing)))
+            self.parts.append(Memory(find, id(thing)))
             if self._is_shared(thing):
                 self._shared.append(Memory(find))
             if _holds_objects(thing):
-                self._parts.append(ListedArray(thing))
+                self.parts.append(ListedArray(thing))
                 self._add_several(thing.reshape(-1).tolist(), depth)
         elif kind is bytearray:
-            self._parts.append(Memory(find))
+            self.parts.append(Memory(find))
         elif is_table(kind):
             self._add_table(thing, depth, find)
         elif kind in CONTAINERS or is_record(kind):
@@ -146,10 +142,10 @@ class Contents:
         self._texts.extend(one for one in things if isinstance(one, str) or hasattr(one, "__fspath__"))
 
     def _add_container(self, thing: Any, depth: int) -> None:
-        if len(self._parts) > MOST_CONTAINERS or depth > DEEPEST:
+        if len(self.parts) > MOST_CONTAINERS or depth > DEEPEST:
             raise Unwatchable("it holds more containers than can be looked at")
         if not isinstance(thing, tuple | frozenset):
-            self._parts.append(Listed(thing))
+            self.parts.append(Listed(thing))
         self._add_several(listed(thing), depth, id(thing) if type(thing) is list else 0)
 
     def _add_several(self, inner: list[Any], depth: int, of: int = 0) -> None:
@@ -158,7 +154,7 @@ class Contents:
         """
         arrays = [one for one in inner if is_array(type(one))]
         if len(arrays) > FEW:
-            self._parts.append(Group(arrays, of if len(arrays) == len(inner) else 0))
+            self.parts.append(Group(arrays, of if len(arrays) == len(inner) else 0))
             if any(map(self._is_shared, arrays)):
                 self._shared.append(Group(arrays))
             self._seen.update((id(one), one) for one in arrays)
@@ -178,9 +174,9 @@ class Contents:
     def _add_table(self, thing: Any, depth: int, find: Callable[[], Any]) -> None:
         """An image by its pixels; of a table each column."""
         if hasattr(thing, "tobytes") and hasattr(thing, "getbands"):
-            self._parts.append(Memory(find))
+            self.parts.append(Memory(find))
         elif hasattr(thing, "to_numpy"):
-            self._parts.append(Table(find))
+            self.parts.append(Table(find))
             for values in columns_of(thing):
                 if values.dtype.hasobject:
                     self._add_several(values.tolist(), depth + 1)
@@ -427,3 +423,6 @@ def listed(container: Any) -> list[Any]:
     if isinstance(container, dict):
         return [*container, *container.values()]
     return list(container.reshape(-1) if hasattr(container, "reshape") else container)
+
+
+Part = Listed | Memory | Group

@@ -83,17 +83,30 @@ def pure(dataset: Any) -> Pure:
     if isinstance(known, str):
         raise Unfit(f"{known}; its items are not known to be always the same")
     if is_traced():
-        raise Unfit("the program's calls are traced, and there would be fewer")
+        raise Unfit("the program's calls or operations are traced, and there would be fewer")
     _refuse_loud_warnings()
     return known
 
 
 def is_traced() -> bool:
-    """Whether the program looks at its own calls, as cProfile, a debugger or a coverage tool does."""
-    if sys.gettrace() is not None or sys.getprofile() is not None:
+    """Whether the program looks at its own calls, as cProfile, a debugger or a coverage tool does, or at its operations,
+    as modes of torch do.
+    """
+    if sys.gettrace() is not None or sys.getprofile() is not None or _has_modes():
         return True
     tools = getattr(sys, "monitoring", None)  # since Python 3.12
     return tools is not None and any(tools.get_events(tool) for tool in range(TOOLS) if tools.get_tool(tool))
+
+
+def _has_modes() -> bool:
+    """Whether something of the program's stands around all operations; a default device is no such thing."""
+    torch = sys.modules["torch"]
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    if not torch._C._len_torch_function_stack():
+        return False
+    stack = torch.overrides._get_current_function_mode_stack()
+    return any(type(one).__module__ != "torch.utils._device" for one in stack)
 
 
 def _studied(dataset: Any, before: int, draws: bool = False) -> Pure | str:
@@ -176,19 +189,12 @@ class Watch:
             if not (is_no_data(path) if self._files is None else self._files.covers(path)):
                 raise Unfit(f"it reads {path}, whose changes would not be seen")
 
-    def closely(self, batch_seconds: float) -> None:
-        """Before each batch of an epoch, not only at its start. Raises Unfit where that does not pay."""
-        try:
-            self._state.watch_closely(batch_seconds)
-        except Unwatchable as why:
-            raise Unfit(str(why)) from None
-
-    def rows(self, find: Callable[[], Levels]) -> None:
-        """Of arrays with a row for each item, those of a batch are compared before it. Raises Unfit where there is
-        more that a batch is made from, and too little to be compared at each epoch alone.
+    def closely(self, batch_seconds: float, find: Callable[[], Levels] | None = None) -> None:
+        """Before each batch of an epoch, not only at its start. `find` tells of the items, where they are kept. Raises
+        Unfit where that would take too long.
         """
         try:
-            self._state.watch_rows(find)
+            self._state.watch_closely(batch_seconds, find)
         except Unwatchable as why:
             raise Unfit(str(why)) from None
 

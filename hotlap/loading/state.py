@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Unwatchable, is_tensor, weakly
+from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Part, Unwatchable, is_tensor, weakly
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.objects import without_our_layers
@@ -29,6 +29,7 @@ from hotlap.loading.subsets import Levels
 ABSENT: Any = object()
 ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
 RARELY = 0.003  # … else a part of it, in this share of the time
+LITTLE = 64 << 10  # bytes, which are compared as soon as some of them
 MUCH = 32 << 20  # bytes: of less, all that a batch is made from is compared before it
 LEAST_SECONDS, SHARE = 4e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
 
@@ -54,11 +55,11 @@ class State:
         self._contents.settle()
         self._last = time.perf_counter()
         self._saved = 0.0  # seconds that may be spent on comparing what is large
-        self._as_a_whole = False
         self._by_row = {one for study in studies for one in study.by_row}
         self._by_row -= {one for study in studies for one in study.as_whole}
-        self._rows: list[tuple[RowSums | ListedRows, int]] | None = None  # with the level of subsets they are of
-        self._all_rows = False  # whether these, with what is small, are all there is
+        self._rows: list[tuple[RowSums | ListedRows, int]] = []  # with the level of subsets they are of
+        self._watched: bool | None = None  # closely: not, or with rows or without
+        self.is_partly_compared = True  # before each batch: then a change within an epoch may be seen late
         self.found_late = False  # what has changed may have changed some batches ago
 
     def _add(self, place: Place) -> None:
@@ -66,54 +67,48 @@ class State:
         if self._with_contents and is_plain_holder(value := place.found()):
             self._contents.add(value, find=place.found)
 
-    def watch_closely(self, batch_seconds: float) -> None:
-        """Decides how much is compared before each batch, given how long the program takes to fetch one.
+    def watch_closely(self, batch_seconds: float, find: Callable[[], Levels] | None = None) -> None:
+        """Decides what is compared before each batch, given how long the program takes to fetch one.
 
-        What is small is compared as a whole, or this raises Unwatchable; of what is large a part in turn.
+        Of what has an element for each item those of the batch, and all else as a whole, if that does not take too
+        long. `find` tells of the items, where batches are made from copies. Raises Unwatchable where something is left;
+        of much data a part of it is compared in turn.
         """
-        most = max(ALWAYS, OFTEN * batch_seconds)
-        self._as_a_whole = self._contents.seconds <= most
-        if not self._as_a_whole and self._contents.bytes <= SMALL:
-            raise Unwatchable("to look whether it was changed takes longer than to fetch it")
-        if not self._as_a_whole and self._rows is None:
-            self._contents.look_always_at_small(most)
-
-    def watch_rows(self, find: Callable[[], Levels]) -> None:
-        """Of what has an element for each item. It takes as long as comparing all of it, once.
-
-        Raises Unwatchable where there is not much, and items are made from more than such rows.
-        """
-        if self._rows is not None or self._as_a_whole:
+        by_rows = find is not None
+        if self._watched is not None and self._watched >= by_rows:
             return
-        levels, rows, unwatched, is_much = find(), [], 0, self._contents.bytes > MUCH
-        for part in self._contents.large:
-            level = levels.of_list.get(part.of, levels.last)
-            found = part.rows(levels.totals[level]) if part.of in self._by_row or is_much else None
-            unwatched += 0 if found is not None and part.of in self._by_row else part.bytes
-            if found is not None:
-                rows.append((found, level))
-        if unwatched and not is_much:
+        rest, is_much = self._contents.parts, self._contents.bytes > MUCH
+        if find is not None and self._contents.bytes > LITTLE:
+            rest = self._watch_rows(find(), is_much)
+        left = self._contents.compare_always(rest, max(ALWAYS, OFTEN * batch_seconds))
+        if left and not is_much and (find is not None or self._contents.bytes <= SMALL):
             raise Unwatchable(
-                f"to look before each batch whether it was changed takes too long ({unwatched / 1e6:,.1f} MB that are "
-                "not read row by row)"
+                "to look before each batch whether it was changed takes too long, of "
+                f"{sum(one.bytes for one in left) / 1e6:,.1f} MB that are not read row by row"
             )
-        for found, _ in rows:
-            if isinstance(found, RowSums):
-                found.most_pieces = 1 if is_much else None
-        self._rows, self._all_rows = rows, not unwatched and not is_much
+        self.is_partly_compared, self._watched = bool(left), by_rows
+
+    def _watch_rows(self, levels: Levels, is_much: bool) -> list[Part]:
+        """Gives the parts that are not, or not for sure, read by the rows of a batch alone."""
+        rest = []
+        for part in self._contents.parts:
+            level, is_by_row = levels.of_list.get(part.of, levels.last), part.of in self._by_row
+            found = part.rows(levels.totals[level]) if part.bytes > LITTLE and (is_by_row or is_much) else None
+            if found is not None:
+                self._rows.append((found, level))
+                if isinstance(found, RowSums):
+                    found.most_pieces = 1 if is_much else None
+            if found is None or not is_by_row:
+                rest.append(part)
+        return rest
 
     def differs_in(self, rows: list[Any]) -> str | None:
         """Asked before a batch of these rows, for each level of subsets, where nothing else has changed."""
-        return Memory.name if any(one.differ(rows[level]) for one, level in self._rows or ()) else None
+        return Memory.name if any(one.differ(rows[level]) for one, level in self._rows) else None
 
     @property
     def is_compared_by_rows(self) -> bool:
         return bool(self._rows)
-
-    @property
-    def is_partly_compared(self) -> bool:
-        """Before each batch: then a change within an epoch may be seen late."""
-        return not self._as_a_whole and not self._all_rows
 
     def require_worth(self, epoch_seconds: float) -> None:
         """Raises Unwatchable where comparing all of it before and after each epoch takes longer than is gained."""
@@ -130,12 +125,10 @@ class State:
         for place in self._places:
             if not place.holds():
                 return place.name
-        if self._as_a_whole:
-            return self._contents.differ(None)
         self._saved += RARELY * passed
-        if (found := self._contents.moved() or self._contents.small_differ()) is not None:
+        if (found := self._contents.moved() or self._contents.always_differ()) is not None:
             return found
-        if self._saved <= 0.0:  # the last piece took longer than its share
+        if not self.is_partly_compared or self._saved <= 0.0:  # the last piece took longer than its share
             return None
         found = self._contents.differ(self._saved)
         self.found_late = found is not None

@@ -612,6 +612,33 @@ def run():
         torch.set_flush_denormal(False)
     return found
 """,
+    "a number that a model has": """
+class Tempered(nn.Linear):
+    temperature = 1.0
+model = Tempered(6, 1)
+class Scaled(Rows):
+    def __getitem__(self, i): return self.x[i] * model.temperature, self.y[i] * 1.0
+def within(e, s): model.temperature *= 0.99
+def run(): return train(DataLoader(Scaled(), 4), within=within)
+""",
+    "modes of torch that see and change operations": """
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+class Halves(TorchDispatchMode):
+    seen = 0
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen += 1
+        made = function(*args, **(kwargs or {}))
+        return made * 0.5 if "stack" in str(function) else made
+class Products(Rows):
+    def __getitem__(self, i): return self.x[i] @ torch.eye(6), self.y[i] * 1.0
+def run():
+    with FlopCounterMode(display=False) as flops:
+        found = [train(DataLoader(Products(), 4))]
+    with Halves() as halves:
+        found.append(train(DataLoader(TensorDataset(X.clone(), Y.clone()), 4)))
+    return found, flops.get_total_flops(), halves.seen
+""",
     "tensors that are swapped": """
 rows, tensors = Rows(), TensorDataset(X.clone(), Y.clone())
 def change(epoch):

@@ -198,9 +198,8 @@ class Keeper:
 
     def _watch_closely(self, loader: Any, kept: Kept, store: Store) -> None:
         try:
-            store.watch.closely(store.batch_seconds(loader.batch_size or 1))
-            if store.shared is None:
-                store.watch.rows(partial(levels_of, self.torch, loader.dataset))
+            find = partial(levels_of, self.torch, loader.dataset) if store.shared is None else None
+            store.watch.closely(store.batch_seconds(loader.batch_size or 1), find)
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 

@@ -136,9 +136,8 @@ class Cache:
     def __init__(self, torch: Any, dataset: Any, known: Pure, limit: float, item_us: float) -> None:
         self.torch, self.total, self.limit = torch, length_of(dataset), limit
         self._watch = known.watch(torch)
-        self._watch.closely(item_us * 1e-6)
         self._levels = levels_of(torch, dataset)
-        self._watch.rows(lambda: self._levels)
+        self._watch.closely(item_us * 1e-6, lambda: self._levels)
         self._watch.require_worth(item_us * 1e-6 * self.total)
         self._samples: dict[int, Any] = {}
         self._bytes = 0
