@@ -89,8 +89,8 @@ def pure(dataset: Any) -> Pure:
 
 
 def is_traced() -> bool:
-    """Whether the program looks at its own calls, as cProfile, a debugger or a coverage tool does, or at its operations,
-    as modes of torch do.
+    """Whether the program looks at its own calls, as cProfile, a debugger or a coverage tool does, or at its
+    operations, as modes of torch do.
     """
     if sys.gettrace() is not None or sys.getprofile() is not None or _has_modes():
         return True

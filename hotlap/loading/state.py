@@ -23,11 +23,12 @@ from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.plain import is_record
+from hotlap.loading.purity.study import reference
 from hotlap.loading.row_sums import RowSums
 from hotlap.loading.subsets import Levels
 
 ABSENT: Any = object()
-ALWAYS, OFTEN = 50e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
+ALWAYS, OFTEN = 80e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
 RARELY = 0.003  # … else a part of it, in this share of the time
 LITTLE = 64 << 10  # bytes, which are compared as soon as some of them
 MUCH = 32 << 20  # bytes: of less, all that a batch is made from is compared before it
@@ -205,7 +206,7 @@ def _reference(value: Any) -> Callable[[], Any]:
 
 class AttributePlace(Place):
     def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self.name = _reference(owner), name
+        self._owner, self.name = reference(owner), name
         super().__init__()
 
     def found(self) -> Any:

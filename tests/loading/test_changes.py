@@ -612,6 +612,31 @@ def run():
         torch.set_flush_denormal(False)
     return found
 """,
+    "what else tensors, arrays, images and types have": """
+import abc
+from PIL import Image
+class Kind(abc.ABC): pass
+class Plain: pass
+class Named(torch.Tensor): pass
+tensor, array, image, plain = torch.ones(6), np.ones(6), Image.new("L", (4, 4), 10), Plain()
+named = torch.ones(6).as_subclass(Named)
+named.scale, image.info["scale"] = 1.0, 1.0
+class Reads(Rows):
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+    def __getitem__(self, i): return self.x[i] * self.read(), self.y[i] * 1.0
+def scale(step): named.scale *= 0.9
+def image_scale(step): image.info["scale"] *= 0.9
+CASES = (
+    (lambda: 1.0 if tensor.requires_grad else 2.0, lambda step: tensor.requires_grad_(step % 2 == 0)),
+    (lambda: 1.0 if array.flags.writeable else 2.0, lambda step: array.setflags(write=step % 2 == 0)),
+    (lambda: named.scale, scale),
+    (lambda: image.info["scale"], image_scale),
+    (lambda: 2.0 if isinstance(plain, Kind) else 1.0, lambda step: Kind.register(Plain)),
+)
+def run(): return [train(DataLoader(Reads(read), 4), within=lambda e, s: e and change(s)) for read, change in CASES]
+""",
     "a number that a model has": """
 class Tempered(nn.Linear):
     temperature = 1.0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
 MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
 UNDER_TEST = 0.01  # of the time, spent on rows that are fetched the program's own way too
+MOST_TO_KEEP, SHARE_TO_KEEP = 3.0, 0.05  # seconds, and of the time of an epoch, that keeping its items may take
 LITTLE = 0.1  # of the items: where a loader drops its last batch, as many are never seen in an epoch
 MOST_COLLATES = 2  # of a dataset: each has a store
 
@@ -331,19 +332,22 @@ class Picking:
         self._spent, self._since = 0.0, time.perf_counter()
 
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
-        store, learning = self._store, self._learning
+        store, learning, began = self._store, self._learning, time.perf_counter()
         if self._looks and (what := self._changed(wanted)) is not None:
             store.unsure = store.unsure if store.watch.found_late else 0
             raise Changed(f"{what}, which its items are made from, was changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
         if (batch := self._not_from_store(wanted)) is not None:
+            if self._live and store.missing:
+                self._pay(time.perf_counter() - began - store.last_fetched)
             return self._keeper.torch.utils.data._utils.pin_memory.pin_memory(batch) if pin else batch
         if not self._ready:
             self._begin()
         if self._live:
             self._try_one(wanted)
             store.unsure += self._partly
+            store.handed_out += 1
         if learning is None:
             return store.built(store.batch(wanted, pin=pin), wanted, pin)
         if not learning.settled and learning.asked():
@@ -352,6 +356,13 @@ class Picking:
             self._keeper.settle(self._kept, store, learning)
         leaves = store.batch(wanted, learning.devices, pin)
         return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
+
+    def _pay(self, seconds: float) -> None:
+        """For keeping what the program fetches by itself: it gains nothing before the next epoch, if there is one."""
+        store = self._store
+        store.paid += seconds
+        if store.paid > MOST_TO_KEEP + SHARE_TO_KEEP * (time.perf_counter() - self._since) and store.spoiled is None:
+            store.spoiled = f"to keep what the first epoch fetches has taken {store.paid:.1f} s, which is too much"
 
     def _changed(self, wanted: Wanted) -> str | None:
         watch = self._store.watch

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import sys
 from typing import Any
 
 from hotlap.loading.pure import Unfit
@@ -12,7 +9,6 @@ from hotlap.loading.pure import Unfit
 AT_A_TIME = 16  # batches gathered by one call …
 MOST_BYTES = 8 << 20  # … and no more than this: a batch that is kept keeps the others' memory
 MOST_ON_HOST = 16 << 10  # bytes of a batch: it is copied out, and of a larger one that takes longer than its gather
-PAGE, MADV_HUGEPAGE = mmap.PAGESIZE, 14
 ALIGNED = 128  # bytes: kernels are chosen by alignment, and a batch of its own is aligned
 
 
@@ -64,19 +60,6 @@ def to_device(tensor: Any, device: Any) -> Any:
     return pinned.to(device, non_blocking=True)  # the host allocator keeps the pinned block until the copy ended
 
 
-def _new(torch: Any, shape: tuple[int, ...], like: Any) -> Any:
-    """Filled row by row in any order: with pages of the usual size the first write into each would take longer than the
-    copy itself.
-    """
-    base = torch.empty(shape, dtype=like.dtype, device=like.device)
-    if base.is_cpu and sys.platform == "linux":
-        start = -(-base.data_ptr() // PAGE) * PAGE
-        size = (base.data_ptr() + base.nbytes - start) // PAGE * PAGE
-        if size > 0:  # where the system does not do so, nothing is lost
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), MADV_HUGEPAGE)
-    return base
-
-
 class TensorRows:
     def __init__(self, torch: Any, like: Any, total: int, base: Any = None) -> None:
         """`like` is this leaf of a batch; `base` holds all rows already, else they are put in one by one."""
@@ -86,7 +69,7 @@ class TensorRows:
         self._dtype, self._tail = like.dtype, like.shape[1:]
         self._row_bytes = self.row_bytes(like)
         shape = (total, *(like.shape[dim] for dim in self._order))
-        self.base = _new(torch, shape, like) if base is None else base
+        self.base = torch.empty(shape, dtype=like.dtype, device=like.device) if base is None else base
         self._own = base is None  # else the program may write into it, through an array that no version tells of
         self._copies: dict[Any, Any] = {}  # device → the same rows there
         self._copied_at: dict[Any, int] = {}  # device → the version of `base` then

@@ -57,7 +57,9 @@ class Store:
             self._have = torch.full((self.total,), self.shared is not None, dtype=torch.bool, device="cpu")
         self._left = self.total if self.shared is None else 0
         self.spoiled: str | None = None
+        self.handed_out = 0  # batches since items were last found to be what was kept, at the start of an epoch
         self.unsure = 0  # batches made from it since all that its items are made from was last compared
+        self.last_fetched = self.paid = 0.0  # seconds: of the last batch that the program fetched, and to keep them all
         self.on_waited: Callable[[float], None] = lambda seconds: None  # the program, for a batch that is then kept
         self.random = random.Random(os.urandom(8))
 
@@ -130,7 +132,8 @@ class Store:
         with read_files() as opened:
             samples = fetch(dataset, indices)
         batch = self.collate(samples)
-        self.on_waited(time.perf_counter() - began)
+        self.last_fetched = time.perf_counter() - began
+        self.on_waited(self.last_fetched)
         try:
             self.watch.require_watched(opened)
             self._examine(rows, samples)
@@ -239,7 +242,9 @@ class Store:
         with self.pure.handles_closed_after(dataset), single_threaded(self.torch), self.torch.inference_mode(False):
             for row in self.random.sample(range(self.total), min(CHECKED, self.total)):
                 if not self.is_row(dataset, row):
+                    self.unsure = self.handed_out
                     return f"item {row} of its dataset is no longer what was kept"
+        self.handed_out = 0
         return None
 
     def is_row(self, dataset: Any, row: int) -> bool:

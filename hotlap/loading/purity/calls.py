@@ -7,6 +7,7 @@ import builtins
 import dataclasses
 import functools
 import sys
+from abc import ABCMeta
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -804,6 +805,8 @@ def _is_instance(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     hooked = any("__subclasshook__" in vars(base) for one in classes for base in _bases_of_the_program(one))
     if hooked or any(type(one) is not type and of_the_program(type(one).__module__) for one in classes):
         raise Impure("asks for a type in a way of its own")
+    if any(type(one) is ABCMeta and of_the_program(one.__module__) for one in classes):
+        raise Impure("asks for an abstract type, to which others may be registered")
     if not classes:
         return fresh(value)
     if len(value.objects) == 1 and not value.plain and not value.made and kinds.items is None:

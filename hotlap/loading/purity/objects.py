@@ -69,6 +69,10 @@ class Objects:
         return Value(objects=(thing,))
 
     def _refuse_array(self, array: Any) -> None:
+        if str(getattr(array, "layout", "torch.strided")) != "torch.strided" or getattr(array, "is_nested", False):
+            raise Impure("it holds a tensor that is sparse or nested")
+        if hasattr(array, "is_conj") and (array.is_conj() or array.is_neg()):
+            raise Impure("it holds a tensor that is the conjugate or negative of another")
         if getattr(array, "is_cuda", False) or getattr(getattr(array, "device", None), "type", "cpu") not in ("cpu",):
             return  # read where it is, or not at all
         if getattr(array, "requires_grad", False) and getattr(array, "grad_fn", None) is not None:

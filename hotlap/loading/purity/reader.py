@@ -17,7 +17,7 @@ from typing import Any
 
 from hotlap.loading.purity.calls import FORM, Calls, Closure, Instance, Keywords, equal_to_itself_alone, is_direct
 from hotlap.loading.purity.guards import opens_once
-from hotlap.loading.purity.known import is_atom, is_method
+from hotlap.loading.purity.known import is_array, is_atom, is_method
 from hotlap.loading.purity.objects import ABSENT, Delegated, MissingAttribute, Objects, Property, of_the_program
 from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
@@ -27,6 +27,8 @@ from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, contain
 DEEPEST_CALLS = 24
 ROUNDS = 6  # of a loop, until nothing more is learned
 Names = dict[str, Value]
+OF_ARRAYS = frozenset("T mT H mH data real imag flat nbytes itemsize strides is_cuda layout".split())
+OF_IMAGES = frozenset("size width height mode".split())
 ANYTHING = Value(plain=True, own=False, deep=False, steady=False)
 COMPOUND = ast.If | ast.For | ast.While | ast.With | ast.Try
 
@@ -555,6 +557,8 @@ class Reader(Calls):
     def _of_plain(self, owner: Value, name: str) -> Value:
         if is_record(type(owner.known)) and name in owner.known._fields:
             return self.objects.value_of(getattr(owner.known, name))
+        if owner.known is not UNKNOWN and not _is_of_values(owner.known, name):
+            raise Impure(f"reads .{name} of a {type(owner.known).__name__}, whose changes would not be seen")
         if is_method(name):
             raise Impure(f"hands on the method .{name}() of a value, of which is not known what becomes")
         found = replace(alias(owner), array=owner.array and name in ("T", "data", "mT", "H", "real", "imag"))
@@ -828,6 +832,13 @@ class Reader(Calls):
             return
         if owner.objects or owner.made or not owner.plain or not owner.own:
             raise Impure(f"writes into {ast.unparse(node)}, which outlives the call")
+
+
+def _is_of_values(known: Any, name: str) -> bool:
+    """Whether an attribute follows from the values and the form of an array or image, which are compared."""
+    if is_array(type(known)):
+        return name in FORM or name in OF_ARRAYS
+    return not hasattr(known, "getbands") or name in OF_IMAGES
 
 
 def _has_at(container: Any, key: Any) -> bool:
