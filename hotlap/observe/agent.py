@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter, perf_counter_ns, time
@@ -20,6 +21,7 @@ from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING
 from hotlap.model.session import Session
 from hotlap.observe import span, surroundings
 from hotlap.observe import tape as t
+from hotlap.observe.backwards import Backwards
 from hotlap.observe.feed import feed_one_batch
 from hotlap.observe.loaders import Loaders, batch_size_of
 from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS, Look
@@ -67,6 +69,7 @@ class Agent:
         self.warmup = WarmupDetector(session.warmup)
         self.optimizers: dict[int, Any] = {}
         self.optimizers_made = 0
+        self.parameters: list[Any] = []  # that are trained, as the first step shows
         self.on_cuda = False
         self.autocast: str | None = None
         self.grad_scaler = False
@@ -78,7 +81,7 @@ class Agent:
         self._state_since = self._born
         self._last: Boundary | None = None
         self._longest_tape = 0
-        self.turns = Turns(self)
+        self.turns, self.backwards = Turns(self), Backwards(self)
         self._read_in = 1  # optimizer steps until the tape is read
         self._asked = 1
         self.telling = Telling(self)
@@ -99,6 +102,7 @@ class Agent:
         seams.stepping.follow_up = self._after_step
         seams.stepping.subscribe(before=self._stepping)
         seams.scaled_step.subscribe(after=self._scaler_stepped)
+        self.backwards.begin()
         if self.session.ceiling:
             feed_one_batch(seams)
         gc.callbacks.append(self._collecting)
@@ -136,6 +140,11 @@ class Agent:
             self._read_now()
         self._asked = min(self._read_in, self.turns.due_in or self._read_in)
         self.seams.stepping.countdown = self._asked
+
+    def step_ends(self) -> None:
+        """A step that no optimizer makes: nobody counts those down."""
+        self._asked = 1
+        self._after_step()
 
     def _read_now(self) -> None:
         now = self.turns.reading_since = perf_counter_ns()
@@ -180,6 +189,7 @@ class Agent:
 
     def _optimizer_made(self, *_: Any) -> None:
         self.optimizers_made += 1
+        self.backwards.end()
         self.telling.say()
 
     def _scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -204,17 +214,19 @@ class Agent:
 
     def _know(self, optimizer: Any) -> None:
         self.optimizers[id(optimizer)] = optimizer
-        if self.state == STARTING:
-            self._first_step(optimizer)
+        self.trains(one for group in optimizer.param_groups for one in group["params"])
 
-    def _first_step(self, optimizer: Any) -> None:
-        """Now it is known which thread trains and on which device."""
+    def trains(self, parameters: Iterable[Any]) -> None:
+        """Now it is known which thread trains, and on which device."""
+        if self.state != STARTING:
+            return
         self.state = WARMING
+        self.parameters = list(parameters)
         self._longest_tape = LONGEST_TAPE
         if get_ident() != self.story.thread:
             self.story.thread = get_ident()
             self.story.clock.reset(perf_counter_ns())
-        self.on_cuda = any(one.is_cuda for group in optimizer.param_groups for one in group["params"])
+        self.on_cuda = any(one.is_cuda for one in self.parameters)
         self.losses.on_host = not self.on_cuda
         self.rank, self.world_size = rank_and_world(self.torch)
         if not self.session.full:
@@ -235,9 +247,8 @@ class Agent:
 
     def _warmed(self, seconds: float, boundary: Boundary) -> None:
         if not self.roots.tops:
-            self.roots.search(
-                p for one in self.optimizers.values() for group in one.param_groups for p in group["params"]
-            )
+            groups = [group for one in self.optimizers.values() for group in one.param_groups]
+            self.roots.search([*self.parameters, *(one for group in groups for one in group["params"])])
         else:
             self.roots.settle()
         if self.story.syncs is None:
@@ -380,6 +391,7 @@ class Agent:
         """Close, and hold on to nothing of the user's: a model kept alive is memory taken."""
         self.seams.close()
         self.optimizers.clear()
+        self.parameters.clear()
         self.roots.forget()
 
     def optimizer_records(self) -> tuple[Any, ...]:

@@ -145,22 +145,50 @@ def test_outputs_that_are_kept_are_not_overwritten_and_two_forwards_do_not_mix(g
     assert graphs.recorder.replays["forward"] >= 12
 
 
-def test_accumulation_that_begins_later_adds_up(graphs):
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("backwards", [lambda step: 2, lambda step: 1 if step < 8 else 3, lambda step: 1 + step % 3])
+def test_gradients_of_several_batches_add_up(backwards, set_to_none, graphs):
     def loop():
         torch.manual_seed(0)
         net = Net()
-        optim = sgd(net.parameters())
+        optim = adamw(net.parameters())
+        kept = []
         for number in range(16):
-            optim.zero_grad()
-            for _ in range(1 if number < 8 else 3):
+            optim.zero_grad(set_to_none)
+            for _ in range(backwards(number)):
                 net(torch.randn(5, 6)).square().mean().backward()
+                kept.append(net.last.weight.grad.clone())
+            held = net.first.weight.grad
             optim.step()
-        return list(net.state_dict().values())
+            kept.append(held.clone())
+        return [*kept, *net.state_dict().values()]
 
     plain = loop()
     graphs.begin()
     assert same(loop(), plain)
     assert graphs.recorder.replays["backward"] > 16
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
+
+
+def test_a_gradient_held_from_one_batch_to_the_next_is_the_one_that_grows(graphs):
+    def loop():
+        torch.manual_seed(0)
+        net = Net()
+        optim = sgd(net.parameters())
+        seen = []
+        for _ in range(12):
+            optim.zero_grad()
+            net(torch.randn(5, 6)).square().mean().backward()
+            held = net.first.weight.grad
+            net(torch.randn(5, 6)).square().mean().backward()
+            seen += [held.clone(), torch.tensor(held is net.first.weight.grad)]
+            optim.step()
+        return seen
+
+    plain = loop()
+    graphs.begin()
+    assert same(loop(), plain)
+    assert graphs.recorder.replays["backward"] > 12
 
 
 class TwoHeads(Net):

@@ -301,11 +301,12 @@ def habit(name):
         optim, second = sgd(net.parameters()), sgd(other.parameters())
         for _ in range(6):
             optim.zero_grad()
-            for _ in range(2 if name == "accumulation" else 1):
-                loss = net(torch.randn(5, 6)).square().mean()
-                if name == "penalty":
-                    torch.autograd.grad(loss, net.first.weight, create_graph=True)
-                loss.backward(retain_graph=name == "retained")
+            loss = net(torch.randn(5, 6)).square().mean()
+            if name == "two forwards":
+                loss = loss + net(torch.randn(5, 6)).square().mean()
+            if name == "penalty":
+                torch.autograd.grad(loss, net.first.weight, create_graph=True)
+            loss.backward(retain_graph=name == "retained")
             optim.step()
             if name == "second optimizer":
                 other(torch.randn(5, 6)).mean().backward()
@@ -317,7 +318,7 @@ def habit(name):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("accumulation", "2 backwards a step"),
+        ("two forwards", "called 2 times in a step of 1 backwards"),
         ("penalty", "torch.autograd.grad is used"),
         ("retained", "keeps its graph"),
         ("second optimizer", "several optimizers"),

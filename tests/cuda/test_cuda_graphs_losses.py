@@ -129,8 +129,9 @@ def test_accumulated_gradients():
         return [*seen, *(one.detach().cpu() for one in net.parameters())]
 
     plain = run()
-    with hotlap.enable(None, with_=["cuda-graphs"]):
+    with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
         assert same(run(), plain)
+        assert enabled.outcomes[0].status == "applied"
 
 
 def test_a_model_trained_after_another_is_replayed_too(backwards):

@@ -100,3 +100,44 @@ def test_the_phases_of_steps_not_looked_into_follow_from_the_others(agent, detai
     agent.process_ends()
     shares = part_of(agent, complete=True).observation.shares
     assert all(shares[phase] > 0 for phase in (DATA, FORWARD, BACKWARD, OPTIMIZER))
+
+
+def by_hand(model, losses, gradients):
+    inputs = torch.randn(7, 4)
+    for _ in range(len(losses), len(losses) + 3 + STEPS + 20):
+        loss = model(inputs).square().mean()
+        for parameter, gradient in zip(model.parameters(), gradients(loss, model), strict=True):
+            parameter.data -= 0.1 * gradient
+        losses.append(float(loss.detach()))
+
+
+def from_backward(loss, model):
+    model.zero_grad()
+    loss.backward()
+    return [one.grad for one in model.parameters()]
+
+
+def from_grad(loss, model):
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+@pytest.mark.parametrize("gradients", [from_backward, from_grad])
+def test_where_no_optimizer_is_made_each_backward_is_a_step(agent, gradients):
+    torch.manual_seed(0)
+    model, losses = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)), []
+    by_hand(model, losses, gradients)
+    agent.process_ends()
+    seen = part_of(agent, complete=True).observation
+    assert seen.steps == STEPS
+    assert set(seen.losses[1:]) <= set(losses)
+    assert seen.shares[FORWARD] > 0 < seen.shares[BACKWARD]
+
+
+def test_an_optimizer_made_later_makes_the_steps_from_then_on(agent):
+    torch.manual_seed(0)
+    model, losses = nn.Linear(4, 1), []
+    for _ in range(6):
+        from_backward(model(torch.ones(2, 4)).sum(), model)
+    without_loader(losses, 3 + STEPS + 3)
+    agent.process_ends()
+    assert part_of(agent, complete=True).observation.steps == STEPS

@@ -66,14 +66,17 @@ class Gradients:
         old = self._still_held()
         self._let_go_of_kept(old)
         made = self._replayed(replay, old)
+        sums, added = [self._parameters[n].grad for n in old], list(old.values())
         for n, (parameter, one) in enumerate(zip(self._parameters, self._handed, strict=True)):
-            if n in old:
-                parameter.grad.add_(old[n])
-            elif mask[n]:
-                if parameter.grad is None:
-                    parameter.grad = made.get(n, one)
-                else:
-                    parameter.grad.add_(made.get(n, one))
+            if n in old or not mask[n]:
+                continue
+            if parameter.grad is None:
+                parameter.grad = made.get(n, one)
+            else:
+                sums.append(parameter.grad)
+                added.append(made.get(n, one))
+        if sums:
+            self._torch._foreach_add_(sums, added)
 
     def _still_held(self) -> dict[int, Any]:
         """Gradients that lie in recorded memory (they were zeroed in place, or not at all): the replay overwrites them,
@@ -83,8 +86,11 @@ class Gradients:
         for n, (parameter, recorded) in enumerate(zip(self._parameters, self._recorded, strict=True)):
             gradient = parameter.grad
             if gradient is not None and recorded is not None and gradient.data_ptr() == recorded.data_ptr():
-                held[n] = gradient.clone()
-        return held
+                held[n] = gradient
+        copies = [self._torch.empty_like(one) for one in held.values()]
+        if copies:
+            self._torch._foreach_copy_(copies, list(held.values()))
+        return dict(zip(held, copies, strict=True))
 
     def _let_go_of_kept(self, old: dict[int, Any]) -> None:
         """A gradient that the user kept from an earlier step gets memory of its own before it is overwritten."""

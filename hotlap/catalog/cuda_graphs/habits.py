@@ -1,4 +1,4 @@
-"""What the first steps show of the loop: one forward, one backward and one optimizer a step, or something else."""
+"""What the first steps show of the loop: a backward after each forward and one optimizer, or something else."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ class Habits:
             self._found("there are several optimizers")
         if self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
-        if self._backwards > 1:
-            self._found(f"{self._backwards} backwards a step (gradient accumulation)")
         if self._counting:
-            if self._calls > 1:
-                self._found(f"the model is called {self._calls} times a step")
-            self.steps += self._calls == 1 and self._backwards == 1
+            if self._calls > 1 and self._calls != self._backwards:
+                self._found(f"the model is called {self._calls} times in a step of {self._backwards} backwards")
+            self.steps += 0 < self._calls == self._backwards
         self._calls = self._backwards = 0
 
 

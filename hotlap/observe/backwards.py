@@ -1,0 +1,54 @@
+"""Programs that update their weights without an optimizer of torch's: each backward pass is a step there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from hotlap.observe import tape as t
+
+if TYPE_CHECKING:
+    from hotlap.observe.agent import Agent
+
+ENOUGH = 8  # backward passes and no optimizer made, then they are the steps
+MOST_NODES = 100_000  # of a loss, that are walked over once to find the weights
+
+
+class Backwards:
+    """At work until an optimizer is made, which nearly every program does before its first backward."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent, self._seen = agent, 0
+
+    def begin(self) -> None:
+        self._agent.seams.backward.subscribe(after=self._ended)
+
+    def end(self) -> None:
+        self._agent.seams.backward.unsubscribe(self._ended)
+
+    def _ended(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any], __: Any) -> None:
+        self._seen += 1
+        if self._seen < ENOUGH:
+            return
+        if self._seen == ENOUGH:
+            self._agent.trains(_leaves(args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))))
+        now, thread = perf_counter_ns(), get_ident()
+        self._agent.entries += [(t.STEP, now, thread, 0), (t.STEPPED, now, thread, 0)]
+        self._agent.step_ends()
+
+
+def _leaves(losses: Any) -> Iterator[Any]:
+    """The tensors without a history that a loss was computed from."""
+    found: Iterable[Any] = losses if isinstance(losses, list | tuple) else (losses,)
+    pending = [node for one in found if (node := getattr(one, "grad_fn", None)) is not None]
+    seen = set(pending)
+    while pending and len(seen) < MOST_NODES:
+        node = pending.pop()
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen:
+                seen.add(after)
+                pending.append(after)
