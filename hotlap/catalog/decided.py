@@ -31,7 +31,7 @@ PROMISES = {
     Risk.ROUNDING: "losses equal but for rounding",
     Risk.NUMERIC: "in lower precision",
 }
-DOUBTED = "some batches may have been wrong, as was said"
+DOUBTED = "some of it may have been wrong, as was said"
 MORE = "more: hotlap show"
 NOT_YET = "not tried: the training was over before"
 
@@ -85,6 +85,7 @@ class Decided:
         self._torch, self._names, self.batches = torch, names, batches
         self._session: Session | None = None
         self._hardware, self._remembered = "", False
+        self.doubted: dict[str, str] = {}  # entries that were found to give other results, and why
         order = [name for name in entries() if name in names]
         self._arms = Arms(begin, order, lambda name: entries()[name].prepares > 0)
         self._deciding = Deciding(partial(Ticks, seams), self._arms, batches, Marks(torch), _candidates(order))
@@ -109,7 +110,7 @@ class Decided:
             hotlap=__version__,
             torch=str(self._torch.__version__),
             hardware=self._hardware,
-            on=tuple(sorted(findings.on)),
+            on=tuple(sorted(self._switched_on)),
         )
         with suppress(OSError, RunFolderUnwritable):  # nothing is lost by it but a few blocks of the next run
             file = Path(session.memory)
@@ -170,7 +171,14 @@ class Decided:
     @property
     def on(self) -> Arm:
         """All that makes a difference now."""
-        return self._deciding.findings.on | self.batches.applied()
+        return self._switched_on | self.batches.applied()
+
+    @property
+    def _switched_on(self) -> Arm:
+        """Of what was decided, that which has not been withdrawn since."""
+        sites = {name: self._arms.seen.get(name) for name in self._deciding.findings.on}
+        gone = Status.WITHDRAWN.value
+        return frozenset(name for name, site in sites.items() if site is None or site.outcome.status != gone)
 
     def record(self) -> Decisions:
         findings = self._deciding.findings
@@ -202,11 +210,13 @@ class Decided:
         taken = _ms(findings.after or 0.0)
         if not self.on and self.batches.is_coming() and not is_end:
             return f"batches are kept as they come, for when all of them are there ({taken} a step so far){more}"
+        if not self.on and self.doubted:
+            return f"{begins}{DOUBTED}; it runs as it is ({taken} a step){more}"
         if not self.on:
             so_far = "" if findings.is_over else " so far"
             return f"{begins}nothing makes it faster{so_far}; it runs as it is ({taken} a step){more}"
         worst = max((entries()[name].risk for name in self.on | findings.ever_on), key=lambda one: one.rank)
-        promise = DOUBTED if self.batches.are_doubted else PROMISES[worst]
+        promise = DOUBTED if self.batches.are_doubted or self.doubted else PROMISES[worst]
         if findings.ratio < GAIN:
             return f"{begins}as fast as before ({taken} a step), {promise}; on: {self._listed}{more}"
         times = f"{findings.ratio:.{1 if findings.ratio >= 1.95 else 2}f}× as fast"

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,11 @@ class Running:
 
     def _tried(self, choice: Choice, arm: frozenset[str]) -> Site:
         site = self._site(choice)
-        site.on_applied = site.on_withdrawn = lambda outcome: None
+        site.on_applied, site.on_withdrawn = lambda outcome: None, partial(self._withdrawn, site)
         site.alongside = arm | {each.name for each in self.sites}
-        if site.entry.risk is not Risk.EXACT and _is_one_of_many(self.torch):
+        if self.deciding is not None and choice.name in self.deciding.doubted:
+            site.refused(self.deciding.doubted[choice.name])
+        elif site.entry.risk is not Risk.EXACT and _is_one_of_many(self.torch):
             site.refused("several processes train together, and each would decide by itself; ask for it by name")
         else:
             self._begin(site)
@@ -199,6 +202,13 @@ class Running:
         """Applied after all, to a model that is trained later, or withdrawn."""
         if self._told and self._speaks and self.deciding is None:
             say(*lines([outcome]))
+
+    def _withdrawn(self, site: Site, outcome: Outcome) -> None:
+        """One of those that are tried. A difference is not found at each step: those before may have had it too."""
+        if site.doubted and self.deciding is not None:
+            self.deciding.doubted[site.name] = outcome.why
+            if self._speaks:
+                say(f"{site.name} is switched off for good: {outcome.why}; steps before may have been wrong too")
 
     @property
     def _speaks(self) -> bool:

@@ -41,7 +41,7 @@ class Site:
         self.coming = False  # something is gathered, for when all of it is there
         self.seconds_keeping = 0.0  # that the program has waited for what is gathered
         self.idle = False  # it was given up: what it said that it did, it does no longer
-        self.doubted = False  # it was found late that something had changed, and said
+        self.doubted = False  # what it gave the program may have been wrong, which is said
         self.waits: Callable[[], bool] = lambda: False  # asked by who can begin later: the program is timed as it is
         self._steps_aside = False  # while Dynamo compiles
         self._status: Status | None = None
@@ -67,6 +67,11 @@ class Site:
         self._tell(Status.WITHDRAWN, why)
         self.close()
         self.on_withdrawn(self.outcome)
+
+    def differs(self, why: str) -> None:
+        """What it computes was found not to be what the program would have: off for good, and said."""
+        self.doubted = True
+        self.withdraw(why)
 
     def _tell(self, status: Status, why: str) -> None:
         if self._status is Status.WITHDRAWN:

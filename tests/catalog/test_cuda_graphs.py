@@ -16,9 +16,10 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotlap.catalog.cuda_graphs.detect import detect
-from hotlap.catalog.cuda_graphs.graphed import near
+from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, near
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder
 from hotlap.catalog.cuda_graphs.steady import Steady
+from hotlap.catalog.fused_optimizer import proof
 from tests.catalog.emulated_graphs import EmulatedRecorder, Net, StubCuda, adam, adamw, at_work, same, sgd, train
 from tests.observations import launch_bound, observation
 
@@ -382,3 +383,39 @@ def test_a_part_that_is_no_longer_frozen_is_recorded_anew_soon(graphs):
     replays.clear()
     assert same(train(around=around, steps=24), plain)
     assert replays[-1] - replays[12] >= 6, "three calls to be sure, two to record"
+
+
+def test_a_replay_that_has_become_wrong_is_found_by_comparing_now_and_then(graphs, monkeypatch):
+    monkeypatch.setattr(proof, "EVERY", 4)
+
+    def around(number, *_):
+        if number == 30:
+            graphed = graphs.graphed
+            right = graphed._forward.replay
+            graphed._forward = graphed._forward._replace(replay=lambda: (right(), graphed._outputs[0].mul_(0.5)))
+
+    plain = train(steps=60)
+    graphs.begin()
+    replayed = train(steps=60, around=around)
+    assert same(replayed[:30], plain[:30])
+    assert graphs.site.outcome.status == "withdrawn"
+    assert "a replay gives other results than the model itself: an output differs by" in graphs.site.outcome.why
+
+
+def test_comparing_now_and_then_changes_nothing(graphs, monkeypatch):
+    monkeypatch.setattr(proof, "EVERY", 1)  # each time
+    plain = train(model=lambda: Net(0.5), optimizer=adamw, clip=0.1)
+    calls = []
+    monkeypatch.setattr(GraphedRoot, "_prove", noting(GraphedRoot._prove, calls))
+    graphs.begin()
+    assert same(train(model=lambda: Net(0.5), optimizer=adamw, clip=0.1), plain)
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
+    assert len(calls) > 12
+
+
+def noting(method, calls):
+    def noted(*args):
+        calls.append(1)
+        return method(*args)
+
+    return noted

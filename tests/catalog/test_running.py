@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from hotlap import catalog
 from hotlap.catalog import running as room
 from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.fused_optimizer import proof
 from hotlap.catalog.running import Running, difference, lines
 from hotlap.model.plan import Choice, Circumstances, Outcome, Risk
 from hotlap.model.session import Session
@@ -252,3 +254,23 @@ def test_what_was_applied_comes_first():
     told = [Outcome(name=status, code="X", status=status, why="w") for status in ("no effect", "refused", "applied")]
     assert [line.split(":")[0] for line in lines(told)] == ["applied", "refused", "no effect"]
     assert lines([]) == ["nothing to apply"]
+
+
+def test_one_that_gives_other_results_is_off_for_good_and_said(seams, capsys, monkeypatch):
+    monkeypatch.setattr(proof.Proof, "difference", lambda self: "a weight differs by 0.1")
+    begun = []
+    running = Running(torch, choices("fused-optimizer"), seams, decides=True)
+    running.quiet = False
+    begin = running._begin
+    monkeypatch.setattr(running, "_begin", lambda site: begun.append(site.name) or begin(site))
+    running.begin()
+    deadline = time.monotonic() + 60
+    while not running.deciding.doubted and time.monotonic() < deadline:
+        train(20)
+    train(200)
+    running.tell()
+    said = capsys.readouterr().err
+    assert said.count("fused-optimizer is switched off for good: SGD: a weight differs by 0.1; steps before") == 1
+    assert "some of it may have been wrong, as was said; it runs as it is" in said
+    assert "fused-optimizer" not in running.deciding.on
+    assert begun == ["fused-optimizer"]

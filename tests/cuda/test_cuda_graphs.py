@@ -5,8 +5,10 @@ Deterministic algorithms are asked for, so it does, and equality is exact. Adam 
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
+import operator
 import re
 import sys
 import weakref
@@ -19,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
+from hotlap.catalog.fused_optimizer import proof
 from hotlap.engine.nn import choosing
 
 pytestmark = pytest.mark.cuda
@@ -209,6 +212,32 @@ def test_a_forward_that_waits_for_the_device_is_refused_and_trains_on():
         (outcome,) = enabled.outcomes
     assert outcome.status == "refused"
     assert "waits for a value" in outcome.why
+
+
+HIDDEN = {0: 1.0}
+unseen = functools.partial(operator.getitem, HIDDEN, 0)  # calls into C, which nobody can read
+
+
+class Scheduled(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) * unseen()
+
+
+@pytest.mark.parametrize(("later", "status"), [(1.0, "applied"), (0.5, "withdrawn")])
+def test_a_setting_that_nobody_saw_is_found_by_comparing_now_and_then(later, status, monkeypatch):
+    monkeypatch.setattr(proof, "EVERY", 4)
+    monkeypatch.setitem(HIDDEN, 0, 1.0)
+    net = Scheduled().cuda()
+    optim = sgd(net.parameters())
+    with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
+        for step in range(60):
+            HIDDEN[0] = 1.0 if step < 20 else later
+            net(torch.randn(16, 48, device="cuda")).square().mean().backward()
+            optim.step()
+            optim.zero_grad()
+        (outcome,) = enabled.outcomes
+    assert outcome.status == status
+    assert ("an output differs by" in outcome.why) == (status == "withdrawn")
 
 
 def test_the_model_is_saved_as_it_is_and_let_go():

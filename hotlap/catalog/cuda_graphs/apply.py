@@ -12,7 +12,7 @@ from hotlap.catalog.cuda_graphs.habits import Habits
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.losses import Losses
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
-from hotlap.catalog.cuda_graphs.rules import Refused, has_own_hooks, why_not_root
+from hotlap.catalog.cuda_graphs.rules import Differs, Refused, has_own_hooks, why_not_root
 from hotlap.catalog.cuda_graphs.stepping import Stepping
 from hotlap.catalog.forwards import MISSING, call_with
 from hotlap.catalog.site import Site
@@ -130,6 +130,9 @@ class Graphs:
                 return MISSING
             assert self._graphed is not None
             found = self._graphed(module, forward, args, kwargs)
+        except Differs as difference:
+            self.site.differs(str(difference))
+            return MISSING
         except Refused as refusal:
             self._refuse(str(refusal))
             return MISSING

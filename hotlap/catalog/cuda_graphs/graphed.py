@@ -13,10 +13,11 @@ from hotlap.catalog.cuda_graphs.gradients import Gradients
 from hotlap.catalog.cuda_graphs.inputs import Inputs
 from hotlap.catalog.cuda_graphs.listed import Listed
 from hotlap.catalog.cuda_graphs.recorder import Recorder
-from hotlap.catalog.cuda_graphs.rules import Refused
+from hotlap.catalog.cuda_graphs.rules import Differs, Refused
 from hotlap.catalog.cuda_graphs.standing import Kept, Standing, Traces
 from hotlap.catalog.cuda_graphs.twins import Twins
 from hotlap.catalog.forwards import MISSING
+from hotlap.catalog.fused_optimizer.proof import is_due
 
 MORE_REHEARSALS = 2  # besides the one that is compared with the replay: lazy set-up must not end up in a recording
 NEAR = 1e-3  # of the largest element; some kernels add up in another order each time, a wrong replay is far off
@@ -50,6 +51,7 @@ class GraphedRoot:
         self._standing, self._listed = Standing(torch, module, forward), Listed(torch, module)
         self._turn: Any = lambda: None
         self._given: Any = lambda: None  # the output of this turn, where there is one only
+        self._replays, self._is_roomy = 0, True  # there is memory to compute a batch both ways
         self._grad = unwrap(torch.autograd.grad)  # not through our own seam: this is no step of the user's
         kept = Kept(torch, recorder, module)
         try:
@@ -197,8 +199,39 @@ class GraphedRoot:
             if not near(self._torch, one, other, scale if number >= len(outputs) else 0.0):
                 self._forward.forget()
                 self._back.forget()
-                raise Refused("a replay gives other results than the model itself")
+                what = "a gradient" if number >= len(outputs) else "an output"
+                raise Refused(f"a replay gives other results than the model itself: {what} {_apart(one, other)}")
         self._reference = []
+
+    def _prove(self, module: Any, forward: Any) -> None:
+        """The model itself on this batch, from the same state, held against a replay: now and then while it trains.
+        What the program keeps of earlier gradients lies where the replay writes, and is put back. Host sync.
+        """
+        kept = Kept(self._torch, self._recorder, module)
+        traces = Traces(self._torch, module, own_stream=self._recorder.device_type != "cpu")
+        args, kwargs = self._inputs.arguments()
+        before: list[Any] = []
+        try:
+            with self.own_casts():
+                outputs = self._tree.tree_flatten(forward(*args, **kwargs))[0]
+            gradients = self._backward(outputs, self._parameters)
+            tensors = [one for one in outputs if isinstance(one, self._torch.Tensor)]
+            self._reference = [*(one.detach().clone() for one in tensors), *gradients]
+            if (why := traces.why_not()) is not None:
+                raise Refused(why)
+            kept.put_back()
+            before = [None if one is None else one.clone() for one in self._recorded]
+            self._compare()
+        except Refused as refusal:
+            raise Differs(str(refusal)) from None
+        except self._torch.OutOfMemoryError:
+            self._is_roomy = False
+        finally:
+            kept.put_back()
+            traces.put_back()
+            for one, values in zip(self._recorded, before, strict=False):
+                if one is not None:
+                    one.copy_(values)
 
     # Replaying
 
@@ -212,6 +245,9 @@ class GraphedRoot:
         self._inputs.take(leaves)
         if self._in_functorch():
             return MISSING
+        self._replays += 1
+        if self._is_roomy and is_due(self._replays):
+            self._prove(module, forward)
         replayed = self._apply(*self._parameters)  # what Function.apply does outside of these transforms
         if self._is_single:
             self._given = weakref.ref(replayed[0])
@@ -323,6 +359,13 @@ def largest(gradients: Iterable[Any]) -> float:
     """The largest finite element of all. Host sync."""
     found = [one.detach().nan_to_num(0.0, 0.0, 0.0) for one in gradients if one is not None and one.numel()]
     return max((float(one.abs().max()) for one in found), default=0.0)
+
+
+def _apart(one: Any, other: Any) -> str:
+    if one is None or other is None:
+        return "is missing"
+    off = float((one.detach().double() - other.detach().double()).abs().max())
+    return f"differs by {off:.2g} where its largest is {largest([other]):.2g}"
 
 
 def near(torch: Any, one: Any, other: Any, scale: float = 0.0) -> bool:

@@ -20,6 +20,10 @@ class Refused(Exception):
     """Why it stays as it is."""
 
 
+class Differs(Refused):
+    """What was replayed so far may have been wrong."""
+
+
 def why_not_root(torch: Any, module: Any, device_type: str) -> str | None:
     name = type(module).__name__
     if is_compiled(module) or any(is_compiled(child) for child in module.modules()):

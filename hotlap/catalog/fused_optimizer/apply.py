@@ -60,7 +60,7 @@ class Fused:
         if proof is not None:
             self._proofs.drop(optimizer)
             if (why := proof.difference()) is not None:
-                self._site.withdraw(f"{type(optimizer).__name__}: {why}")
+                self._site.differs(f"{type(optimizer).__name__}: {why}")
 
     def _consider(self, optimizer: Any) -> None:
         name = type(optimizer).__name__
