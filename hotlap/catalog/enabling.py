@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Iterable
@@ -11,11 +12,12 @@ from typing import Any
 from hotlap.catalog.running import Running, lines
 from hotlap.model.plan import Choice, Outcome
 from hotlap.model.visible import visible
+from hotlap.patch.ending import forget_the_program
 from hotlap.patch.forks import never_free
 from hotlap.patch.imports import when_imported
 
 _enabled: Enabled | None = None
-_follows_forks = False
+_is_registered = False
 
 
 class Enabled:
@@ -75,11 +77,13 @@ class Enabled:
 
 def start(choices: Iterable[Choice], quiet: bool, decides: bool = False) -> Enabled:
     """Applies at once where torch is imported, else as soon as it is. What was enabled before ends."""
-    global _enabled, _follows_forks
+    global _enabled, _is_registered
     disable()
-    if not _follows_forks and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forked)  # a loader's workers are not ours to change
-        _follows_forks = True
+    if not _is_registered:
+        atexit.register(_end)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_forked)  # a loader's workers are not ours to change
+        _is_registered = True
     enabled = _enabled = Enabled(tuple(choices), quiet, decides)
     if os.environ.get("HOTLAP", "").lower() == "off":
         return enabled
@@ -88,6 +92,11 @@ def start(choices: Iterable[Choice], quiet: bool, decides: bool = False) -> Enab
     else:
         when_imported("torch", enabled.torch_imported)
     return enabled
+
+
+def _end() -> None:
+    disable()
+    forget_the_program()
 
 
 def _forked() -> None:

@@ -37,6 +37,10 @@ class ByIdentity(Generic[Value]):
     def clear(self) -> None:
         self._held.clear()
 
+    def cache_clear(self) -> None:
+        """As what functools remembers is cleared: see patch/ending.py."""
+        self.clear()
+
     def things(self) -> Iterator[Any]:
         """Those alive."""
         for reference, _ in list(self._held.values()):

@@ -18,6 +18,7 @@ from typing import Any
 from hotlap.model import private
 from hotlap.model.codec import from_json
 from hotlap.model.session import Session
+from hotlap.patch.ending import forget_the_program
 from hotlap.patch.forks import never_free, watch_registrations
 from hotlap.patch.imports import when_imported
 from hotlap.patch.voice import speak_to
@@ -185,9 +186,15 @@ def _child_started(torch: Any) -> None:
 
 
 def _finish() -> None:
+    """The last words, then nothing of the program's is held any longer: what it left open, a file it has not closed,
+    Python closes when the last reference goes.
+    """
     visit = _current
     if visit is not None and visit.finish is not None:
-        visit.seams.guard.run("keeping the observation", visit.finish)
+        finish, visit.finish = visit.finish, None
+        visit.seams.guard.run("keeping the observation", finish)
+        visit.seams.guard.run("leaving the process", visit.seams.close)
+        visit.seams.guard.run("leaving the process", forget_the_program)
 
 
 def _last_words(session: Session) -> None:

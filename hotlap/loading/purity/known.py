@@ -334,17 +334,20 @@ DRAWING = frozenset(
 )
 
 
-def _remembered(question: Callable[[type], bool]) -> Callable[[type], bool]:
-    """Of each class asked once."""
-    answers: dict[type, bool] = {}
+class _remembered:  # noqa: N801 it decorates
+    """Of each class asked once. A plain dictionary is twice as fast as what functools has."""
 
-    def answer(kind: type) -> bool:
-        found = answers.get(kind)
+    def __init__(self, question: Callable[[type], bool]) -> None:
+        self._question, self._answers = question, dict[type, bool]()
+
+    def __call__(self, kind: type) -> bool:
+        found = self._answers.get(kind)
         if found is None:
-            found = answers[kind] = question(kind)
+            found = self._answers[kind] = self._question(kind)
         return found
 
-    return answer
+    def cache_clear(self) -> None:
+        self._answers.clear()
 
 
 def type_name(kind: type) -> str:
