@@ -44,6 +44,7 @@ def test_what_a_program_leaves_open_is_written_and_gone_at_its_end(way, tmp_path
 
     program = python("leaves_open.py")
     plain = left(program)
-    assert len(plain[1][0].splitlines()) == 320 and len([line for line in plain[0] if "is gone" in line]) == 3
+    assert len(plain[1][0].splitlines()) == 320
+    assert len([line for line in plain[0] if "is gone" in line]) == 3
     hotlap = [*HOTLAP, *WAYS[way], "--quiet", "--run-dir", str(tmp_path / "kept")] if WAYS[way] else []
     assert left([*hotlap, *program, *([] if WAYS[way] else ["enable"])]) == plain

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,7 +10,8 @@ from operator import is_
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host, piece_of_memory
+from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host
+from hotlap.loading.groups import Group, holds_objects, version_of
 from hotlap.loading.mapped import Shared
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.plain import is_record
@@ -49,7 +49,6 @@ class Contents:
         self._seen: dict[int, Any] = {}
         self.parts: list[Part] = []
         self._texts: list[Any] = []
-        self._turn = 0
         self._always: list[Part] = []  # of which all is compared before every batch
         self.seconds = 0.0
         self.bytes = 0
@@ -61,7 +60,7 @@ class Contents:
         return bool(self._shared)
 
     def differ_shared(self) -> str | None:
-        return next((one.name for one in self._shared if one.has_moved() or one.differs(None)), None)
+        return next((one.name for one in self._shared if one.has_moved() or one.differs()), None)
 
     def settle(self) -> None:
         """How long a comparison of all of it takes."""
@@ -70,7 +69,7 @@ class Contents:
         self.seconds = float("inf")
         for _ in range(3):  # the first finds nothing in the processor's caches, and other work only adds to it
             began = time.perf_counter()
-            self.differ(None)
+            self.differ()
             self.seconds = min(self.seconds, time.perf_counter() - began)
             if self.seconds > LONG:
                 return
@@ -87,24 +86,14 @@ class Contents:
         return waiting
 
     def always_differ(self) -> str | None:
-        return next((one.name for one in self._always if one.differs(None)), None)
+        return next((one.name for one in self._always if one.differs()), None)
 
     def texts(self) -> Iterator[str]:
         return (str(one) for one in self._texts)
 
-    def differ(self, seconds: float | None) -> str | None:
-        """What has changed: of all of it, or of as much as can be compared in so many seconds, in turn."""
-        until, count = None if seconds is None else time.perf_counter() + seconds, len(self.parts)
-        if (name := self.moved()) is not None:
-            return name
-        for step in range(count):
-            one = self.parts[(self._turn + step) % count]
-            if one.differs(until):
-                return one.name
-            if until is not None and time.perf_counter() > until:
-                self._turn = (self._turn + step + 1) % count
-                return None
-        return None
+    def differ(self) -> str | None:
+        """What has changed, of all of it."""
+        return self.moved() or next((one.name for one in self.parts if one.differs()), None)
 
     def moved(self) -> str | None:
         """What lies elsewhere in memory than before, or is longer or shorter."""
@@ -124,7 +113,7 @@ class Contents:
             self.parts.append(Memory(find, id(thing)))
             if self._is_shared(thing):
                 self._shared.append(Memory(find))
-            if _holds_objects(thing):
+            if holds_objects(thing):
                 self.parts.append(ListedArray(thing))
                 self._add_several(thing.reshape(-1).tolist(), depth)
         elif kind is bytearray:
@@ -186,7 +175,7 @@ def _seconds_to_compare(part: Part) -> float:
     shortest = math.inf
     for _ in range(3):
         began = time.perf_counter()
-        part.differs(None)
+        part.differs()
         shortest = min(shortest, time.perf_counter() - began)
         if shortest > LONG:
             break
@@ -208,7 +197,7 @@ class Listed:
     def has_moved(self) -> bool:
         return len(self._live) != len(self._then) / (2 if isinstance(self._live, dict) else 1)
 
-    def differs(self, until: float | None) -> bool:
+    def differs(self) -> bool:
         now, then = listed(self._live), self._then
         if all(map(is_, now, then)):
             return len(now) != len(then)
@@ -238,116 +227,13 @@ def alike(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and is_atom(type(one)) and repr(one) == repr(other))
 
 
-class Group:
-    """Many tensors or arrays of one container, by their versions and their memory."""
-
-    name = "a tensor or array"
-
-    def __init__(self, things: list[Any], of: int = 0) -> None:
-        self._things, self.of = things, of
-        self._versions = versions_of(things)
-        each = max(1, PIECE // max(1, int(things[0].nbytes)))
-        self._parts = [things[start : start + each] for start in range(0, len(things), each)]
-        self._joined = [can_be_joined(part) for part in self._parts]
-        self._sums = [_sum_of_several(*part) for part in zip(self._parts, self._joined, strict=True)]
-        self._turn = 0
-        self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
-
-    def rows(self, total: int) -> RowSums | None:
-        size = int(self._things[0].nbytes)
-        fits = len(self._things) >= total and size <= PIECE and can_be_joined(self._things, most=None)
-        return GroupRows(self._things, size) if fits else None
-
-    def has_moved(self) -> bool:
-        return False
-
-    def differs(self, until: float | None) -> bool:
-        """As many parts as the time allows, beginning where the last look ended."""
-        if versions_of(self._things) != self._versions:
-            return True
-        for step in range(len(self._parts)):
-            at = (self._turn + step) % len(self._parts)
-            if _sum_of_several(self._parts[at], self._joined[at]) != self._sums[at]:
-                return True
-            if until is not None and time.perf_counter() > until:
-                self._turn = (at + 1) % len(self._parts)
-                break
-        return False
-
-
-class GroupRows(RowSums):
-    """Each tensor or array is the row of an item."""
-
-    def __init__(self, things: list[Any], size: int) -> None:
-        self._things = things
-        super().__init__(len(things), size)
-
-    def _taken(self, rows: Any) -> Any:
-        return _put_together(list(map(self._things.__getitem__, rows.tolist())), self._size)
-
-    def differ(self, rows: Any) -> bool:
-        try:
-            return super().differ(rows)
-        except (RuntimeError, ValueError, TypeError):  # of another form by now
-            return True
-
-
-def can_be_joined(things: list[Any], most: int | None = PIECE) -> bool:
-    """Of one form, on the host: put together in memory that stays in the processor's caches, then summed up at once."""
-    first = things[0]
-    if _holds_objects(first) or first.nbytes == 0:
-        return False
-    if most is not None and len(things) * first.nbytes > most:
-        return False
-    return all(
-        type(one) is type(first) and one.shape == first.shape and one.dtype == first.dtype and on_host(one)
-        for one in things
-    )
-
-
-def _sum_of_several(things: list[Any], joined: bool) -> Any:
-    if not joined:
-        return [(one.shape, one.dtype, _sum_of(one)) for one in things]
-    try:
-        return checksum(_put_together(things, int(things[0].nbytes)))
-    except (RuntimeError, ValueError, TypeError) as error:  # of another form by now
-        return str(error)
-
-
-def _put_together(things: list[Any], each: int) -> memoryview:
-    """So many bytes of each, which are of one form."""
-    memory, first = piece_of_memory()[: len(things) * each], things[0]
-    shape = (len(things) * first.shape[0], *first.shape[1:]) if first.ndim else (len(things),)
-    if not hasattr(first, "detach"):
-        numpy = sys.modules["numpy"]
-        join = numpy.concatenate if first.ndim else numpy.stack
-        join(things, out=memory.view(first.dtype).reshape(shape))
-    else:
-        torch = sys.modules["torch"]
-        join = torch.cat if first.ndim else torch.stack
-        with torch.no_grad(), torch.inference_mode(False):
-            join(things, out=torch.from_numpy(memory).view(first.dtype).view(shape))
-    return memoryview(memory)
-
-
-def _sum_of(thing: Any) -> list[int]:
-    if not on_host(thing) or _holds_objects(thing):
-        return []
-    whole = bytes_of(thing)
-    return [checksum(whole[start : start + PIECE]) for start in range(0, len(whole), PIECE)]
-
-
-def _holds_objects(thing: Any) -> bool:
-    return bool(getattr(getattr(thing, "dtype", None), "hasobject", False))
-
-
 class Memory:
     """Of a tensor, an array or an image, by checksums of its pieces."""
 
     name = "a tensor or array"
 
     def __init__(self, find: Callable[[], Any], of: int = 0) -> None:
-        self.find, self._turn, self.of = find, 0, of
+        self.find, self.of = find, of
         self._form = form_of(find())
         pieces = self._pieces(find())
         self.bytes = sum(map(len, pieces))
@@ -360,25 +246,15 @@ class Memory:
         return form_of(self.find()) != self._form
 
     def _pieces(self, thing: Any) -> list[Any]:
-        if not on_host(thing) or _holds_objects(thing):
+        if not on_host(thing) or holds_objects(thing):
             return []
         whole = thing.tobytes() if hasattr(thing, "getbands") else bytes_of(thing)
         return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
 
-    def differs(self, until: float | None) -> bool:
-        """As many pieces as the time allows, beginning where the last look ended. Asked where it has not moved."""
+    def differs(self) -> bool:
+        """Asked where it has not moved."""
         thing = self.find()  # held as long as its memory is read
-        pieces, count = self._pieces(thing), len(self._sums)
-        if len(pieces) != count:
-            return True
-        for step in range(count):
-            at = (self._turn + step) % count
-            if checksum(pieces[at]) != self._sums[at]:
-                return True
-            if until is not None and time.perf_counter() > until:
-                self._turn = (at + 1) % count
-                break
-        return False
+        return list(map(checksum, self._pieces(thing))) != self._sums
 
 
 class Table(Memory):
@@ -413,21 +289,6 @@ def form_of(thing: Any) -> tuple[Any, ...]:
     if hasattr(thing, "__array_interface__") and hasattr(thing, "strides"):
         return (thing.__array_interface__["data"][0], thing.shape, thing.strides, thing.dtype)
     return (getattr(thing, "shape", None), getattr(thing, "size", None), getattr(thing, "mode", None))
-
-
-def version_of(tensor: Any) -> int:
-    """Tensors of inference mode count no versions: their memory is compared."""
-    try:
-        return int(tensor._version)
-    except (RuntimeError, AttributeError):
-        return -1
-
-
-def versions_of(things: list[Any]) -> list[int]:
-    try:
-        return [one._version for one in things]
-    except (RuntimeError, AttributeError):
-        return [version_of(one) for one in things]
 
 
 def listed(container: Any) -> list[Any]:

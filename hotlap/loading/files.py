@@ -43,7 +43,8 @@ class Files:
             raise Unwatchable("it reads files of which is not known where they are")
         self._names = list(self._seen)
         self._paths = {os.path.realpath(name) for name in self._names}
-        self._turn = 0
+        self._turn, self._in_turn = 0, False  # there are more than can be looked at before a batch
+        self.found_late = False  # a change that another process may have made some batches ago
         if (held := self._held_to_write()) is not None:
             raise Unwatchable(f"the program has {held} open, or mapped into memory, to write into it")
         _listen()
@@ -79,7 +80,10 @@ class Files:
 
     def differ(self) -> str | None:
         """At the start of an epoch: a file that has changed, of all of them."""
-        return self._written_by_us() or self._held_to_write() or self._looked_at(None)
+        if (found := self._written_by_us() or self._held_to_write()) is None:
+            found = self._looked_at(None)
+            self.found_late = found is not None and self._in_turn
+        return found
 
     def differ_now(self) -> str | None:
         """Before a batch: what this process has opened to write, and some others."""
@@ -107,7 +111,7 @@ class Files:
             except OSError:
                 return name
             if until is not None and time.perf_counter() > until:
-                self._turn = (self._turn + step + 1) % count
+                self._turn, self._in_turn = (self._turn + step + 1) % count, True
                 return None
         return None
 

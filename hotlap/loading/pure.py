@@ -207,13 +207,8 @@ class Watch:
 
     @property
     def found_late(self) -> bool:
-        """What `changed_now` has found may have changed some batches ago."""
-        return self._state.found_late
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether not all of it is compared before each batch."""
-        return self._state.is_partly_compared
+        """What an epoch began by finding may have changed during the one before."""
+        return self._files is not None and self._files.found_late
 
     def changed_now(self) -> str | None:
         """Asked before a batch, where the program's own fetching would see it."""

@@ -14,8 +14,6 @@ from hotlap.loading.bits import PIECE, WORD, bytes_of, factors, is_contiguous, o
 class RowSums:
     """As it is now, in pieces of rows that fit into the processor's caches."""
 
-    most_pieces: int | None = None  # of a batch; where it has more, others are looked at each time
-
     def __init__(self, rows: int, size: int) -> None:
         """So many rows of so many bytes."""
         import numpy
@@ -23,7 +21,7 @@ class RowSums:
         self._size = size
         self._word = next(one for one in (8, 4, 2, 1) if size % one == 0)
         self._factors = factors()[: min(size // self._word, PIECE // WORD)]
-        self._most, self._start = max(1, PIECE // size), 0
+        self._most = max(1, PIECE // size)
         numbers = numpy.arange(rows)
         self._sums = numpy.concatenate([self._summed(piece) for piece in self._pieces(numbers)])
 
@@ -36,11 +34,7 @@ class RowSums:
 
     def differ(self, rows: Any) -> bool:
         """Whether one of these rows was written into."""
-        pieces = self._pieces(rows)
-        if self.most_pieces is not None and len(pieces) > self.most_pieces:
-            self._start += 1
-            pieces = [pieces[self._start % len(pieces)]]
-        return any((self._summed(piece) != self._sums[piece]).any() for piece in pieces)
+        return any((self._summed(piece) != self._sums[piece]).any() for piece in self._pieces(rows))
 
     def _summed(self, rows: Any) -> Any:
         """As `checksum` does: words times odd numbers."""

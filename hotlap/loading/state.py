@@ -13,12 +13,12 @@ program may close, free or resize what it no longer uses.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
 from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Part, Unwatchable, is_tensor, weakly
+from hotlap.loading.groups import ElementSums
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
 from hotlap.loading.purity.objects import without_our_layers
@@ -28,10 +28,8 @@ from hotlap.loading.row_sums import RowSums
 from hotlap.loading.subsets import Levels
 
 ABSENT: Any = object()
-ALWAYS, OFTEN = 80e-6, 0.25  # seconds, share of fetching a batch, that comparing everything with every batch may take …
-RARELY = 0.003  # … else a part of it, in this share of the time
+ALWAYS, OFTEN = 80e-6, 0.25  # seconds, share of fetching a batch, that comparing what is not read by rows may take
 LITTLE = 64 << 10  # bytes, which are compared as soon as some of them
-MUCH = 32 << 20  # bytes: of less, all that a batch is made from is compared before it
 LEAST_SECONDS, SHARE = 4e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
 
 
@@ -54,14 +52,10 @@ class State:
             for container in study.containers.values() if contents else ():
                 self._contents.add(container)
         self._contents.settle()
-        self._last = time.perf_counter()
-        self._saved = 0.0  # seconds that may be spent on comparing what is large
         self._by_row = {one for study in studies for one in study.by_row}
         self._by_row -= {one for study in studies for one in study.as_whole}
-        self._rows: list[tuple[RowSums | ListedRows, int]] = []  # with the level of subsets they are of
+        self._rows: list[tuple[RowSums | ElementSums | ListedRows, int]] = []  # with the level of subsets they are of
         self._watched: bool | None = None  # closely: not, or with rows or without
-        self.is_partly_compared = True  # before each batch: then a change within an epoch may be seen late
-        self.found_late = False  # what has changed may have changed some batches ago
 
     def _add(self, place: Place) -> None:
         self._places.append(place)
@@ -72,35 +66,32 @@ class State:
         """Decides what is compared before each batch, given how long the program takes to fetch one.
 
         Of what has an element for each item those of the batch, and all else as a whole, if that does not take too
-        long. `find` tells of the items, where batches are made from copies. Raises Unwatchable where something is left;
-        of much data a part of it is compared in turn.
+        long: else raises Unwatchable. `find` tells of the items, where batches are made from copies.
         """
         by_rows = find is not None
         if self._watched is not None and self._watched >= by_rows:
             return
-        rest, is_much = self._contents.parts, self._contents.bytes > MUCH
+        rest = self._contents.parts
         if find is not None and self._contents.bytes > LITTLE:
-            rest = self._watch_rows(find(), is_much)
+            rest = self._watch_rows(find())
         left = self._contents.compare_always(rest, max(ALWAYS, OFTEN * batch_seconds))
-        if left and not is_much and (find is not None or self._contents.bytes <= SMALL):
+        if left and (find is not None or self._contents.bytes <= SMALL):
             raise Unwatchable(
                 "to look before each batch whether it was changed takes too long, of "
                 f"{sum(one.bytes for one in left) / 1e6:,.1f} MB that are not read row by row"
             )
-        self.is_partly_compared, self._watched = bool(left), by_rows
+        self._watched = by_rows
 
-    def _watch_rows(self, levels: Levels, is_much: bool) -> list[Part]:
-        """Gives the parts that are not, or not for sure, read by the rows of a batch alone."""
+    def _watch_rows(self, levels: Levels) -> list[Part]:
+        """Gives the parts that are not for sure read by the rows of a batch alone."""
         rest = []
         for part in self._contents.parts:
             level, is_by_row = levels.of_list.get(part.of, levels.last), part.of in self._by_row
-            found = part.rows(levels.totals[level]) if part.bytes > LITTLE and (is_by_row or is_much) else None
-            if found is not None:
-                self._rows.append((found, level))
-                if isinstance(found, RowSums):
-                    found.most_pieces = 1 if is_much else None
-            if found is None or not is_by_row:
+            found = part.rows(levels.totals[level]) if part.bytes > LITTLE and is_by_row else None
+            if found is None:
                 rest.append(part)
+            else:
+                self._rows.append((found, level))
         return rest
 
     def differs_in(self, rows: list[Any]) -> str | None:
@@ -121,29 +112,17 @@ class State:
 
     def differs_now(self) -> str | None:
         """Asked before each batch: what has changed."""
-        now = time.perf_counter()
-        passed, self._last = now - self._last, now
         for place in self._places:
             if not place.holds():
                 return place.name
-        self._saved += RARELY * passed
-        if (found := self._contents.moved() or self._contents.always_differ()) is not None:
-            return found
-        if not self.is_partly_compared or self._saved <= 0.0:  # the last piece took longer than its share
-            return None
-        found = self._contents.differ(self._saved)
-        self.found_late = found is not None
-        self._saved = min(0.0, self._saved - (time.perf_counter() - now))
-        return found
+        return self._contents.moved() or self._contents.always_differ()
 
     def differs_at_epoch(self) -> str | None:
         """Asked at the start of an epoch: all of it is compared."""
         for place in self._places:
             if not place.holds():
                 return place.name
-        found = self._contents.differ(None)
-        self._last = time.perf_counter()
-        return found
+        return self._contents.differ()
 
     def differs_elsewhere(self) -> str | None:
         """What has changed of what workers that have started see too."""

@@ -325,7 +325,6 @@ class Picking:
         # Workers have a copy of the dataset from the start of the epoch on: they would not see a change of it
         self._live = not loader.num_workers
         self._looks = self._live or store.watch.is_shared
-        self._partly = self._live and store.shared is None and store.watch.is_partial
         by_rows = self._live and store.shared is None and store.watch.is_by_rows
         self._levels = levels_of(keeper.torch, loader.dataset) if by_rows else None
         self._untried = 0  # batches since a row of one was last fetched the program's own way too
@@ -334,7 +333,6 @@ class Picking:
     def __call__(self, wanted: Wanted, pin: bool) -> Any:
         store, learning, began = self._store, self._learning, time.perf_counter()
         if self._looks and (what := self._changed(wanted)) is not None:
-            store.unsure = store.unsure if store.watch.found_late else 0
             raise Changed(f"{what}, which its items are made from, was changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
@@ -346,7 +344,6 @@ class Picking:
             self._begin()
         if self._live:
             self._try_one(wanted)
-            store.unsure += self._partly
             store.handed_out += 1
         if learning is None:
             return store.built(store.batch(wanted, pin=pin), wanted, pin)
@@ -396,13 +393,6 @@ class Picking:
             raise Changed(f"item {row}, fetched as the program does, is not what was kept")
         self._untried = 0
         self._spent += time.perf_counter() - now
-
-    def ended(self) -> None:
-        """What was written while the epoch went on, and was not seen before a batch, is seen now."""
-        if self._partly and self._store.unsure:
-            if (what := self._store.watch.changed_at_epoch()) is not None:
-                raise Changed(f"{what}, which its items are made from, was changed during the epoch")
-            self._store.unsure = 0
 
     def _begin(self) -> None:
         self._ready = True

@@ -39,10 +39,6 @@ _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, wh
 class Pick(Protocol):
     def __call__(self, wanted: Wanted, pin: bool) -> Any: ...
 
-    def ended(self) -> None:
-        """There are no more batches."""
-        ...
-
 
 class Gathering(_SingleProcessDataLoaderIter):
     """`before`: the iterator of persistent workers that torch would go on with, which draws no base seed again.
@@ -110,7 +106,6 @@ class Gathering(_SingleProcessDataLoaderIter):
         if not self._num_workers:
             self._take_one()
         if not self._waiting:
-            self._end()
             raise StopIteration
         indices, rows = self._waiting.popleft()
         if self._num_workers:
@@ -126,19 +121,8 @@ class Gathering(_SingleProcessDataLoaderIter):
         )  # batches are, already
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
-        except StopIteration:
-            self._end()
-            raise
         finally:
             self._dataset_fetcher, self._pin_memory = self._plain, pins
-
-    def _end(self) -> None:
-        if self._own_way:
-            try:
-                self._pick.ended()
-            except Exception as error:  # noqa: BLE001 whatever our own code raises
-                self._own_way = False
-                self._failed(error)
 
     def _made(self, indices: list[Any] | None, rows: Wanted | None) -> Any:
         """Indices that are no row numbers, and anything that fails, go the usual way.

@@ -58,7 +58,7 @@ class Store:
         self._left = self.total if self.shared is None else 0
         self.spoiled: str | None = None
         self.handed_out = 0  # batches since items were last found to be what was kept, at the start of an epoch
-        self.unsure = 0  # batches made from it since all that its items are made from was last compared
+        self.unsure = 0  # batches made from it that may have been wrong
         self.last_fetched = self.paid = 0.0  # seconds: of the last batch that the program fetched, and to keep them all
         self.on_waited: Callable[[float], None] = lambda seconds: None  # the program, for a batch that is then kept
         self.random = random.Random(os.urandom(8))
@@ -235,8 +235,8 @@ class Store:
             return self.spoiled
         what = self.watch.changed_at_epoch()
         if what is not None:
+            self.unsure = self.handed_out if self.watch.found_late else 0
             return f"{what}, which its items are made from, has changed since they were kept"
-        self.unsure = 0
         if self.missing:
             return None
         with self.pure.handles_closed_after(dataset), single_threaded(self.torch), self.torch.inference_mode(False):
