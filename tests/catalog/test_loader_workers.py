@@ -18,8 +18,9 @@ from harness import environment
 from observations import input_bound, loader, observation
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from hotlap.catalog import entries, room
+from hotlap.catalog import room
 from hotlap.catalog.loader_workers import reaper
+from hotlap.catalog.loader_workers.detect import detect
 
 MODULE = import_module("hotlap.catalog.loader_workers.apply")
 
@@ -263,7 +264,6 @@ def test_workers_of_a_training_that_goes_on_without_us_live(monkeypatch):
 
 
 def test_what_it_could_save_is_the_wait():
-    detect = entries()["loader-workers"].detect
     assert detect(input_bound()).most == 0.72
     assert detect(observation()) is None, "a light batch"
     assert detect(observation(40.0, shares={"data": 0.7}, loaders=(loader(dataset_kind="iterable"),))) is None
