@@ -22,6 +22,7 @@ from hotlap.model.session import Session
 from hotlap.patch.seams import Seams
 from hotlap.runtime.arms import Arm, Arms, Begin
 from hotlap.runtime.deciding import GAIN, Candidate, Deciding
+from hotlap.runtime.ranks import Ranks, ranks_of
 from hotlap.runtime.ticks import Ticks
 from hotlap.runtime.timing import Marks
 from hotlap.version import __version__
@@ -88,7 +89,9 @@ class Decided:
         self.doubted: dict[str, str] = {}  # entries that were found to give other results, and why
         order = [name for name in entries() if name in names]
         self._arms = Arms(begin, order, lambda name: entries()[name].prepares > 0)
-        self._deciding = Deciding(partial(Ticks, seams), self._arms, batches, Marks(torch), _candidates(order))
+        self._deciding = Deciding(
+            partial(Ticks, seams), self._arms, batches, Marks(torch), _candidates(order), ranks=self._ranks
+        )
         batches.wait_while(lambda: self._deciding.waits)
 
     def remembers(self, session: Session, hardware: str) -> None:
@@ -99,6 +102,14 @@ class Decided:
         if then is not None and same and (arm := frozenset(then.on) & frozenset(self._names)):
             self._remembered = True
             self._deciding.begin_with(arm)
+
+    @property
+    def ranks(self) -> Ranks:
+        return self._deciding.ranks
+
+    def _ranks(self) -> Ranks:
+        session = self._session
+        return ranks_of(self._torch, None if session is None else Path(session.folder), self._names)
 
     def remember(self) -> None:
         session, findings = self._session, self._deciding.findings
@@ -122,6 +133,8 @@ class Decided:
     @property
     def _is_main(self) -> bool:
         """The process that was started, or the first of several that train together."""
+        if self.ranks.together:
+            return not self.ranks.follows
         started = self._session is not None and self._session.speaker == os.getpid()
         return started or os.environ.get("RANK") == "0"
 

@@ -121,11 +121,16 @@ class Running:
         site.alongside = arm | {each.name for each in self.sites}
         if self.deciding is not None and choice.name in self.deciding.doubted:
             site.refused(self.deciding.doubted[choice.name])
-        elif site.entry.risk is not Risk.EXACT and _is_one_of_many(self.torch):
-            site.refused("several processes train together, and each would decide by itself; ask for it by name")
+        elif site.entry.risk is not Risk.EXACT and self._decides_beside_others:
+            site.refused("processes on several machines train together, and each would decide by itself")
         else:
             self._begin(site)
         return site
+
+    @property
+    def _decides_beside_others(self) -> bool:
+        together = self.deciding is not None and self.deciding.ranks.together
+        return not together and _is_one_of_many(self.torch)
 
     # What is said
 
@@ -212,7 +217,8 @@ class Running:
 
     @property
     def _speaks(self) -> bool:
-        return not self.quiet and os.environ.get("RANK", "0") == "0"
+        follows = self.deciding is not None and self.deciding.ranks.follows
+        return not self.quiet and os.environ.get("RANK", "0") == "0" and not follows
 
     def close(self) -> None:
         if self.deciding is not None:

@@ -100,3 +100,4 @@ class Arms:
         for name in reversed(self._order):
             if name in self._on:
                 self._on.pop(name).close()
+        self.now = frozenset()

@@ -4,7 +4,7 @@ The program begins as it is. Then all that may be is switched on and off again, 
 turns. Where that is faster, each of its parts is left out in turn, and what does not gain goes; where it is not, its
 halves are tried. What stays is compared with the program as it is once more. Afterwards the steps are watched: where
 they become slower than they were without, it is tried again. Every block is training: nothing is repeated or thrown
-away.
+away. Of several ranks that train together the first decides, and the others switch at the same step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hotlap.patch.signals import raised_by_signal
 from hotlap.runtime.account import Account
 from hotlap.runtime.arms import Arm, Arms
 from hotlap.runtime.faster import Faster, faster
+from hotlap.runtime.ranks import OneRank, Order, Ranks, State
 from hotlap.runtime.ticks import Ticks
 from hotlap.runtime.timing import Clock, Marks
 
@@ -54,6 +55,11 @@ Course = Generator[None, None, None]
 
 class Overdrawn(Exception):
     """The account is empty: the trial under way ends."""
+
+
+class RanksApart(Exception):
+    def __init__(self) -> None:
+        super().__init__("ranks that train together do not step in time with each other")
 
 
 @dataclass
@@ -121,8 +127,11 @@ class Deciding:
         marks: Marks,
         candidates: Iterable[Candidate],
         clock: Clock = time.perf_counter,
+        ranks: Callable[[], Ranks] = OneRank,
     ) -> None:
         self._arms, self._loading, self._marks, self._clock = arms, loading, marks, clock
+        self._find_ranks = ranks
+        self.ranks: Ranks = OneRank()
         self._candidates = list(candidates)
         self._ticks = ticks(self._tick)
         self.account = Account()
@@ -140,6 +149,8 @@ class Deciding:
         self._between_epochs = math.inf  # the shortest step in which a loader was iterated anew
         self._settling = False  # something was switched on just now
         self._was_late = False  # the last step was
+        self._batches_off = False
+        self._carried_out = 0  # the number of the last order of the first rank
 
     @property
     def steps(self) -> int:
@@ -158,6 +169,7 @@ class Deciding:
         self._course = None
         self._ticks.end()
         self._arms.close()
+        self.ranks.close()
 
     # Steps
 
@@ -166,6 +178,7 @@ class Deciding:
         if self.findings.steps == 0:
             self.findings.began = self._last = now
             self.account.begin(now)
+            self.ranks = self._find_ranks()
         self.findings.steps += 1
         self._passed, self._last = now - self._last, now
         iterated, self._ticks.iterated_now = self._ticks.iterated_now, False
@@ -178,6 +191,7 @@ class Deciding:
                 next(self._course)
             except StopIteration:
                 self._rest()
+                self._order(self._arms.now, is_over=True)
             except BaseException as error:
                 self._rest()
                 if not isinstance(error, Exception) or raised_by_signal(error):
@@ -186,6 +200,7 @@ class Deciding:
                     raise
                 self._arms.close()
                 self.findings.on = frozenset()
+                self._tell_others_that_it_failed()
                 self.on_failed(error)
 
     def _settle_up(self, passed: float, usual: float, iterated: bool) -> None:
@@ -208,6 +223,13 @@ class Deciding:
                 self._disputed, self._paid_back = 0.0, True
         self.account.gain(min(passed, usual) * (ratio - 1.0))
 
+    def _tell_others_that_it_failed(self) -> None:
+        with suppress(OSError):
+            if self.ranks.follows:
+                self.ranks.report(State(self.findings.steps, is_apart=True))
+            else:
+                self._order(frozenset(), is_over=True)
+
     def _rest(self) -> None:
         self._course = None
         self._ticks.end()
@@ -220,6 +242,10 @@ class Deciding:
 
     def _whole_course(self) -> Course:
         yield from self._warm()
+        yield from self._join()
+        if self.ranks.follows:
+            yield from self._follow()
+            return
         yield from self._load()
         yield from self._held_up()
         yield from self._decide(self._candidates)
@@ -227,10 +253,14 @@ class Deciding:
         yield from self._decided()
 
     def _known_course(self, arm: Arm) -> Course:
-        self._arms.switch(arm)
+        yield from self._join()
+        if self.ranks.follows:
+            yield from self._follow()
+            return
+        yield from self._switch(arm)
         yield from self._warm()
         yield from self._settle(SETTLES)
-        self._arms.settle_on(arm & self._arms.applied())
+        yield from self._settle_on(arm & self._applied())
         self.findings.on = self.findings.ever_on = self._arms.now
         yield from self._load()
         yield from self._held_up()
@@ -254,7 +284,7 @@ class Deciding:
         """Batches made another way, where that begins at once: without, with, with, without. Off where it is slower."""
         without = yield from self._block(until=self.findings.began + PATIENCE)
         self.findings.after = self._usual = statistics.median(without)
-        self.waits = False
+        yield from self._let_wait(False)
         yield from self._steps(CALM)
         names, began = self._loading.applied(), self.findings.steps
         if not names:
@@ -299,10 +329,10 @@ class Deciding:
     def _own_batches(self) -> Generator[None, None, list[float]]:
         """A block with batches made as the program makes them."""
         self._loading.wait()
-        self.waits = True
+        yield from self._let_wait(True)
         yield from self._steps(CALM)
         without = yield from self._block()
-        self.waits = False
+        yield from self._let_wait(False)
         yield from self._steps(CALM)
         return without
 
@@ -314,6 +344,8 @@ class Deciding:
         if kept:
             self.findings.by_batches = max(1.0, found.ratio) if found.low > 1.0 else 1.0
         else:
+            self._batches_off = True
+            yield from self._ordered(self._arms.now)
             self._loading.off()
             yield from self._steps(CALM)
 
@@ -352,6 +384,63 @@ class Deciding:
         while self.account.left(self._clock()) < max(CREDIT, seconds):
             yield
 
+    # Several ranks
+
+    def _join(self) -> Course:
+        """Before anything is switched, ranks that train together find each other."""
+        while not self.ranks.join(self.findings.steps):
+            yield
+
+    def _follow(self) -> Course:
+        """Of all ranks but the first."""
+        carried_out, is_apart = 0, False
+        while True:
+            step, order = self.findings.steps, self.ranks.received()
+            if order is not None and order.number > carried_out and step >= order.at:
+                carried_out, is_apart = order.number, is_apart or step > order.at
+                self._do(order)
+                if order.is_over:
+                    return
+            self.ranks.report(State(step, self._arms.applied(), carried_out, self._arms.pending(), is_apart))
+            yield
+
+    def _do(self, order: Order) -> None:
+        if order.arm != self._arms.now:
+            self._arms.switch(order.arm)
+        self.findings.on = self._arms.now
+        self.waits = order.waits
+        if order.batches_off and not self._batches_off:
+            self._batches_off = True
+            self._loading.off()
+
+    def _switch(self, arm: Arm) -> Course:
+        """At the same step as the other ranks, which are told before."""
+        yield from self._ordered(arm)
+        self._arms.switch(arm)
+
+    def _settle_on(self, arm: Arm) -> Course:
+        yield from self._ordered(arm)
+        self._arms.settle_on(arm)
+
+    def _let_wait(self, waits: bool) -> Course:
+        at = self._order(self._arms.now, waits=waits)
+        yield from self._steps(at - self.findings.steps)
+        self.waits = waits
+
+    def _ordered(self, arm: Arm) -> Course:
+        if any(one.is_apart for one in self.ranks.others()):
+            raise RanksApart
+        yield from self._steps(self._order(arm) - self.findings.steps)
+
+    def _order(self, arm: Arm, waits: bool | None = None, is_over: bool = False) -> int:
+        wanted = self.waits if waits is None else waits
+        order = Order(arm=arm, waits=wanted, batches_off=self._batches_off, is_over=is_over)
+        return self.ranks.order(self.findings.steps, order)
+
+    def _applied(self) -> Arm:
+        """By all ranks."""
+        return self._arms.applied().intersection(*(one.applied for one in self.ranks.others()))
+
     # One trial
 
     def _trial(self, base: Arm, arm: Arm) -> Generator[None, None, tuple[bool, Arm]]:
@@ -375,14 +464,14 @@ class Deciding:
                     break
         except Overdrawn:
             why, found, self._settling = TOO_DEAR, None, False
-            self.findings.ever_on |= self._arms.applied()
+            self.findings.ever_on |= self._applied()
         cost = self.account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
         if found is not None and arm == home:
             gains = found.ratio >= GAIN  # it was found to gain before: now the interval need not show it
         stays = arm if gains else base
         if self._arms.now != stays:
-            self._arms.switch(stays)
+            yield from self._switch(stays)
             yield from self._settle()
         self._arms.let_go()
         self.findings.on = self._arms.now
@@ -414,10 +503,10 @@ class Deciding:
         for is_with in TURNS:
             wanted = arm if is_with else base
             if self._arms.now != wanted:
-                self._arms.switch(wanted)
+                yield from self._switch(wanted)
                 yield from self._settle(SETTLES if is_with and is_new else SETTLES_AGAIN)
             if is_with and is_new:
-                self._arms.settle_on(base | (arm & self._arms.applied()))
+                yield from self._settle_on(base | (arm & self._applied()))
                 arm, is_new = self._arms.now, False
             if arm == base:
                 break
@@ -434,7 +523,7 @@ class Deciding:
         for _ in range(most):
             yield
             self._require_credit()
-            if not self._arms.pending():
+            if not (self._arms.pending() or any(one.is_pending for one in self.ranks.others())):
                 break
         for _ in range(CALM):
             yield

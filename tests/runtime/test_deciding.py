@@ -12,6 +12,7 @@ import pytest
 from hotlap.model.plan import Outcome, Status
 from hotlap.runtime.arms import Arm, Arms
 from hotlap.runtime.deciding import Candidate, Deciding
+from hotlap.runtime.ranks import OneRank, Ranks
 from hotlap.runtime.timing import HostMark
 
 STEP = 0.02  # seconds, of the program as it is
@@ -29,6 +30,7 @@ class Played:
         refused: tuple[str, ...] = (),
         loading: Callable[[], float] | Loaded | None = None,
         together: bool = False,
+        ranks: Callable[[], Ranks] = OneRank,
     ) -> None:
         self.now, self._seconds, self._begins, self._refused = 0.0, seconds, begins, refused
         self._random = random.Random(0)
@@ -40,7 +42,7 @@ class Played:
         self.arms = Arms(self._begin, names, lambda name: name in keeps)
         one = [Candidate(frozenset(names))]
         candidates = one if together else [Candidate(frozenset({name}), begins) for name in names]
-        self.deciding = Deciding(self._ticks, self.arms, self.loading, self, candidates, lambda: self.now)  # type: ignore[arg-type]
+        self.deciding = Deciding(self._ticks, self.arms, self.loading, self, candidates, lambda: self.now, ranks)  # type: ignore[arg-type]
         self.lines: list[str] = []
         self.deciding.on_decided = lambda: self.lines.append("decided")
         self.deciding.on_failed = lambda error: self.lines.append(f"failed: {error}")
@@ -69,11 +71,14 @@ class Played:
 
     def train(self, steps: int) -> Played:
         for _ in range(steps):
-            usual = self._seconds(self.arms.now)
-            self.now += usual * self._random.lognormvariate(0, self.noise) + self.loading.takes(self.deciding.waits)
-            if self.listening:
-                self.tick(None)
+            self.step()
         return self
+
+    def step(self) -> None:
+        usual = self._seconds(self.arms.now)
+        self.now += usual * self._random.lognormvariate(0, self.noise) + self.loading.takes(self.deciding.waits)
+        if self.listening:
+            self.tick(None)
 
     @property
     def on(self) -> Arm:

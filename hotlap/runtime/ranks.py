@@ -1,0 +1,246 @@
+"""Ranks of one training on one machine decide together: the first decides, the others follow at the same step.
+
+Each rank that trains in step with others would decide by its own clock, and what they had on would differ. So the first
+writes down what is to be on and from which step, in a small file that the others read at each of theirs. A rank that
+comes too late, or cannot do what it is told, says so in the same file; then nothing is tried any more.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from hotlap.model.private import FILE
+
+LEAD = 1  # steps from an order to what it orders, besides how far ranks were seen apart
+_ORDER = struct.Struct("<qqQBBB")  # the fields of Order, in its order …
+_STATE = struct.Struct("<qQqBB")  # … and of State
+_SLOT = 64  # bytes, of each record with its checksum
+JOINING = 48  # steps, then ranks that were not seen are on another machine
+Arm = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    number: int = 0
+    at: int = 0  # the step from which it holds
+    arm: Arm = frozenset()
+    waits: bool = True  # batches are made as the program makes them …
+    batches_off: bool = False  # … and will be for good
+    is_over: bool = False  # nothing else will be ordered
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Of a rank."""
+
+    step: int = 0
+    applied: Arm = frozenset()
+    carried_out: int = 0  # the number of the last order
+    is_pending: bool = False  # an entry has not said yet what becomes of it
+    is_apart: bool = False
+
+
+class Ranks(Protocol):
+    """How Deciding sees them."""
+
+    follows: bool  # another rank decides
+    together: bool  # several ranks, which were found
+
+    def join(self, step: int) -> bool:
+        """Whether there is no more to wait for: all were found, or never will be."""
+        ...
+
+    def order(self, step: int, wanted: Order) -> int:
+        """By the first rank: the step at which all do what is wanted."""
+        ...
+
+    def received(self) -> Order | None:
+        """By the others: what was ordered last."""
+        ...
+
+    def report(self, state: State) -> None:
+        """By the others."""
+        ...
+
+    def others(self) -> list[State]:
+        """By the first."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OneRank:
+    """A process that trains by itself."""
+
+    follows = together = False
+
+    def join(self, step: int) -> bool:
+        return True
+
+    def order(self, step: int, wanted: Order) -> int:
+        return step
+
+    def received(self) -> Order | None:
+        return None
+
+    def report(self, state: State) -> None:
+        pass
+
+    def others(self) -> list[State]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class Board:
+    """The file: what the first rank orders, and a state of each."""
+
+    def __init__(self, descriptor: int, names: Iterable[str]) -> None:
+        self._descriptor = descriptor
+        self._bits = {name: 1 << number for number, name in enumerate(names)}
+
+    def write_order(self, one: Order) -> None:
+        bits = self._packed(one.arm)
+        self._write(0, _ORDER.pack(one.number, one.at, bits, one.waits, one.batches_off, one.is_over))
+
+    def order(self) -> Order | None:
+        found = self._read(0, _ORDER)
+        if found is None:
+            return None
+        number, at, arm, waits, batches_off, is_over = found
+        return Order(number, at, self._unpacked(arm), bool(waits), bool(batches_off), bool(is_over))
+
+    def write_state(self, rank: int, one: State) -> None:
+        packed = _STATE.pack(one.step, self._packed(one.applied), one.carried_out, one.is_pending, one.is_apart)
+        self._write(1 + rank, packed)
+
+    def state(self, rank: int) -> State | None:
+        found = self._read(1 + rank, _STATE)
+        if found is None:
+            return None
+        step, applied, carried_out, is_pending, is_apart = found
+        return State(step, self._unpacked(applied), carried_out, bool(is_pending), bool(is_apart))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+    def _write(self, slot: int, packed: bytes) -> None:
+        os.pwrite(self._descriptor, packed + zlib.crc32(packed).to_bytes(4, "little"), slot * _SLOT)
+
+    def _read(self, slot: int, form: struct.Struct) -> tuple[int, ...] | None:
+        """None where nothing was written yet, or only half of it: the next step reads it."""
+        found = os.pread(self._descriptor, form.size + 4, slot * _SLOT)
+        packed, checksum = found[: form.size], found[form.size :]
+        if len(checksum) < 4 or zlib.crc32(packed) != int.from_bytes(checksum, "little"):
+            return None
+        return form.unpack(packed)
+
+    def _packed(self, arm: Arm) -> int:
+        return sum(self._bits[name] for name in arm if name in self._bits)
+
+    def _unpacked(self, bits: int) -> Arm:
+        return frozenset(name for name, bit in self._bits.items() if bits & bit)
+
+
+class SeveralRanks:
+    """Those of one `torchrun`, or of one parent that spawned them."""
+
+    def __init__(self, folder: Path, names: list[str], rank: int, world: int) -> None:
+        self._folder, self._names, self._rank, self._world = folder, names, rank, world
+        self._board: Board | None = None
+        self._began: int | None = None
+        self._number = self._spread = 0
+        self.follows = self.together = False
+
+    def join(self, step: int) -> bool:
+        self._began = step if self._began is None else self._began
+        if self._board is None:
+            self._board = self._found() if self._rank else self._created()
+        if (board := self._board) is not None:
+            self.report(State(step))
+            if self._rank:
+                self.follows = self.together = board.order() is not None
+            elif all(board.state(rank) is not None for rank in range(self._world)):
+                board.write_order(Order())
+                self.together = True
+        if not self.together and step - self._began >= JOINING:
+            self.report(State(step, is_apart=True))
+            self.close()
+            return True
+        return self.together
+
+    def order(self, step: int, wanted: Order) -> int:
+        if self._board is None:
+            return step
+        self._spread = max([self._spread, *(abs(one.step - step) for one in self.others())])
+        self._number += 1
+        at = step + LEAD + 2 * self._spread
+        self._board.write_order(replace(wanted, number=self._number, at=at))
+        return at
+
+    def received(self) -> Order | None:
+        return None if self._board is None else self._board.order()
+
+    def report(self, state: State) -> None:
+        if self._board is not None:
+            self._board.write_state(self._rank, state)
+
+    def others(self) -> list[State]:
+        board = self._board
+        found = () if board is None else (board.state(rank) for rank in range(self._world) if rank != self._rank)
+        return [one if one.carried_out == self._number else replace(one, is_pending=True) for one in found if one]
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+
+    # Finding each other
+
+    @property
+    def _job(self) -> str:
+        """What ranks of one job share, and others do not: the launcher, or the process that spawned them."""
+        port = os.environ.get("MASTER_PORT", "")
+        of_names = zlib.crc32(" ".join(self._names).encode())
+        return f"ranks-{os.getppid()}-{port if port.isdigit() else 0}-{self._world}-{of_names}"
+
+    def _created(self) -> Board | None:
+        path = self._folder / f"{self._job}-{os.getpid()}"
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE)
+            return Board(descriptor, self._names)
+        return None
+
+    def _found(self) -> Board | None:
+        """That of a first rank which is alive; of two nobody knows which one is meant."""
+        alive = [path for path in self._folder.glob(f"{self._job}-*") if _is_alive(path.name.rpartition("-")[2])]
+        if len(alive) != 1:
+            return None
+        with suppress(OSError):
+            return Board(os.open(alive[0], os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), self._names)
+        return None
+
+
+def ranks_of(torch: Any, folder: Path | None, names: list[str]) -> Ranks:
+    distributed = torch.distributed
+    if folder is None or not (distributed.is_available() and distributed.is_initialized()):
+        return OneRank()
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    return SeveralRanks(folder, names, rank, world) if world > 1 else OneRank()
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (OSError, ValueError):
+        return False
+    return True

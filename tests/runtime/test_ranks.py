@@ -1,0 +1,156 @@
+"""Ranks that train together switch at the same step, and what one of them cannot do none of them does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hotlap.runtime.ranks import JOINING, Order, SeveralRanks
+from tests.runtime.test_deciding import STEP, Loaded, Played
+from tests.test_run import TORCHRUN
+
+NAMES = ("one", "two")
+TRAIN = """
+import hashlib, torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [nn.Linear(8, 8) for _ in range(60)]
+model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+torch.manual_seed(dist.get_rank())
+for step in range(600):
+    loss = (model(torch.randn(4, 8)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 50 == 49:
+        found = [None, None]
+        weights = b"".join(one.detach().numpy().tobytes() for one in model.parameters())
+        dist.all_gather_object(found, hashlib.sha256(weights).hexdigest())
+        if dist.get_rank() == 0:
+            print(step, len(set(found)))
+dist.destroy_process_group()
+"""
+
+
+def halved_by_two(arm: frozenset[str]) -> float:
+    return STEP / 2 if "two" in arm else STEP
+
+
+def trained(
+    folder: Path, rank: int, world: int, refused: tuple[str, ...] = (), loading: Loaded | None = None
+) -> Played:
+    ranks = partial(SeveralRanks, folder, list(NAMES), rank, world)
+    return Played(halved_by_two, NAMES, refused=refused, loading=loading, ranks=ranks)
+
+
+def steps_of(ranks: list[Played], steps: int) -> list[list[frozenset[str]]]:
+    """What is on in each rank, step by step."""
+    found = []
+    for _ in range(steps):
+        for rank in ranks:
+            rank.step()
+        found.append([rank.arms.now for rank in ranks])
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_all_switch_at_the_same_step(tmp_path: Path, first: int) -> None:
+    ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
+    found = steps_of(ranks if first == 0 else ranks[::-1], 800)
+    assert all(len(set(each)) == 1 for each in found)
+    assert ranks[0].on == {"two"}
+    assert len({frozenset(each) for each in found}) > 1
+    assert ranks[0].lines == ["decided"]
+    assert ranks[1].lines == [], "one of them speaks"
+    assert not ranks[0].listening or ranks[1].listening
+
+
+def test_of_three_ranks_what_one_refuses_is_on_in_none(tmp_path: Path) -> None:
+    ranks = [trained(tmp_path, rank, 3, refused=("two",) if rank == 2 else ()) for rank in range(3)]
+    steps_of(ranks, 800)
+    assert [rank.arms.now for rank in ranks] == [frozenset()] * 3
+
+
+def test_all_make_batches_the_same_way(tmp_path: Path) -> None:
+    ranks = [trained(tmp_path, rank, 2, loading=Loaded(lambda: STEP)) for rank in range(2)]
+    waits = []
+    for _ in range(400):
+        for rank in ranks:
+            rank.step()
+        waits.append([rank.deciding.waits for rank in ranks])
+    assert all(len(set(each)) == 1 for each in waits)
+    assert [False, False] in waits
+    assert all(rank.loading.is_off for rank in ranks), "batches took longer so"
+
+
+def test_ranks_may_be_some_steps_apart(tmp_path: Path) -> None:
+    """As on GPUs, where a host may be ahead of another: they switch at the same step, not at the same time."""
+    ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
+    steps_of(ranks, 8)
+    ranks[1].train(5)
+    on = steps_of(ranks, 1500)
+    assert ranks[0].on == {"two"}
+    assert [each[0] for each in on[5:]] == [each[1] for each in on[:-5]]
+
+
+def test_a_rank_that_was_told_too_late_ends_it_for_all(tmp_path: Path) -> None:
+    ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
+    steps_of(ranks, 60)
+    assert not ranks[0].lines
+    decides = ranks[0].deciding.ranks
+    assert isinstance(decides, SeveralRanks)
+    assert decides._board is not None
+    decides._number += 1
+    decides._board.write_order(Order(number=decides._number, at=1))
+    steps_of(ranks, 100)
+    assert ranks[0].lines == ["failed: ranks that train together do not step in time with each other"]
+    assert [rank.arms.now for rank in ranks] == [frozenset()] * 2
+
+
+def test_an_error_in_one_rank_ends_it_for_all(tmp_path: Path) -> None:
+    ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
+    steps_of(ranks, 600)
+    assert ranks[1].arms.now == {"two"}
+    ranks[0].deciding.findings.after = None
+    ranks[0].deciding._tell_others_that_it_failed()
+    steps_of(ranks[1:], 4)
+    assert ranks[1].arms.now == frozenset()
+
+
+def test_a_rank_on_another_machine_is_not_waited_for(tmp_path: Path) -> None:
+    ranks = [trained(tmp_path / "here", 0, 2), trained(tmp_path / "there", 1, 2)]
+    (tmp_path / "here").mkdir()
+    steps_of(ranks, JOINING)
+    assert not any(rank.deciding.ranks.together for rank in ranks)
+    steps_of(ranks, 600)
+    assert [rank.on for rank in ranks] == [{"two"}] * 2, "each decides by itself, about what is exact"
+
+
+def test_weights_of_ranks_stay_equal_to_the_bit(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    hotlap = [
+        sys.executable,
+        "-m",
+        "hotlap",
+        "run",
+        "--verbose",
+        "--risk",
+        "rounding",
+        "--run-dir",
+        str(tmp_path / "kept"),
+    ]
+    ran = subprocess.run([*hotlap, *TORCHRUN, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [f"{step} 1" for step in range(49, 600, 50)]
+    tried = [line for line in ran.stderr.splitlines() if line.startswith("hotlap: step ")]
+    assert tried, "it was decided"
+    assert len(tried) == len(set(tried)), "by one of them"
