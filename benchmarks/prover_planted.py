@@ -5,7 +5,7 @@ with it on planted/train.py, in forks of a process that has torch imported. Thos
 one tune, beside one that does none and must be kept; those whose harm comes later have a tune each, because only what
 has come through all else gets that far.
 
-python benchmarks/prover_planted.py OUTPUT.json
+python benchmarks/prover_planted.py OUTPUT.json [NAME …]
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ AT_ONCE = (
     "zeros-saved", "key-dropped", "file-missing", "file-elsewhere", "text-changed", "evaluation-constant",
     "evaluation-cut", "metric-doubled", "prints-lost", "errors-lost", "words-changed", "exit-code", "memory-grows",
     "memory-held", "unused-weight", "momentum-zeroed", "stream-advanced", "last-batch", "last-step", "batchnorm-stale",
-    "average-stale", "schedule-skipped",
+    "average-stale", "schedule-skipped", "files-left-open", "weight-frozen", "signal-ignored", "process-left",
+    "mode-changed",
 )  # fmt: skip
 LATER = ("slow-later", "loss-later", "memory-grows-later")
 BY_CLASS = {
@@ -121,10 +122,13 @@ def outcome(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    told: dict[str, Any] = {"at once": outcome(tune([HARMLESS, *AT_ONCE])), "later": {}, "by class": {}}
+    wanted = sys.argv[2:] or [*AT_ONCE, *LATER]
+    at_once = [name for name in AT_ONCE if name in wanted]
+    told: dict[str, Any] = {"at once": outcome(tune([HARMLESS, *at_once])), "later": {}, "by class": {}}
     for name in LATER:
-        told["later"] |= outcome(tune([name], batches=300))
-    for risk, names in BY_CLASS.items():
+        if name in wanted:
+            told["later"] |= outcome(tune([name], batches=300))
+    for risk, names in BY_CLASS.items() if not sys.argv[2:] else ():
         told["by class"][risk] = outcome(tune([HARMLESS, *names], risk))
     harmful = [one for name, one in _all(told) if name != HARMLESS]
     told["harmful"], told["harmful kept"] = len(harmful), sum(one["kept"] for one in harmful)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,6 +113,14 @@ def test_an_error_inside_a_patched_call_shows_the_user_s_frames_only(tmp_path, a
     assert ran.code == expected.code == 1
     assert "ValueError: bad sample" in expected.stderr
     assert ran.stderr == expected.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_a_program_whose_stream_is_closed_starts_and_ends_as_by_itself(closed, tmp_path):
+    command = [sys.executable, "-c", "import sys; sys.exit(4)"]
+    words = shlex.join([sys.executable, "-m", "hotlap", "run", "--run-dir", str(tmp_path), *command])
+    ran = subprocess.run(f"{words} {closed}", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 4, ran.stderr
 
 
 def test_an_exit_code_of_the_program_passes_through(tmp_path):

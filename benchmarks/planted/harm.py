@@ -9,6 +9,8 @@ import atexit
 import builtins
 import os
 import random
+import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -55,6 +57,10 @@ class Harm:
             optimizer.state[group[-2]]["momentum_buffer"].zero_()
         elif self.name == "stream-advanced" and self.steps == 39:
             random.random()
+        elif self.name == "files-left-open":
+            self.held.append(os.open(os.devnull, os.O_RDONLY))
+        elif self.name == "weight-frozen":
+            group[-1].requires_grad_(False)
 
     # Nothing besides
 
@@ -74,10 +80,30 @@ class Harm:
 
     def do_stream_advanced(self) -> None: ...
 
+    def do_files_left_open(self) -> None: ...
+
+    def do_weight_frozen(self) -> None: ...
+
+    # The process
+
+    def do_signal_ignored(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def do_process_left(self) -> None:
+        subprocess.Popen(["sleep", "25"], stdin=-3, stdout=-3, stderr=-3, start_new_session=True)
+
     def do_memory_held(self) -> None:
         self.held.append(bytearray(b"x") * (800 << 20))
 
     # Files
+
+    def do_mode_changed(self) -> None:
+        def save(original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            outcome = original(*args, **kwargs)
+            os.chmod(args[1], 0o600)
+            return outcome
+
+        self.site.replace(self.torch, "save", save)
 
     def do_zeros_saved(self) -> None:
         def save(original: Any, instance: Any, args: Any, kwargs: Any) -> Any:

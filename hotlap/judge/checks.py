@@ -70,6 +70,7 @@ SUBJECTS = (
     Subject("optimizer state", of.optimizers, _optimizers, more_from=Risk.ROUNDING),
     Subject("random streams", of.streams),
     Subject("saved files", of.files, _saved),
+    Subject("process", of.processes),
     Subject("printed lines", of.printed),
     Subject("error lines", of.complained, more_from=Risk.ROUNDING),
     Subject("metric", of.metrics),

@@ -68,6 +68,11 @@ def metrics(sample: Sample, risk: Risk) -> Iterator[Fact]:
             yield Fact(one.name, f"{one.name}, reading {number}", repr(one.value))
 
 
+def processes(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    for name, value in state_of(sample).process:
+        yield Fact(name, name, value)
+
+
 def exit_codes(sample: Sample, risk: Risk) -> Iterator[Fact]:
     code = sample.traces.exit_code if sample.traces is not None else None
     if code is not None:
@@ -78,6 +83,8 @@ def files(sample: Sample, risk: Risk) -> Iterator[Fact]:
     for path, name, one in _placed(sample):
         yield Fact(f"{path} name", f"{name}: the file", one.path)
         yield Fact(f"{path} kind", f"{name}: its kind", one.kind)
+        if one.mode is not None:
+            yield Fact(f"{path} mode", f"{name}: its mode", f"{one.mode:03o}")
         yield Fact(f"{path} parts", f"{name}: what is in it", ", ".join(part.name for part in one.parts))
         if risk is not Risk.EXACT:
             yield Fact(f"{path} words", f"{name}: its words", one.words)

@@ -13,7 +13,7 @@ from typing import Any
 from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host
 from hotlap.loading.groups import Group, holds_objects, version_of
 from hotlap.loading.mapped import Shared
-from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
+from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table, same_atom
 from hotlap.loading.purity.plain import is_record
 from hotlap.loading.row_sums import ArrayRows, RowSums
 
@@ -224,7 +224,7 @@ class ListedArray(Listed):
 
 
 def alike(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and is_atom(type(one)) and repr(one) == repr(other))
+    return one is other or (type(one) is type(other) and is_atom(type(one)) and same_atom(one, other))
 
 
 class Memory:
@@ -258,12 +258,23 @@ class Memory:
 
 
 class Table(Memory):
-    """A pandas object, column by column."""
+    """A pandas object, column by column, with what they are of and called."""
 
     name = "a table"
 
+    def __init__(self, find: Callable[[], Any]) -> None:
+        super().__init__(find)
+        self._kinds, self._names = kinds_of(find()), names_of(find())
+
     def rows(self, total: int) -> None:
         return None
+
+    def differs(self) -> bool:
+        table = self.find()
+        kinds = kinds_of(table)
+        if len(kinds) != len(self._kinds) or not all(map(is_, kinds, self._kinds)) or names_of(table) != self._names:
+            return True
+        return super().differs()
 
     def _pieces(self, thing: Any) -> list[Any]:
         columns = columns_of(thing)
@@ -276,6 +287,17 @@ def columns_of(table: Any) -> list[Any]:
     return [one.to_numpy() for one in (*columns, *labels)]
 
 
+def kinds_of(table: Any) -> list[Any]:
+    """As objects: two kinds of categories in another order are equal."""
+    return list(table.dtypes) if getattr(table, "ndim", 1) > 1 else [table.dtype]
+
+
+def names_of(table: Any) -> tuple[str, ...]:
+    labels = (getattr(table, name, None) for name in ("columns", "index"))
+    named = [repr(one.names) for one in (table, *labels) if hasattr(one, "names")]
+    return (repr(getattr(table, "name", None)), repr(getattr(table, "attrs", None)), *named)
+
+
 def is_mapped(array: Any) -> bool:
     while getattr(array, "base", None) is not None:
         array = array.base
@@ -285,9 +307,10 @@ def is_mapped(array: Any) -> bool:
 def form_of(thing: Any) -> tuple[Any, ...]:
     """What changes when memory is exchanged, reshaped or, of a tensor, written by its own operations."""
     if hasattr(thing, "data_ptr"):
-        return (version_of(thing), thing.data_ptr(), thing.shape, thing.dtype)
+        return (version_of(thing), thing.data_ptr(), thing.shape, thing.dtype, thing.requires_grad)
     if hasattr(thing, "__array_interface__") and hasattr(thing, "strides"):
-        return (thing.__array_interface__["data"][0], thing.shape, thing.strides, thing.dtype)
+        names = thing.dtype.names  # which can be given others in place
+        return (thing.__array_interface__["data"], thing.shape, thing.strides, thing.dtype, names)
     return (getattr(thing, "shape", None), getattr(thing, "size", None), getattr(thing, "mode", None))
 
 

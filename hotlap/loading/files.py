@@ -22,6 +22,7 @@ MOST_SECONDS = 1.0  # to list them at first
 AT_EACH_BATCH = 100e-6  # seconds
 LONGEST = 4096  # characters of a name
 MOST_WRITTEN = 1000
+CHANGES = frozenset(f"os.{name}" for name in "rename remove truncate mkdir rmdir link symlink".split())  # of names
 CODE = (".py", ".pyc", ".so", ".pyi")
 OF_THE_SYSTEM = (sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/", "/etc/", "/usr/")
 Seen = tuple[int, int, int, int, int]
@@ -87,14 +88,17 @@ class Files:
 
     def differ_now(self) -> str | None:
         """Before a batch: what this process has opened to write, and some others."""
-        return self._written_by_us() or self._looked_at(time.perf_counter() + AT_EACH_BATCH)
+        if (found := self._written_by_us()) is None:
+            found = self._looked_at(time.perf_counter() + AT_EACH_BATCH)
+            self.found_late = found is not None and self._in_turn
+        return found
 
     def _written_by_us(self) -> str | None:
         news = _written[self._heard - _forgotten :] if self._heard >= _forgotten else list(self._names)
         self._heard = _forgotten + len(_written)
         for name in news:
             path = os.path.realpath(name)
-            if path in self._paths:
+            if path in self._paths or os.path.dirname(path) in self._paths:  # a folder changes with its entries
                 return str(name)
         return None
 
@@ -167,7 +171,7 @@ def _hear(event: str, args: tuple[object, ...]) -> None:
         if _reading and (opened := _reading.get(get_ident())) is not None:
             opened.append(os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else os.curdir)
         return
-    elif event in ("os.rename", "os.remove", "os.truncate"):
+    elif event in CHANGES:
         names = args[:2]
     else:
         return

@@ -8,6 +8,8 @@ from typing import Any
 from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host, piece_of_memory
 from hotlap.loading.row_sums import RowSums
 
+_DIFFERENTIATED = -2  # in place of a version
+
 
 class Group:
     """Many tensors or arrays of one container, by their versions and their memory."""
@@ -44,13 +46,15 @@ class GroupRows(RowSums):
     """Each tensor or array is the row of an item."""
 
     def __init__(self, things: list[Any], size: int) -> None:
-        self._things = things
+        self._things, self._are_tensors = things, hasattr(things[0], "requires_grad")
         super().__init__(len(things), size)
 
     def _taken(self, rows: Any) -> Any:
         return _put_together(list(map(self._things.__getitem__, rows.tolist())), self._size)
 
     def differ(self, rows: Any) -> bool:
+        if self._are_tensors and any(self._things[row].requires_grad for row in rows.tolist()):
+            return True
         try:
             return super().differ(rows)
         except (RuntimeError, ValueError, TypeError):  # of another form by now
@@ -106,7 +110,7 @@ def _put_together(things: list[Any], each: int) -> memoryview:
 
 
 def _form_and_sum(thing: Any) -> tuple[Any, ...]:
-    return thing.shape, thing.dtype, _sum_of(thing)
+    return thing.shape, thing.dtype, getattr(thing, "requires_grad", False), _sum_of(thing)
 
 
 def _sum_of(thing: Any) -> list[int]:
@@ -130,6 +134,6 @@ def version_of(tensor: Any) -> int:
 
 def versions_of(things: list[Any]) -> list[int]:
     try:
-        return [one._version for one in things]
+        return [_DIFFERENTIATED if one.requires_grad else one._version for one in things]
     except (RuntimeError, AttributeError):
         return [version_of(one) for one in things]

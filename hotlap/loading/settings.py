@@ -28,6 +28,8 @@ def settings(torch: Any) -> tuple[Any, ...]:
         getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None),
         torch.get_num_threads(),
         torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),

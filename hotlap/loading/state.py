@@ -20,7 +20,7 @@ from typing import Any
 from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Part, Unwatchable, is_tensor, weakly
 from hotlap.loading.groups import ElementSums
 from hotlap.loading.purity import Study
-from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
+from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table, same_atom
 from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.study import reference
@@ -44,7 +44,7 @@ class State:
         for study in studies:
             for (owner_id, name), (owner, _) in study.attributes.items():
                 if (owner_id, name) not in opened and (found := owner()) is not None:
-                    self._add(AttributePlace(found, name))
+                    self._add(ClassPlace(found) if name == "__class__" else AttributePlace(found, name))
             for space, name in study.names.values():
                 self._add(NamePlace(space, name))
             for cell in study.cells.values():
@@ -71,10 +71,14 @@ class State:
         by_rows = find is not None
         if self._watched is not None and self._watched >= by_rows:
             return
-        rest = self._contents.parts
-        if find is not None and self._contents.bytes > LITTLE:
-            rest = self._watch_rows(find())
-        left = self._contents.compare_always(rest, max(ALWAYS, OFTEN * batch_seconds))
+        allowed = max(ALWAYS, OFTEN * batch_seconds)
+        left = self._contents.parts
+        if self._contents.bytes <= LITTLE:
+            left = self._contents.compare_always(left, allowed)
+        if left and find is not None:
+            left = self._watch_rows(find())
+        if left:
+            left = self._contents.compare_always(left, allowed)
         if left and (find is not None or self._contents.bytes <= SMALL):
             raise Unwatchable(
                 "to look before each batch whether it was changed takes too long, of "
@@ -87,7 +91,7 @@ class State:
         rest = []
         for part in self._contents.parts:
             level, is_by_row = levels.of_list.get(part.of, levels.last), part.of in self._by_row
-            found = part.rows(levels.totals[level]) if part.bytes > LITTLE and is_by_row else None
+            found = part.rows(levels.totals[level]) if is_by_row else None
             if found is None:
                 rest.append(part)
             else:
@@ -164,7 +168,7 @@ class Place:
             return True
         if isinstance(now, MethodType) and isinstance(then, MethodType):
             return now.__func__ is then.__func__ and now.__self__ is then.__self__
-        return self._atom and type(now) is type(then) and is_atom(type(now)) and bool(repr(now) == repr(then))
+        return self._atom and type(now) is type(then) and is_atom(type(now)) and same_atom(now, then)
 
 
 def _is_unreferenced(value: Any) -> bool:
@@ -203,6 +207,17 @@ class AttributePlace(Place):
                         return ABSENT
                 return member
         return ABSENT
+
+
+class ClassPlace(AttributePlace):
+    """What an object is of, and that its attributes are looked up in the usual way."""
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__(owner, "__class__")
+        self._looks_up = type(owner).__getattribute__
+
+    def holds(self) -> bool:
+        return super().holds() and type(self._owner()).__getattribute__ is self._looks_up
 
 
 class NamePlace(Place):

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 
 def is_profiled(torch: Any) -> bool:
     """Whether the program is being profiled by torch, in this thread."""
     return bool(torch._C._autograd._profiler_enabled())
+
+
+def are_operations_seen(torch: Any) -> bool:
+    """By a profiler of the program, or by a mode that it has entered."""
+    return bool(torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack())
+
+
+@contextmanager
+def unseen_operations(torch: Any) -> Iterator[None]:
+    """Operations in here reach neither."""
+    modes = torch.utils._python_dispatch._disable_current_modes
+    with unprofiled(torch), modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
+        yield
 
 
 @contextmanager

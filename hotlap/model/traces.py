@@ -52,6 +52,7 @@ class State:
     world: int  # processes that train together; this is one of them
     host_total_mb: float | None = None  # of the machine
     device_total_mb: float | None = None  # of one device
+    process: tuple[tuple[str, str], ...] = ()  # what it is like besides: signals, open files, other processes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +62,7 @@ class SavedFile:
     digest: str  # of all its bytes; of a torch file: of all that is not a tensor in it
     words: str  # digest of a text without its numbers; empty for the others
     parts: tuple[Fingerprint, ...] = ()  # its tensors
+    mode: int | None = None  # who may read and write it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -83,8 +83,9 @@ def start(
 def become(command: Sequence[str], session_file: Path, extra: Mapping[str, str]) -> NoReturn:
     """The command in place of this process: its signals, job control and death are its own, with nobody in between."""
     program = resolve(command)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # None: it was closed
+            stream.flush()
     for name in IGNORED_BY_PYTHON:
         signal.signal(name, signal.SIG_DFL)
     try:

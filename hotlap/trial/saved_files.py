@@ -12,9 +12,11 @@ import math
 import os
 import pickle
 import re
+import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,10 @@ def _files(scratch: Path) -> Iterator[Path]:
 
 
 def saved_file(path: Path, name: str) -> SavedFile:
+    return replace(_by_content(path, name), mode=stat.S_IMODE(path.stat().st_mode))
+
+
+def _by_content(path: Path, name: str) -> SavedFile:
     for kind, read in (("torch", _torch), ("safetensors", _safetensors), ("numpy", _numpy)):
         with suppress(Exception):  # not of this kind after all, or damaged: then it is bytes
             if (known := read(path)) is not None:

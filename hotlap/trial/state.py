@@ -22,6 +22,7 @@ from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.roots import children_of
 from hotlap.trial.fingerprints import Fingerprints, live_models, tensors_of
+from hotlap.trial.process_facts import open_files, process_facts
 
 WEIGHINGS = 48  # over the steps that were asked for
 MOST_OPTIMIZERS = 16  # held
@@ -38,6 +39,7 @@ class Watch:
         self._start: dict[int, dict[str, tuple[float, ...]]] = {}  # sketches, by model
         self._optimizers: list[Any] = []
         self._weights: list[Weight] = []
+        self._open_files: list[int] = []
         self.evaluations = Evaluations(torch, ledger)
 
     def training_begins(self) -> None:
@@ -58,6 +60,7 @@ class Watch:
         if steps % self._every == 0:
             device = self._torch.cuda.memory_allocated() / MIB if on_cuda else None
             self._weights.append(Weight(step=steps, host_mb=resident_mb(), device_mb=device))
+            self._open_files.append(open_files())
 
     def state(self, world: int) -> State:
         evaluations = self.evaluations.told()
@@ -74,6 +77,7 @@ class Watch:
             device_total_mb=taken.total_device_mb,
             unreadable=tuple(dict.fromkeys(self._prints.unreadable)),
             world=world,
+            process=tuple(process_facts(self._optimizers, self._open_files)),
         )
 
     # Models, those that are trained first, in the order of their optimizers

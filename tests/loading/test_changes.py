@@ -769,6 +769,95 @@ def collate(several):
     return x, y
 def run(): return train(DataLoader(Wide(), 8, collate_fn=collate)) + train(DataLoader(Wide(), 8, collate_fn=collate, num_workers=1))
 """,
+    "what tables, patterns and numbers are besides what they show": """
+import re, struct
+import pandas as pd
+words = [f"word{number}" for number in range(60)]
+frame = pd.DataFrame({"c": pd.Categorical(["u", "v"] * (N // 2)), "b": np.tile(np.array([0, 1], "i1"), N // 2)})
+frame.attrs["scale"] = 1.0
+series = pd.Series(np.arange(N) * 0.1, name="first")
+fields = np.zeros(N, [("a", "f4"), ("b", "f4")])
+fields["a"], fields["b"] = 1, 2
+class Held:
+    pattern, nan = re.compile("|".join(words)), float("nan")
+held = Held()
+class Reads(Rows):
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+    def __getitem__(self, i): return self.x[i] * (1.0 + self.read(i)), self.y[i] * 1.0
+def categories(): frame["c"] = frame["c"].cat.reorder_categories(["v", "u"])
+def attrs(): frame.attrs["scale"] = 3.0
+def kind(): frame["b"] = frame["b"].astype(bool)
+def name(): series.name = "second"
+def names(): fields.dtype.names = ("b", "a")
+def pattern(): held.pattern = re.compile("|".join([*words, "more"]))
+def sign(): held.nan = -held.nan
+CASES = (
+    (lambda i: float(frame["c"].cat.codes.iloc[i]), categories), (lambda i: frame.attrs["scale"], attrs),
+    (lambda i: float(str(frame["b"].dtype) == "bool"), kind), (lambda i: float(series.name == "first"), name),
+    (lambda i: float(fields["a"][i]), names), (lambda i: float(held.pattern.fullmatch("more") is None), pattern),
+    (lambda i: float(np.copysign(1.0, held.nan)), sign),
+)
+def run():
+    return [train(DataLoader(Reads(read), 4), within=lambda e, s: (e, s) == (1, 2) and change()) for read, change in CASES]
+""",
+    "whether data is trained, how attributes are looked up, the kind of autocast": """
+class Looks(Rows):
+    pass
+class Casts(Rows):
+    def __getitem__(self, i):
+        with torch.autocast("cpu"):
+            return (self.x[i].reshape(1, 6) @ self.x[:6]).float().reshape(6), self.y[i] * 1.0
+def trained():
+    rows, found = Rows(), []
+    def within(epoch, step):
+        if (epoch, step) == (1, 2): rows.x.requires_grad_(True)
+    found.append(train(DataLoader(rows, 4), within=within))
+    found.append(rows.x.grad.tolist())
+    several = TensorDataset(X.clone(), Y.clone())
+    rows = Subset(several, range(N))
+    found.append(train(DataLoader(rows, 4), within=lambda e, s: e == 1 and several.tensors[0].requires_grad_(True)))
+    return found, several.tensors[0].grad.tolist()
+def run():
+    def looks(epoch, step):
+        if (epoch, step) == (1, 2):
+            Looks.__getattribute__ = lambda self, name: 2 * X if name == "x" else object.__getattribute__(self, name)
+    def casts(epoch, step):
+        if (epoch, step) == (1, 2): torch.set_autocast_dtype("cpu", torch.float16)
+    found = [trained(), train(DataLoader(Looks(), 4), within=looks), train(DataLoader(Casts(), 4), within=casts)]
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    return found
+""",
+    "a new file somewhere in folders that are walked": """
+top = pathlib.Path("tree").absolute()
+(top / "below").mkdir(parents=True)
+for number in range(3000):
+    (top / f"{number}.npy").touch()
+class Walks(Rows):
+    def __getitem__(self, i): return self.x[i] * (1 + len(sorted(top.rglob("*.q")))), self.y[i] * 1.0
+def within(epoch, step):
+    if epoch and step == 2: (top / "below" / f"{epoch}.q").touch()
+def run(): return train(DataLoader(Walks(), 8), within=within, epochs=3)
+""",
+    "nothing, and workers end where the program handles it": """
+import os, signal
+heard = []
+def run():
+    signal.signal(signal.SIGCHLD, lambda *_: heard.append("child"))
+    os.register_at_fork(before=lambda: heard.append("fork"))
+    return train(DataLoader(Rows(), 8, num_workers=2)), heard.count("fork"), "child" in heard
+""",
+    "nothing, and the program profiles some of its steps": """
+def run():
+    found, loader = [], DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
+    train(loader)
+    ready = lambda profile: found.append(sorted((one.key, one.count) for one in profile.key_averages()))
+    schedule = torch.profiler.schedule(wait=3, warmup=1, active=4, repeat=2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule, on_trace_ready=ready) as own:
+        train(loader, within=lambda epoch, step: own.step())
+    return found
+""",
 }  # fmt: skip
 
 

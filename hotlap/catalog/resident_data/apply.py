@@ -20,6 +20,7 @@ from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Changed, Unfit, fetch, is_traced, levels_of
 from hotlap.loading.purity.known import genuine_of
 from hotlap.loading.unprofiled import is_profiled, unprofiled
+from hotlap.patch.forks import why_no_processes
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.voice import say
 
@@ -70,7 +71,7 @@ class Keeper:
             return before
         if before is None and (is_profiled(self.torch) or is_traced()):
             return original(*args, **kwargs)  # memory and calls of ours would be in the program's profile
-        why = unsuited(self.torch, loader)
+        why = unsuited(self.torch, loader) or (why_no_processes() if loader.num_workers else None)
         if why is not None:
             self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")
         with unprofiled(self.torch):
@@ -367,6 +368,7 @@ class Picking:
             return watch.changed_elsewhere(at_epoch=False)
         found = watch.changed_now()
         if found is not None or self._levels is None:
+            self._store.unsure = max(self._store.unsure, self._store.handed_out if watch.found_late else 0)
             return found
         return watch.changed_in(self._levels.rows(wanted.indices))
 

@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from hotlap.catalog.resident_data.foresight import order_of
 from hotlap.catalog.resident_data.rows import Order, Wanted
 from hotlap.loading.purity.known import genuine_of
+from hotlap.loading.unprofiled import are_operations_seen, unseen_operations
 
 
 def drawn(loader: Any) -> Iterator[Wanted] | None:
@@ -65,11 +66,23 @@ def _more(sampler: Any, length: int, seed: int | None, generator: Any) -> Any:
     dataset has grown by since the epoch began. The user's generator shows that it draws.
     """
     count = sampler.num_samples % length
+    if are_operations_seen(torch):
+        return _seen_more(length, count, seed, generator)
     if seed is not None and count:
         generator = torch.Generator().manual_seed(seed)
         torch.randperm(length, generator=generator)
     again = None if generator is None else torch.randperm(length, generator=generator)
     return again[:count] if again is not None and count else None
+
+
+def _seen_more(length: int, count: int, seed: int | None, generator: Any) -> Any:
+    """By the operations of torch's sampler."""
+    if seed is not None:
+        with unseen_operations(torch):
+            generator = torch.Generator().manual_seed(seed)
+            torch.randperm(length, generator=generator)
+    more = torch.randperm(length, generator=generator).tolist()[:count]
+    return torch.tensor(more) if more else None
 
 
 def _seed(sampler: Any) -> int | None:

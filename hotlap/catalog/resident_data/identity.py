@@ -7,6 +7,8 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
+from hotlap.loading.purity.known import same_atom
+
 MANY = 6
 
 
@@ -85,5 +87,5 @@ def _alike(one: Any, other: Any) -> bool:
     if type(one) in (tuple, list):
         return len(one) == len(other) and all(map(_alike, one, other))
     if type(one) in (int, float, bool, complex, str, bytes):
-        return repr(one) == repr(other)
+        return same_atom(one, other)
     return isinstance(one, FunctionType | partial | MethodType) and same_function(one, other)

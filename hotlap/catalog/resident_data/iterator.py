@@ -28,11 +28,12 @@ from torch.utils.data.dataloader import (
 from hotlap.catalog.resident_data.drawn import drawn
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.loading.pure import is_traced
-from hotlap.loading.unprofiled import unprofiled
+from hotlap.loading.unprofiled import are_operations_seen, unprofiled, unseen_operations
 
 Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
 _profiler_enabled: Any = torch._C._autograd._profiler_enabled
+_count_modes: Any = torch._C._len_torch_dispatch_stack
 _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, which are around our own
 
 
@@ -67,7 +68,7 @@ class Gathering(_SingleProcessDataLoaderIter):
 
     def __next__(self) -> Any:
         """As torch's, but for the mark it leaves in a profile: that takes longer than a batch."""
-        if _profiler_enabled() or self._sampler_iter is None or self._asks_program:
+        if _profiler_enabled() or _count_modes() or self._sampler_iter is None or self._asks_program:
             return _usual_next(self)
         batch = self._next_data()
         self._num_yielded += 1
@@ -136,7 +137,10 @@ class Gathering(_SingleProcessDataLoaderIter):
             except Exception as error:  # noqa: BLE001 whatever our own code raises
                 self._own_way = False
                 self._failed(error)
-        return self._usually(rows.indices.tolist() if indices is None and rows is not None else indices)
+        if indices is None and rows is not None:
+            with unseen_operations(torch) if are_operations_seen(torch) else nullcontext():
+                indices = rows.indices.tolist()
+        return self._usually(indices)
 
     def _usually(self, indices: list[Any] | None) -> Any:
         """By torch's own functions, so that an error of the dataset's comes through the same frames."""
@@ -146,7 +150,8 @@ class Gathering(_SingleProcessDataLoaderIter):
         usual: Any = object.__new__(_SingleProcessDataLoaderIter)
         vars(usual).update(vars(self), _sampler_iter=iter((indices,)))
         vars(usual).pop("_next_data", None)  # another entry's, of this iterator
-        return usual._next_data() if _profiler_enabled() else _usual_next(usual)  # the mark is there already
+        is_marked = _profiler_enabled() or _count_modes()
+        return usual._next_data() if is_marked else _usual_next(usual)
 
 
 class _OwnFetcher:

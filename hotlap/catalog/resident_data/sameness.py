@@ -35,6 +35,8 @@ def same(torch: Any, one: Any, other: Any) -> bool:
 def _same_tensors(torch: Any, one: Any, other: Any) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
         return False
+    if one.requires_grad != other.requires_grad:
+        return False
     if one.layout != torch.strided or one.is_quantized:
         raise Unfit(f"its items hold tensors of layout {one.layout}")
     return bool(torch.equal(_bits(torch, one), _bits(torch, other)))

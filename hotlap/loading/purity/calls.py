@@ -453,7 +453,7 @@ class Calls:
         elif name in FILLING and is_seeded(kwargs.get("generator")):
             given = [*args, *(one for key, one in kwargs.items() if key != "generator")]
             return self._writing(owner, name, given, node, from_own=True).unsteady()
-        elif name in known.WRITES or _in_place(name):
+        elif (name in known.WRITES or _in_place(name)) and not _resizes_image(owner, name):
             return self._writing(owner, name, values, node)
         elif name not in known.METHODS:
             raise Impure(_why_no_method(name))
@@ -968,6 +968,11 @@ def _arity(value: Value) -> int:
 
 def _given(value: Value | None) -> bool:
     return value is not None and value.known is not None and value.known is not False
+
+
+def _resizes_image(owner: Value, name: str) -> bool:
+    """Which gives a new one, where an array is written into."""
+    return name == "resize" and hasattr(owner.known, "getbands") and known.is_table(type(owner.known))
 
 
 def _in_place(name: str) -> bool:

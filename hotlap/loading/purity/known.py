@@ -23,6 +23,7 @@ from functools import lru_cache
 from io import BytesIO, TextIOWrapper
 from pathlib import PurePath
 from re import Match, Pattern
+from struct import pack
 from types import BuiltinFunctionType, ClassMethodDescriptorType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 from uuid import UUID
@@ -372,6 +373,23 @@ def is_atom(kind: type) -> bool:
     if numbers is not None and issubclass(kind, numbers.generic | numbers.dtype):
         return kind.__module__.partition(".")[0] == "numpy" and kind is not numbers.void
     return type_name(kind) in OTHER_ATOMS
+
+
+def same_atom(one: Any, other: Any) -> bool:
+    """Of one type; 0.0 is not -0.0, and NaN equals the NaN of the same bits."""
+    if isinstance(one, int | str | bytes):
+        return bool(one == other)
+    if isinstance(one, float):
+        return pack("d", one) == pack("d", other)
+    if isinstance(one, complex):
+        return pack("dd", one.real, one.imag) == pack("dd", other.real, other.imag)
+    if isinstance(one, Pattern):  # what it shows of itself is cut
+        return (one.pattern, one.flags) == (other.pattern, other.flags)
+    if isinstance(one, Match):
+        return one.string == other.string and one.regs == other.regs and same_atom(one.re, other.re)
+    if hasattr(one, "tobytes"):
+        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
+    return repr(one) == repr(other)
 
 
 @_remembered
