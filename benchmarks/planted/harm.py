@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 LATE = 70  # steps, beyond those that are measured
@@ -100,7 +101,7 @@ class Harm:
     def do_mode_changed(self) -> None:
         def save(original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             outcome = original(*args, **kwargs)
-            os.chmod(args[1], 0o600)
+            Path(args[1]).chmod(0o600)
             return outcome
 
         self.site.replace(self.torch, "save", save)
