@@ -57,6 +57,7 @@ def section(folder: Path) -> list[str]:
         for path in sorted((folder / "results").glob(f"*/*-{pattern}.json"))
         for text in (*draw(json.loads(path.read_text(encoding="utf-8"))), _source(path, folder))
     ]
+    parts = [text for number, text in enumerate(parts) if text != THROUGH or THROUGH not in parts[:number]]
     return [HEAD, *parts] if parts else []
 
 
