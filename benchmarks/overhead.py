@@ -33,10 +33,11 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
+from hotlap.machine import usable_cores
 from hotlap.model.session import Session
 from hotlap.observe import agent as observing
 from hotlap.observe.rota import share_of_steps
-from hotlap.observe.surroundings import cpu_name, usable_cores
+from hotlap.observe.surroundings import cpu_name
 from hotlap.observe.window import planned_steps
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams

@@ -92,7 +92,8 @@ def main() -> None:
 def machine() -> dict[str, Any]:
     import torch
 
-    from hotlap.observe.surroundings import cpu_name, usable_cores
+    from hotlap.machine import usable_cores
+    from hotlap.observe.surroundings import cpu_name
 
     return {
         "cpu": cpu_name(),

@@ -16,6 +16,7 @@ from hotlap.catalog.entry import When
 from hotlap.catalog.gpus import NO_GPU, gpu_name, gpus
 from hotlap.catalog.moments import Moments
 from hotlap.catalog.site import Site
+from hotlap.machine import usable_cores
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
 from hotlap.model.decisions import Tried
@@ -59,7 +60,7 @@ def difference(proven: Circumstances, torch: Any) -> str | None:
 def hardware(torch: Any) -> str:
     if count := gpus(torch):
         return f"{count} × {gpu_name(torch)}"
-    return f"{os.cpu_count()} cores, {platform.machine()}"
+    return f"{usable_cores()} cores, {platform.machine()}"
 
 
 class Running:

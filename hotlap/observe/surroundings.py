@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hotlap.machine import usable_cores
 from hotlap.model.observation import Machine, Memory, Settings
 
 PACKAGES = (
@@ -49,12 +50,6 @@ def cpu_name() -> str:
             if line.lower().startswith(("model name", "hardware", "cpu model")):
                 return line.split(":", 1)[1].strip()
     return platform.machine() or "unknown"  # platform.processor() would start a process
-
-
-def usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def total_memory_mb() -> float:

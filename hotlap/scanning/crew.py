@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hotlap.machine import usable_cores
 from hotlap.model.scanned import Scan, Scanned, Unread
 from hotlap.scanning.cells import in_cells
 from hotlap.scanning.looking import State, Wanted, look, our_bug
@@ -48,7 +48,7 @@ _Result = tuple[list[_Read], list[Scanned | Unread]]
 def scan(sources: Sequence[Source], wanted: Wanted, context: Sequence[Source] = (), cores: int | None = None) -> Scan:
     """Findings in the sources. The context is read for what it says about them, and not reported on."""
     every, shown = [*sources, *context], frozenset(one.path for one in sources)
-    cores = cores or _cores()
+    cores = cores or usable_cores()
     if cores == 1 or sum(map(_size, every)) < _ALONE:
         read, found = _alone(every, shown, wanted)
     else:
@@ -179,10 +179,6 @@ def _no_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _dealt(sources: Sequence[Source], count: int) -> list[tuple[Source, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from hotlap import store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
+from hotlap.machine import usable_cores
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA
 from hotlap.model.observation import Machine, Observation
@@ -371,7 +371,7 @@ def _hardware(machine: Machine) -> str:
     """Until a process of a trial has told its own."""
     if machine.gpu:
         return f"{machine.gpus} × {machine.gpu}"
-    return f"{os.cpu_count()} cores, {platform.machine()}"
+    return f"{usable_cores()} cores, {platform.machine()}"
 
 
 def _local(

@@ -66,7 +66,7 @@ def test_elsewhere_it_says_why_not(make, status, said):
 
 
 def test_it_sees_the_workers_that_another_entry_gave(monkeypatch):
-    monkeypatch.setattr(room, "cores", lambda: 3)
+    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 3)
     with applied(NAME, "loader-workers=2", "loader-persistent") as running:
         made = shuffled(Rows())
         assert (made.num_workers, made.prefetch_factor) == (2, 4)

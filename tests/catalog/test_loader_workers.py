@@ -27,7 +27,7 @@ MODULE = import_module("hotlap.catalog.loader_workers.apply")
 
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch):
-    monkeypatch.setattr(room, "cores", lambda: 4)
+    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 4)
     monkeypatch.setattr(room, "training_threads", lambda torch: 1)
     monkeypatch.setattr(MODULE, "LIGHT_BATCH_US", 100.0)
 
@@ -188,17 +188,6 @@ def test_a_loader_with_enough_workers_keeps_them():
     with applied("loader-workers=2") as running:
         assert DataLoader(Rows(), 8, True, None, None, 2).num_workers == 2
         assert outcome(running) == ("no effect", "Rows has 2 workers already")
-
-
-def test_ranks_and_containers_share_the_cores(tmp_path, monkeypatch):
-    monkeypatch.undo()
-    all_of_them = room.cores({}, tmp_path)
-    assert room.cores({"LOCAL_WORLD_SIZE": str(all_of_them)}, tmp_path) == 1
-    (tmp_path / "cpu.max").write_text("100000 100000\n")
-    assert room.cores({}, tmp_path) == 1
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("400\n")
-    assert room.free_bytes(tmp_path / "none", tmp_path) == 600
 
 
 def test_a_loader_prepared_by_accelerate_trains_to_the_same_losses():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 
@@ -11,7 +12,6 @@ from harness import HOTLAP, bare
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import hotlap
-from hotlap.catalog.threads.cores import usable_cores
 from hotlap.catalog.threads.detect import detect
 from tests.observations import loader, machine, observation, on_cuda, settings
 
@@ -30,35 +30,9 @@ def clean(monkeypatch):
 
 
 def cores(monkeypatch, usable, bound=None):
+    monkeypatch.setattr("hotlap.machine.usable_cores", lambda: usable)
     monkeypatch.setattr(APPLY, "usable_cores", lambda: usable)
     monkeypatch.setattr(APPLY, "bound_cores", lambda: bound or usable)
-
-
-def control_group(root, version, quota, period, group="/box"):
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(f"0::{group}\n" if version == 2 else f"4:cpu,cpuacct:{group}\n")
-    folder = root / ("sys/fs/cgroup" if version == 2 else "sys/fs/cgroup/cpu") / group.lstrip("/")
-    folder.mkdir(parents=True)
-    if version == 2:
-        (folder / "cpu.max").write_text(f"{quota} {period}\n")
-    else:
-        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
-        (folder / "cpu.cfs_period_us").write_text(f"{period}\n")
-
-
-@pytest.mark.parametrize(
-    ("version", "quota", "expected"),
-    [(2, 250_000, 3), (2, "max", 16), (2, 20_000, 1), (1, 400_000, 4), (1, -1, 16)],
-)
-def test_cores_are_limited_by_the_control_group(version, quota, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("hotlap.catalog.threads.cores.bound_cores", lambda: 16)
-    control_group(tmp_path, version, quota, 100_000)
-    assert usable_cores(tmp_path) == expected
-
-
-def test_without_control_groups_it_is_the_cores_bound_to(tmp_path, monkeypatch):
-    monkeypatch.setattr("hotlap.catalog.threads.cores.bound_cores", lambda: 5)
-    assert usable_cores(tmp_path) == 5
 
 
 def test_the_environment_is_set_where_openmp_would_see_too_many_cores(monkeypatch):
@@ -143,7 +117,7 @@ def test_a_command_gets_the_number_before_torch_starts(tmp_path):
     ran = bare(command, tmp_path)
     assert ran.code == 0, ran.stderr
     assert ran.stdout == "3 3 3\n"
-    assert "applied: threads (3 threads: as asked for)" in ran.stderr
+    assert re.search(r"applied: threads \(3 threads(, not \d+)?: as asked for\)", ran.stderr)  # OpenMP may give fewer
 
 
 def test_it_expects_something_where_threads_and_workers_share_cores():

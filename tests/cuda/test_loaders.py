@@ -10,8 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from catalog.loading import Rows, applied, outcome, shuffled, train
 
-from hotlap.catalog import room
-
 pytestmark = pytest.mark.cuda
 
 
@@ -28,7 +26,7 @@ def test_batches_of_workers_are_pinned_and_the_same():
 
 
 def test_all_loader_entries_together_train_to_the_same_losses(monkeypatch):
-    monkeypatch.setattr(room, "cores", lambda: 3)
+    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 3)
     torch.zeros(1, device="cuda")
     alone = train(shuffled())
     with applied("loader-workers=2", "loader-persistent", "loader-prefetch", "loader-pinned") as running:
@@ -69,7 +67,7 @@ def test_data_made_on_the_device_gets_no_workers(monkeypatch):
         def __getitem__(self, index):
             return tuple(tensor.cuda() for tensor in super().__getitem__(index))
 
-    monkeypatch.setattr(room, "cores", lambda: 4)
+    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 4)
     torch.zeros(1, device="cuda")
     with applied("loader-workers=2") as running:
         assert shuffled(OnDevice()).num_workers == 0

@@ -13,6 +13,7 @@ from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_m
 from hotlap.catalog.site import Site
 from hotlap.loading.pure import Unfit, pure, pure_collate
 from hotlap.loading.weight import Weight, weight_of
+from hotlap.machine import cores_of_a_rank
 from hotlap.patch.forks import why_no_processes
 
 LIGHT_BATCH_US = 1000.0  # sending a batch between processes costs up to this
@@ -35,7 +36,7 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
     workers = _count(site, making, weight, most)
     said = f"{making.name}: {making.workers} → {workers} workers"
     if site.value is not None and workers < site.value:
-        said += f" ({room.cores()} cores allow no more)"
+        said += f" ({cores_of_a_rank()} cores allow no more)"
     started.say(making.dataset, said)
     return {"num_workers": workers}
 
@@ -91,7 +92,7 @@ def shards_itself(making: Making) -> bool:
 
 def _most(site: Site, making: Making) -> int:
     """Workers that the cores allow. Who asks for a number gets it, up to one core left for the training."""
-    cores = room.cores()
+    cores = cores_of_a_rank()
     threads = 1 if site.value is not None else room.training_threads(site.torch)
     most = cores - threads
     if most <= making.workers:

@@ -15,11 +15,11 @@ from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.progress import Progress
 from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
 from hotlap.catalog.resident_data.sameness import like, same
-from hotlap.catalog.room import free_bytes, held_bytes
 from hotlap.loading.files import read_files
 from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, warnings_raised
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.known import genuine_of
+from hotlap.machine import free_bytes, held_bytes, ranks_here
 from hotlap.patch.signals import raised_by_signal
 
 CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
@@ -308,12 +308,7 @@ def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
 
 def host_memory() -> float:
     """Bytes this process may still take: ranks on one machine share, and so do containers with a limit."""
-    free = free_bytes()
-    if free is None:
-        import psutil
-
-        free = psutil.virtual_memory().available
-    return max(0.0, min(float(free), _addresses_left())) / int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    return max(0.0, min(float(free_bytes()), _addresses_left())) / ranks_here()
 
 
 def _addresses_left() -> float:

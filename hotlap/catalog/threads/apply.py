@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from hotlap.catalog.site import Site
-from hotlap.catalog.threads.cores import bound_cores, usable_cores
+from hotlap.machine import bound_cores, cores_of_a_rank, usable_cores
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 OURS = "HOTLAP_THREADS"  # says that the variables were set here, not by the user
@@ -39,7 +39,7 @@ def apply(site: Site) -> None:
     if (given := os.environ.get(VARIABLES[0])) is not None and OURS not in os.environ:
         site.no_effect(f"{VARIABLES[0]}={given} is set, and that stays")
         return
-    cores = _share_of_cores()
+    cores = cores_of_a_rank()
     threads = site.torch.get_num_threads()
     if threads > cores or OURS in os.environ:
         _set(site, cores, f"this process may use {cores} cores")
@@ -50,15 +50,10 @@ def apply(site: Site) -> None:
         site.replace(started, "__init__", partial(_workers_start, site))
 
 
-def _share_of_cores() -> int:
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, usable_cores() // (int(ranks) if ranks.isdecimal() and int(ranks) else 1))
-
-
 def _workers_start(site: Site, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Lowered where workers start, never raised again: results depend on the number."""
     workers = (args[0] if args else kwargs["loader"]).num_workers
-    threads = beside(_share_of_cores(), workers)
+    threads = beside(cores_of_a_rank(), workers)
     if threads < site.torch.get_num_threads():
         _set(site, threads, f"{workers} loader workers beside them")
     return original(*args, **kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hotlap.catalog.room import held_bytes
+from hotlap.machine import held_bytes
 
 MUCH = 64 << 20  # bytes
 SHARE = 0.05  # of what was held: growth below it is not worth a collection

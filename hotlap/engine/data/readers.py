@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hotlap.engine.data.errors import DataMismatch, DataUnreadable, EmptySplit
-from hotlap.engine.data.workers import usable_cores
+from hotlap.machine import usable_cores
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 2**23

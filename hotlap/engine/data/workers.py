@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from hotlap.engine.data.errors import DataMismatch
-from hotlap.engine.data.memory import GIB, host_total, in_words
+from hotlap.engine.data.memory import GIB, in_words
+from hotlap.machine import total_bytes, usable_cores
 
 Kind = Literal["sequence", "table", "image"]
 
@@ -40,21 +39,7 @@ class Workers:
 
 
 def this_machine(gpu: bool = False) -> Machine:
-    return Machine(usable_cores(), host_total(), gpu)
-
-
-def usable_cores() -> int:
-    """Cores this process may use: its affinity and its control group's quota, not what the machine has."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(affinity, quota_cores() or affinity))
-
-
-def quota_cores(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
-    try:
-        quota, period = file.read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else max(1, int(int(quota) / int(period)))
+    return Machine(usable_cores(), total_bytes(), gpu)
 
 
 def workers_for(kind: Kind, batch_bytes: int, machine: Machine | None = None) -> Workers:

@@ -1,0 +1,127 @@
+"""The cores and the memory that this process may use: one answer, which all of hotlap asks.
+
+It needs the standard library alone. psutil is asked where the system does not say it in a file, and nowhere else: the
+program's interpreter may have torch and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path("/")
+NO_LIMIT = 2**60  # bytes; the first version of control groups says "no limit" with a number beyond it
+
+
+# Cores
+
+
+def bound_cores() -> int:
+    """Those that the process is bound to, which is what OpenMP sees."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_cores(root: Path = ROOT) -> int:
+    """No more than its control groups' share of time, rounded up: with one and a half, two threads are busy in turn."""
+    limits = [math.ceil(limit) for limit in _quotas(root) if limit > 0]
+    return max(1, min([bound_cores(), *limits]))
+
+
+def cores_of_a_rank(environ: Mapping[str, str] = os.environ) -> int:
+    """The ranks of one machine share its cores."""
+    return max(1, usable_cores() // ranks_here(environ))
+
+
+def ranks_here(environ: Mapping[str, str] = os.environ) -> int:
+    """Processes of one training on this machine, by what torchrun says."""
+    ranks = environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(ranks)) if ranks.isdecimal() else 1
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Cores' worth of time, of each control group that this process is in."""
+    groups = ["/"]
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        groups += line.split(":", 2)[2:]
+    for group in dict.fromkeys(groups):
+        for folder in (Path(group), *Path(group).parents):
+            inside = str(folder).lstrip("/")
+            yield from _quota(_text(root / "sys/fs/cgroup" / inside / "cpu.max"))
+            old = root / "sys/fs/cgroup/cpu" / inside
+            yield from _quota(f"{_text(old / 'cpu.cfs_quota_us')} {_text(old / 'cpu.cfs_period_us')}")
+
+
+def _quota(text: str) -> Iterator[float]:
+    with suppress(ValueError, ZeroDivisionError):
+        quota, period = text.split()
+        yield int(quota) / int(period)  # "max" is no number, and -1 below none: no limit
+
+
+# Memory
+
+
+def total_bytes(root: Path = ROOT) -> int:
+    """The machine's, or the control group's where that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _of_group(root, "memory.max", "memory/memory.limit_in_bytes")
+    return machine if limit is None else min(machine, limit)
+
+
+def free_bytes(root: Path = ROOT) -> int:
+    """What can still be had without swapping."""
+    free = _available(root)
+    limit = _of_group(root, "memory.max", "memory/memory.limit_in_bytes")
+    used = _of_group(root, "memory.current", "memory/memory.usage_in_bytes")
+    if limit is not None and used is not None:
+        free = min(free, max(limit - used, 0))
+    return free
+
+
+class Held(NamedTuple):
+    """Bytes of this process."""
+
+    addresses: int
+    resident: int
+
+
+def held_bytes() -> Held:
+    """Some 20 µs."""
+    pages = _text(ROOT / "proc/self/statm").split()
+    if pages:
+        return Held(*(int(one) * os.sysconf("SC_PAGE_SIZE") for one in pages[:2]))
+    import psutil
+
+    found = psutil.Process().memory_info()
+    return Held(found.vms, found.rss)
+
+
+def _available(root: Path) -> int:
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    with suppress(ImportError):
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    return total_bytes(root) // 2
+
+
+def _of_group(root: Path, version_2: str, version_1: str) -> int | None:
+    for name in (version_2, version_1):
+        text = _text(root / "sys/fs/cgroup" / name).strip()
+        if text.isdecimal() and int(text) < NO_LIMIT:
+            return int(text)
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
