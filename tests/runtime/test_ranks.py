@@ -15,24 +15,25 @@ from tests.test_run import TORCHRUN
 
 NAMES = ("one", "two")
 TRAIN = """
-import hashlib, torch, torch.distributed as dist
+import hashlib, sys, torch, torch.distributed as dist
 from torch import nn
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 torch.set_num_threads(1)
+device = sys.argv[1]
 layers = [nn.Linear(8, 8) for _ in range(60)]
-model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).to(device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 torch.manual_seed(dist.get_rank())
 for step in range(600):
-    loss = (model(torch.randn(4, 8)) - 1).square().mean()
+    loss = (model(torch.randn(4, 8).to(device)) - 1).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     if step % 50 == 49:
         found = [None, None]
-        weights = b"".join(one.detach().numpy().tobytes() for one in model.parameters())
+        weights = b"".join(one.detach().cpu().numpy().tobytes() for one in model.parameters())
         dist.all_gather_object(found, hashlib.sha256(weights).hexdigest())
         if dist.get_rank() == 0:
             print(step, len(set(found)))
@@ -135,7 +136,11 @@ def test_a_rank_on_another_machine_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_weights_of_ranks_stay_equal_to_the_bit(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
+    check_ranks("cpu", tmp_path)
+
+
+def check_ranks(device: str, folder: Path) -> None:
+    script = folder / "train.py"
     script.write_text(TRAIN)
     hotlap = [
         sys.executable,
@@ -146,9 +151,10 @@ def test_weights_of_ranks_stay_equal_to_the_bit(tmp_path: Path) -> None:
         "--risk",
         "rounding",
         "--run-dir",
-        str(tmp_path / "kept"),
+        str(folder / "kept"),
     ]
-    ran = subprocess.run([*hotlap, *TORCHRUN, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    command = [*hotlap, *TORCHRUN, str(script), device]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [f"{step} 1" for step in range(49, 600, 50)]
     tried = [line for line in ran.stderr.splitlines() if line.startswith("hotlap: step ")]

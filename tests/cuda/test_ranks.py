@@ -1,0 +1,11 @@
+"""Two ranks on one GPU decide together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.runtime.test_ranks import check_ranks
+
+
+def test_weights_of_ranks_on_a_gpu_stay_equal_to_the_bit(tmp_path: Path) -> None:
+    check_ranks("cuda", tmp_path)
