@@ -11,6 +11,7 @@ from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
 from hotlap.catalog.cuda_graphs.habits import Habits
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.losses import Losses
+from hotlap.catalog.cuda_graphs.models import Models
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
 from hotlap.catalog.cuda_graphs.rules import Differs, Refused, has_own_hooks, why_not_root
 from hotlap.catalog.cuda_graphs.stepping import Stepping
@@ -32,6 +33,7 @@ class Graphs:
         self.site, self.torch, self.recorder = site, site.torch, recorder
         self.habits = Habits()
         self.stepping, self.losses, self.functions = Stepping(self), Losses(self), Functions(self)
+        self.models: Models | None = None  # where there are several, or several calls of one before a backward
         self._root: Any = lambda: None
         self._steps = self._called_at = 0  # of any optimizer; the last step at which the root was called
         self._graphed: GraphedRoot | None = None
@@ -54,7 +56,7 @@ class Graphs:
 
     @property
     def active(self) -> bool:
-        return self._graphed is not None
+        return self._graphed is not None or (self.models is not None and self.models.recorded > 0)
 
     @property
     def graphed(self) -> GraphedRoot | None:
@@ -69,15 +71,26 @@ class Graphs:
 
     def _known(self, module: Any) -> None:
         """One root at a time: another one may follow when the first is gone or no longer trained."""
+        if self.models is not None:
+            self.models.add(module)
+            return
         before = self._root()
         if before is not None and self._steps - self._called_at < STALE:
-            self._refuse("several modules are trained")
+            self._become_several().add(module)
             return
         self.drop()
         self.habits, self._recordings = Habits(), 0
         self._root = weakref.ref(module, lambda _: self.drop())
         self._called_at = self._steps
         self.habits.root_known()
+
+    def _become_several(self) -> Models:
+        """What stands for one model and one call at a time ends."""
+        self.drop()
+        self.models = models = Models(self)
+        if (root := self._root()) is not None:
+            models.add(root)
+        return models
 
     def _backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.functions.backward_begins()
@@ -95,8 +108,14 @@ class Graphs:
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         self._steps += 1
         self.habits.stepped(optimizer)
-        if self.habits.why_not is not None and not self._recordings:
+        if self.habits.why_not is not None and not self._has_recorded:
             self._refuse(self.habits.why_not)
+        elif self.habits.is_several and not self._has_recorded and self.models is None and self._root() is not None:
+            self._become_several()
+
+    @property
+    def _has_recorded(self) -> bool:
+        return bool(self._recordings) or (self.models is not None and self.models.recorded > 0)
 
     def _refuse(self, why: str) -> None:
         if self._applied:
@@ -108,12 +127,13 @@ class Graphs:
     # Forward and backward
 
     def _called(self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if module is not self._root() or not module.training or not self.torch.is_grad_enabled():
+        is_ours = module is self._root() if self.models is None else self.models.of(module) is not None
+        if not is_ours or not module.training or not self.torch.is_grad_enabled():
             return original(*args, **kwargs)
         self.habits.called()
         self._called_at = self._steps
         forward = module.forward
-        if self._graphed is not None and not has_own_hooks(self.torch, module):
+        if self.active and not has_own_hooks(self.torch, module):
             found = self._replayed(module, forward, args, kwargs)
             return original(*args, **kwargs) if found is MISSING else found
 
@@ -126,6 +146,8 @@ class Graphs:
     def _replayed(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An error in here is ours, though it happens inside the user's call."""
         try:
+            if self.models is not None:
+                return self._of_several(module, forward, args, kwargs)
             if self._graphed is None and not self._record(module, forward, args, kwargs):
                 return MISSING
             assert self._graphed is not None
@@ -146,6 +168,13 @@ class Graphs:
             self.functions.root_replayed()
         elif (self._misses >= MISSES or self._graphed.is_over) and self._recordings < RECORDINGS:
             self._let_go()
+        return found
+
+    def _of_several(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        model = None if self.models is None or self.site.closed else self.models.of(module)
+        found = MISSING if model is None else model(module, forward, args, kwargs)
+        if found is MISSING and self.models is not None and (why := self.models.why_not) is not None:
+            raise Refused(why)
         return found
 
     def _record(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -172,6 +201,11 @@ class Graphs:
         return "anomaly mode is on" if self.torch.is_anomaly_enabled() else None
 
     def tell(self) -> None:
+        if self.models is not None:
+            if self.active:
+                self._applied = True
+                self.site.applied(f"{self.models}; {self.stepping}")
+            return
         root = self._root()
         if self.active and root is not None:
             self._applied = True
@@ -188,7 +222,7 @@ class Graphs:
     def _forked(self) -> None:
         """A forked child can free nothing that lies on the device, so its collector must not find what is there now."""
         self._is_forked = True
-        if self._recordings:
+        if self._has_recorded:
             gc.freeze()
 
     def _let_go(self) -> None:
@@ -197,5 +231,7 @@ class Graphs:
         self._last = None
         if graphed is not None:
             graphed.forget()
+        if self.models is not None:
+            self.models.drop()
         self.losses.drop()
         self.stepping.drop()

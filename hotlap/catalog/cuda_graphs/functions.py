@@ -103,7 +103,7 @@ class Calls:
         return len(self._recorded)
 
     def __call__(self, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.why_not is not None or not self._graphs.active or not self._torch.is_grad_enabled():
+        if self.why_not is not None or self._graphs.graphed is None or not self._torch.is_grad_enabled():
             return original(*args, **kwargs)
         found = self._guarded(partial(original, *args, **kwargs), args, kwargs)
         return original(*args, **kwargs) if found is MISSING else found

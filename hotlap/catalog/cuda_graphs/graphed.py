@@ -1,4 +1,7 @@
-"""A root module's forward and backward, recorded once for one kind of input and replayed for each call of that kind."""
+"""A root module's forward and backward, recorded once for one kind of input and replayed for each call of that kind.
+
+Of a training of several models inputs may be differentiated too: a discriminator hands them on to its generator.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,20 @@ class Turn:
 
 class GraphedRoot:
     def __init__(
-        self, torch: Any, recorder: Recorder, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        torch: Any,
+        recorder: Recorder,
+        module: Any,
+        forward: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        differentiated: bool = False,
     ) -> None:
         if (why := why_not_alone()) is not None:
             raise Refused(why)
         self._torch, self._recorder = torch, recorder
         self._tree = torch.utils._pytree
-        self._inputs = Inputs(torch, recorder.device_type, args, kwargs)
+        self._inputs = Inputs(torch, recorder.device_type, args, kwargs, differentiated)
         self._parameters = [one for one in module.parameters() if one.requires_grad]
         self._standing, self._listed = Standing(torch, module, forward), Listed(torch, module)
         self._turn: Any = lambda: None
@@ -60,7 +70,10 @@ class GraphedRoot:
             self._compare()
         finally:
             kept.put_back()
-        self._gradients = Gradients(torch, self._parameters, self._recorded, self._reached)
+        own = len(self._parameters)
+        self._of_inputs = self._recorded[own:]
+        reached = [each[:own] for each in self._reached]
+        self._gradients = Gradients(torch, self._parameters, self._recorded[:own], reached)
         self._is_single = len(self._outputs) == 1 and self._outputs_shape.is_leaf()
         self._returned = {n: one for n, one in enumerate(self._outputs) if isinstance(one, torch.Tensor)}
         self._positions = [position for position, n in enumerate(self._returned) if n in self._differentiable]
@@ -71,9 +84,9 @@ class GraphedRoot:
     # Recording
 
     def _record(self, module: Any, forward: Any) -> None:
-        args, kwargs = self._inputs.arguments()
 
         def run() -> list[Any]:
+            args, kwargs = self._inputs.arguments()
             with self.own_casts():
                 outputs, self._outputs_shape = self._tree.tree_flatten(forward(*args, **kwargs))
             return outputs  # type: ignore[no-any-return]
@@ -153,7 +166,8 @@ class GraphedRoot:
         return self._backward_of(trained, parameters, self._upstream, False)
 
     def _backward_of(self, outputs: list[Any], parameters: list[Any], upstream: list[Any], retain: bool) -> list[Any]:
-        found = self._grad(outputs, parameters, upstream, retain_graph=retain, allow_unused=True)
+        leaves = [*parameters, *self._inputs.sources]
+        found = self._grad(outputs, leaves, upstream, retain_graph=retain, allow_unused=True)
         if any(one is not None and one.layout is not self._torch.strided for one in found):
             raise Refused("gradients are sparse")
         return self._apart(found, upstream)
@@ -162,7 +176,7 @@ class GraphedRoot:
         """Each in memory of its own, laid out as its parameter: what autograd would make of them when it keeps them."""
         taken = [_extent(one) for one in upstream]
         gradients: list[Any] = []
-        for one, parameter in zip(found, self._parameters, strict=True):
+        for one, parameter in zip(found, [*self._parameters, *self._inputs.sources], strict=True):
             held = one
             if one is not None:
                 start, end = _extent(one)
@@ -248,7 +262,8 @@ class GraphedRoot:
         self._replays += 1
         if self._is_roomy and is_due(self._replays):
             self._prove(module, forward)
-        replayed = self._apply(*self._parameters)  # what Function.apply does outside of these transforms
+        sources = self._inputs.sources_of(leaves)
+        replayed = self._apply(*self._parameters, *sources)  # what Function.apply does outside of these transforms
         if self._is_single:
             self._given = weakref.ref(replayed[0])
             return replayed[0]
@@ -293,7 +308,8 @@ class GraphedRoot:
         given = [upstream[position] for position in self._positions]
         for held, one in zip(self._upstream, given, strict=True):
             held.zero_() if one is None else held.copy_(one)
-        return self._gradients.after(self._back.replay, [one is not None for one in given])
+        found = self._gradients.after(self._back.replay, [one is not None for one in given])
+        return (*found, *(None if one is None else one.clone() for one in self._of_inputs))
 
     @property
     def is_over(self) -> bool:
@@ -333,6 +349,11 @@ class GraphedRoot:
         self._gradients.direct = begins
 
     @property
+    def is_under_way(self) -> bool:
+        """Its activations wait for their backward."""
+        return self._under_way
+
+    @property
     def _under_way(self) -> bool:
         turn = self._turn()
         return turn is not None and not turn.over
@@ -342,7 +363,7 @@ class GraphedRoot:
         if not self._under_way:
             self._forward.forget()
             self._back.forget()
-            self._outputs, self._returned, self._upstream = [], {}, []
+            self._outputs, self._returned, self._upstream, self._of_inputs = [], {}, [], []
             self._inputs.forget()
             self._gradients.forget()
             self._listed.forget()

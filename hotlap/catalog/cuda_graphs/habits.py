@@ -1,4 +1,4 @@
-"""What the first steps show of the loop: a backward after each forward and one optimizer, or something else."""
+"""What the first steps show of the loop: a backward after each forward and one optimizer, or more of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ RETAIN, CREATE, INPUTS = 2, 3, 5
 class Habits:
     def __init__(self) -> None:
         self.why_not: str | None = None
+        self.is_several = False  # more than one optimizer, or forward before a backward
         self.scaler = False
         self.steps = 0  # counted since the root is known
         self._counting = False
@@ -42,13 +43,11 @@ class Habits:
         return False
 
     def stepped(self, optimizer: Any) -> None:
-        if self._optimizer() not in (None, optimizer):
-            self._found("there are several optimizers")
+        self.is_several |= self._optimizer() not in (None, optimizer)
         if self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
         if self._counting:
-            if self._calls > 1 and self._calls != self._backwards:
-                self._found(f"the model is called {self._calls} times in a step of {self._backwards} backwards")
+            self.is_several |= self._calls > 1 and self._calls != self._backwards
             self.steps += 0 < self._calls == self._backwards
         self._calls = self._backwards = 0
 

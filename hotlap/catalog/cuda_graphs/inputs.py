@@ -36,20 +36,40 @@ def _casts(torch: Any, device_type: str) -> list[Any]:
 
 
 class Inputs:
-    def __init__(self, torch: Any, device_type: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._torch, self._device_type = torch, device_type
+    """`differentiated`: a backward may lead to them."""
+
+    def __init__(
+        self,
+        torch: Any,
+        device_type: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        differentiated: bool = False,
+    ) -> None:
+        self._torch, self._device_type, self._differentiated = torch, device_type, differentiated
         self._tree = torch.utils._pytree
         leaves, self._shape = self._tree.tree_flatten((args, kwargs))
-        self._kinds = kinds_of(torch, leaves, device_type)
+        self._kinds = kinds_of(torch, leaves, device_type, differentiated)
         self._held = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         # Tensors one after the other are what most models take; looking through containers costs ten times as much.
         self._in_a_row = not kwargs and bool(args) and all(type(one) is torch.Tensor for one in args)
-        self._row = [_kind(one) for one in args] if self._in_a_row else []
+        self._row = [(_kind(one), one.requires_grad) for one in args] if self._in_a_row else []
         self._tensors = [n for n, one in enumerate(self._held) if isinstance(one, torch.Tensor)]
+        self._trained = [n for n in self._tensors if leaves[n].requires_grad]
+        self.sources: list[Any] = []  # those that a backward leads to, of the last arguments
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = self._tree.tree_unflatten(self._held, self._shape)
+        """What a backward leads to is a tensor of its own each time, over the held memory."""
+        leaves = list(self._held)
+        for n in self._trained:
+            leaves[n] = leaves[n].detach().requires_grad_()
+        self.sources = [leaves[n] for n in self._trained]
+        args, kwargs = self._tree.tree_unflatten(leaves, self._shape)
         return args, kwargs
+
+    def sources_of(self, leaves: Any) -> list[Any]:
+        """The program's own, of a call that fits."""
+        return [leaves[n] for n in self._trained]
 
     def versions(self) -> list[int]:
         return [self._held[n]._version for n in self._tensors]
@@ -61,15 +81,16 @@ class Inputs:
         leaves, shape = self._tree.tree_flatten((args, kwargs))
         if shape != self._shape:
             return None
-        return leaves if kinds_of(self._torch, leaves, self._device_type) == self._kinds else None
+        kinds = kinds_of(self._torch, leaves, self._device_type, self._differentiated)
+        return leaves if kinds == self._kinds else None
 
     def _is_the_row(self, args: tuple[Any, ...]) -> bool:
         """The same as comparing their kinds, in a third less of the host's time."""
         if len(args) != len(self._row):
             return False
         tensor = self._torch.Tensor
-        for one, kind in zip(args, self._row, strict=True):
-            if type(one) is not tensor or one.requires_grad:
+        for one, (kind, is_trained) in zip(args, self._row, strict=True):
+            if type(one) is not tensor or one.requires_grad is not is_trained:
                 return False
             if _kind(one) != kind:
                 return False
@@ -77,7 +98,7 @@ class Inputs:
 
     def take(self, leaves: Any) -> None:
         for n in self._tensors:
-            self._held[n].copy_(leaves[n])
+            self._held[n].copy_(leaves[n].detach() if n in self._trained else leaves[n])
 
     def forget(self) -> None:
-        self._held, self._tensors = [], []
+        self._held, self._tensors, self._trained, self.sources = [], [], [], []

@@ -24,7 +24,8 @@ class Differs(Refused):
     """What was replayed so far may have been wrong."""
 
 
-def why_not_root(torch: Any, module: Any, device_type: str) -> str | None:
+def why_not_root(torch: Any, module: Any, device_type: str, is_differentiated: bool = False) -> str | None:
+    """`is_differentiated`: a backward leads through it, so that it need not be trained itself."""
     name = type(module).__name__
     if is_compiled(module) or any(is_compiled(child) for child in module.modules()):
         return f"{name} is compiled"
@@ -38,7 +39,7 @@ def why_not_root(torch: Any, module: Any, device_type: str) -> str | None:
         return f"{name} is on {', '.join(sorted(map(str, places)))}, not on one GPU"
     if device_type == "cuda" and next(iter(places)).index != torch.cuda.current_device():
         return f"{name} is on {next(iter(places))}, which is not the current GPU"
-    if not any(parameter.requires_grad for parameter in parameters):
+    if not is_differentiated and not any(parameter.requires_grad for parameter in parameters):
         return f"{name} has no parameter that is trained"
     if any(type(one) not in (torch.Tensor, torch.nn.Parameter) for one in (*parameters, *module.buffers())):
         return f"{name} holds tensors of a kind of their own"

@@ -6,6 +6,7 @@ of the optimizer changed, or where its state was loaded anew, the key differs an
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.cuda_graphs.lent import Lent
@@ -13,6 +14,7 @@ from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, state_of, step_of
 from hotlap.catalog.forwards import MISSING
 from hotlap.catalog.fused_optimizer.chosen import stepping
+from hotlap.loading.identity import ByIdentity
 
 if TYPE_CHECKING:
     from hotlap.catalog.cuda_graphs.apply import Graphs
@@ -21,15 +23,26 @@ CLIP = "clip_grad_norm_"
 CLIP_ARGUMENTS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
 
 
+@dataclass
+class RecordedStep:
+    """Of one optimizer."""
+
+    steady: Steady
+    name: str
+    why: str = "it has not stepped yet"
+    state: list[Any] = field(default_factory=list)
+
+    def forget(self) -> None:
+        self.steady.forget()
+        self.state = []
+
+
 class Stepping:
     def __init__(self, graphs: Graphs) -> None:
         self._graphs, self._torch = graphs, graphs.torch
-        self._step, self._clip = Steady(graphs.recorder), Steady(graphs.recorder)
-        self._norm = Lent(graphs.torch)
-        self._state: list[Any] = []
+        self._clip, self._norm = Steady(graphs.recorder), Lent(graphs.torch)
+        self._steps: ByIdentity[RecordedStep] = ByIdentity()
         self._failed: str | None = None
-        self._why: str | None = "it has not stepped yet"
-        self._name = "the optimizer"
         self._hooked: dict[type, bool] = {}
         self._around_hooks: dict[type, bool] = {}
 
@@ -44,8 +57,8 @@ class Stepping:
             site.replace(owner, CLIP, self._clipped)
 
     def drop(self) -> None:
-        self._step.forget()
-        self._state = []
+        for one in self._steps.values():
+            one.forget()
         self._forget_clipping()
 
     def _forget_clipping(self) -> None:
@@ -53,11 +66,11 @@ class Stepping:
         self._norm.forget()
 
     def __str__(self) -> str:
-        done = [f"{self._name}'s step"] * self._step.recorded + ["clipping"] * self._clip.recorded
-        text = f"{' and '.join(done)} too" if done else ""
-        if self._step.recorded:
-            return text
-        return f"{text}{'; ' if text else ''}{self._name} stays eager ({self._failed or self._why})"
+        steps = self._steps.values()
+        done = [f"{one.name}'s step" for one in steps if one.steady.recorded] + ["clipping"] * self._clip.recorded
+        told = [f"{' and '.join(done)} too"] if done else []
+        told += [f"{one.name} stays eager ({self._failed or one.why})" for one in steps if not one.steady.recorded]
+        return "; ".join(told or ["the optimizer stays eager (it has not stepped yet)"])
 
     # The optimizer's step
 
@@ -80,14 +93,17 @@ class Stepping:
             raise
 
     def _is_replayed(self, optimizer: Any) -> bool:
-        if self._step.recorded and not self._graphs.habits.scaler and not is_hooked(optimizer):
+        step = self._steps.get(optimizer)
+        if step is None:
+            step = RecordedStep(Steady(self._graphs.recorder), type(optimizer).__name__)
+            self._steps.put(optimizer, step)
+        if step.steady.recorded and not self._graphs.habits.scaler and not is_hooked(optimizer):
             key = key_of_step(self._torch, optimizer)  # all the other reasons against it would change the key
-            if self._step.is_for(key) and self._done(optimizer, key):
+            if step.steady.is_for(key) and self._done(step, optimizer, key):
                 return True
         why = self._why_not(optimizer)
-        done = why is None and self._done(optimizer, key_of_step(self._torch, optimizer))
-        self._name = type(optimizer).__name__
-        self._why = why or "its gradients or numbers change from step to step"
+        done = why is None and self._done(step, optimizer, key_of_step(self._torch, optimizer))
+        step.why = why or "its gradients or numbers change from step to step"
         if self._graphs.active:
             self._graphs.tell()
         return done
@@ -97,25 +113,25 @@ class Stepping:
             return self._failed or "a GradScaler decides about its steps"
         return why_not_optimizer(self._torch, optimizer)
 
-    def _done(self, optimizer: Any, key: list[Any]) -> bool:
+    def _done(self, step: RecordedStep, optimizer: Any, key: list[Any]) -> bool:
         try:
-            return self._replay(optimizer, key)
+            return self._replay(step, optimizer, key)
         except Exception as error:
             if self._graphs.site.seams.guard.strict:
                 raise
             self._failed = f"recording it failed: {type(error).__name__}: {error}"
-            self._step.forget()
+            step.forget()
             return False
 
-    def _replay(self, optimizer: Any, key: list[Any]) -> bool:
-        if not self._step.ready(key):
+    def _replay(self, step: RecordedStep, optimizer: Any, key: list[Any]) -> bool:
+        if not step.steady.ready(key):
             return False
 
-        if not self._step.is_for(key):
-            self._state = state_of(optimizer)  # a recording reads and writes this memory, whoever else lets go of it
+        if not step.steady.is_for(key):
+            step.state = state_of(optimizer)  # a recording reads and writes this memory, whoever else lets go of it
 
         def replay(*_: Any) -> None:
-            self._step.replay(key, lambda: step_of(self._torch, optimizer)())
+            step.steady.replay(key, lambda: step_of(self._torch, optimizer)())
 
         if self._is_around_hooks(optimizer):
             replay = self._torch.optim.Optimizer.profile_hook_step(replay)
