@@ -248,13 +248,23 @@ class Memory:
     def _pieces(self, thing: Any) -> list[Any]:
         if not on_host(thing) or holds_objects(thing):
             return []
-        whole = thing.tobytes() if hasattr(thing, "getbands") else bytes_of(thing)
+        if hasattr(thing, "getbands"):
+            return _pieces_of_image(thing)
+        whole = bytes_of(thing)
         return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
 
     def differs(self) -> bool:
         """Asked where it has not moved."""
         thing = self.find()  # held as long as its memory is read
         return list(map(checksum, self._pieces(thing))) != self._sums
+
+
+def _pieces_of_image(image: Any) -> list[Any]:
+    """Pixels, and what they mean."""
+    whole, palette = image.tobytes(), getattr(image, "palette", None)
+    colours = b"" if palette is None else f"{palette.mode} {palette.rawmode}".encode() + bytes(palette.palette)
+    pieces = [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
+    return [*pieces, colours, repr(list(image.info.items())).encode()]
 
 
 class Table(Memory):

@@ -30,6 +30,8 @@ def settings(torch: Any) -> tuple[Any, ...]:
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
         torch.get_float32_matmul_precision(),
+        torch._C._get_mkldnn_enabled(),
+        torch._C._get_nnpack_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
@@ -43,7 +45,7 @@ def settings(torch: Any) -> tuple[Any, ...]:
         time.tzname,
         time.timezone,
         _of_numpy(),
-        _of_decimal(),
+        _of_pandas(),
         _of_pillow(),
         SMALLEST * 0.5 == 0.0,  # torch.set_flush_denormal
         tuple(map(vars(torch.Tensor).get, OPERATORS)),
@@ -64,12 +66,10 @@ def _of_numpy() -> Any:
     return printing.format_options.get(), errors.get(None)
 
 
-def _of_decimal() -> Any:
-    decimal = sys.modules.get("decimal")
-    if decimal is None:
-        return None
-    context = decimal.getcontext()
-    return context.prec, context.rounding, context.Emin, context.Emax, context.clamp
+def _of_pandas() -> Any:
+    """How tables are written."""
+    options = getattr(sys.modules.get("pandas._config.config"), "_global_config", {})
+    return dict(options.get("display", ()))
 
 
 def _of_pillow() -> Any:

@@ -334,3 +334,87 @@ def test_a_step_that_computes_its_gradients_is_not_held_against_older_ones(enabl
     for _ in range(4):
         optimizer.step(closure)
     assert enabled.outcomes[0].status == "applied"
+
+
+def laid_anew(step, net, optimizer):
+    if step == 8:
+        net.to(memory_format=LAST)
+
+
+def momenta_of_another_type(step, net, optimizer):
+    if step == 8:
+        for state in optimizer.state.values():
+            for name in state.keys() & {"momentum_buffer"}:
+                state[name] = state[name].bfloat16()
+
+
+def a_state_of_its_own(step, net, optimizer):
+    if step == 8:
+        for one, state in list(optimizer.state.items()):
+            optimizer.state[one] = {name: value.clone() for name, value in state.items()}
+
+
+def gradients_of_another_type(step, net, optimizer):
+    if step == 0 and hasattr(torch.Tensor, "grad_dtype"):
+        for one in net.parameters():
+            one.grad_dtype = torch.bfloat16
+
+
+def a_hook_that_turns_gradients(step, net, optimizer):
+    if step == 8:
+
+        def turn(optimizer, args, kwargs):
+            for one in net.parameters():
+                if one.dim() == 2:
+                    one.grad = one.grad.T.clone().T
+
+        optimizer.register_step_pre_hook(turn)
+
+
+def weights_of(kind, change):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, 3))
+    given = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer = getattr(torch.optim, kind)(net.parameters(), lr=0.01, **given)
+    for step in range(20):
+        change(step, net, optimizer)
+        loss = net(torch.randn(5, 3, 8, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [one.detach().double() for one in net.parameters()]
+
+
+CHANGES = (laid_anew, a_state_of_its_own, a_hook_that_turns_gradients)
+KINDS = ("SGD", "Adam", "AdamW", "Adagrad")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        *((kind, change) for kind in KINDS for change in CHANGES),
+        ("SGD", momenta_of_another_type),
+        ("SGD", gradients_of_another_type),
+    ],
+)
+def test_what_a_program_changes_between_steps_is_stepped_with(kind, change, monkeypatch):
+    before = weights_of(kind, change)
+    monkeypatch.setenv("HOTLAP_STRICT", "1")
+    with hotlap.enable(None, with_=["fused-optimizer"]):
+        found = weights_of(kind, change)
+    for one, other in zip(before, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_graph_that_needs_weights_from_before_the_step_fails_as_ever(kind, enabled):
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = getattr(torch.optim, kind)(net.parameters(), lr=0.1)
+    for _ in range(5):
+        outputs = net(torch.randn(2, 3))
+        optimizer.zero_grad()
+        outputs.mean().backward(retain_graph=True)
+        optimizer.step()
+    assert enabled.outcomes[0].status == "applied"
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.square().mean().backward()

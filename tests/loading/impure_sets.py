@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import decimal
 import functools
 import itertools
 import json
@@ -1060,6 +1061,38 @@ class AppliedToATable(Base):
 class CallsItsModule(Base):
     def __getitem__(self, i):
         return self.module.scaled(self.x[i])
+
+
+class Ties:
+    def __init__(self, number):
+        self.number = number
+
+    def __lt__(self, other):
+        return bump() % 2 == 0
+
+    def __hash__(self):
+        return bump()
+
+    def __eq__(self, other):
+        return bump() > 0
+
+
+@impure("hands on a Ties", several=[Ties(number) for number in range(6)])
+class SortsByAMethodOfTheirs(Base):
+    def __getitem__(self, i):
+        return self.x[i], sorted(self.several)[0].number
+
+
+@impure("compares a Ties", several=[Ties(number) for number in range(6)])
+class HashesByAMethodOfTheirs(Base):
+    def __getitem__(self, i):
+        return self.x[i], len(set(self.several))
+
+
+@impure("decimal.Decimal")
+class SetsFlagsOfDecimals(Base):
+    def __getitem__(self, i):
+        return self.x[i], float(decimal.Decimal(1) / decimal.Decimal(i + 3))
 
 
 def counting_collate(samples):

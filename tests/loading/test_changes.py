@@ -829,6 +829,48 @@ def run():
     torch.set_autocast_dtype("cpu", torch.bfloat16)
     return found
 """,
+    "what images, operations and written tables depend on besides": """
+import pandas as pd
+from PIL import Image
+grey = Image.fromarray(np.arange(256, dtype="u1").reshape(16, 16)).copy()
+colours = grey.convert("P")
+colours.putpalette(list(range(256)) * 3)
+frame = pd.DataFrame({"a": np.linspace(0, 1, N) / 3})
+kernel = torch.randn(16, 3, 5, 5, generator=torch.Generator().manual_seed(4))
+pictures = torch.randn(N, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+class Reads(Rows):
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+    def __getitem__(self, i): return self.x[i] * (1.0 + self.read(i)), self.y[i] * 1.0
+def palette(): colours.putpalette(list(range(255, -1, -1)) * 3)
+def info(): grey.info["transparency"] = 100
+def precision(): pd.set_option("display.precision", 2)
+def library(): torch.backends.mkldnn.enabled = False
+CASES = (
+    (lambda i: float(np.array(colours.convert("RGB"))[i % 16].mean()) / 255, palette),
+    (lambda i: float(np.array(grey.convert("RGBA"))[:, :, 3].mean()) / 255, info),
+    (lambda i: float(len(str(frame.iloc[i]))) / 50, precision),
+    (lambda i: float(nn.functional.conv2d(pictures[i][None], kernel).sum()), library),
+)
+def run():
+    out = [train(DataLoader(Reads(read), 4), within=lambda e, s: (e, s) == (1, 2) and change()) for read, change in CASES]
+    torch.backends.mkldnn.enabled = True
+    pd.reset_option("display.precision")
+    return out
+""",
+    "nothing, and batches are looked at": """
+clips = torch.randn(N, 2, 4, 4, 3, generator=torch.Generator().manual_seed(6))
+class Clips(Rows):
+    def __getitem__(self, i): return clips[i].permute(0, 3, 1, 2), self.y[i] * 1.0
+def run():
+    found = []
+    for epoch in range(3):
+        for x, y in DataLoader(Clips(), 8):
+            x.detach_()
+            found.append((x._is_view(), x._base is None, x.stride(), x.storage_offset(), x.untyped_storage().nbytes()))
+    return found
+""",
     "a new file somewhere in folders that are walked": """
 top = pathlib.Path("tree").absolute()
 (top / "below").mkdir(parents=True)

@@ -14,6 +14,7 @@ from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, state_of, step_of
 from hotlap.catalog.forwards import MISSING
 from hotlap.catalog.fused_optimizer.chosen import stepping
+from hotlap.catalog.fused_optimizer.tensors import mark_as_written
 from hotlap.loading.identity import ByIdentity
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class Stepping:
 
         def replay(*_: Any) -> None:
             step.steady.replay(key, lambda: step_of(self._torch, optimizer)())
+            mark_as_written(self._torch, optimizer)
 
         if self._is_around_hooks(optimizer):
             replay = self._torch.optim.Optimizer.profile_hook_step(replay)

@@ -7,7 +7,13 @@ from typing import Any
 
 from hotlap.catalog.fused_optimizer.chosen import Chosen, separate
 from hotlap.catalog.fused_optimizer.proof import Proof, is_due
-from hotlap.catalog.fused_optimizer.tensors import begin_late_momenta, is_laid_out_anew, why_not_tensors
+from hotlap.catalog.fused_optimizer.tensors import (
+    Seen,
+    begin_late_momenta,
+    is_laid_out_anew,
+    mark_as_written,
+    why_not_tensors,
+)
 from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import ByIdentity
 from hotlap.patch.dynamo import keep_out
@@ -30,6 +36,7 @@ class Fused:
         self._site = site
         self._switched: ByIdentity[Chosen] = ByIdentity()
         self._proofs: ByIdentity[Proof] = ByIdentity()  # of a step under way
+        self._seen: ByIdentity[Seen] = ByIdentity()
         self._attends = False
 
     def step_begins(self, optimizer: Any) -> None:
@@ -39,12 +46,22 @@ class Fused:
                 self._consider(optimizer)
             return
         chosen.steps += 1
-        all_of_them = chosen.steps <= FIRST or chosen.steps % EVERY == 0
-        unfit = why_not_tensors(optimizer) is not None if all_of_them else is_laid_out_anew(optimizer)
-        if unfit or not begin_late_momenta(optimizer):
+        if self._is_unfit(optimizer, chosen) or not begin_late_momenta(optimizer):
             self._release(optimizer)
         else:
             self._begin(optimizer, chosen)
+
+    def _is_unfit(self, optimizer: Any, chosen: Chosen) -> bool:
+        if optimizer._optimizer_step_pre_hooks:
+            return True
+        seen = self._seen.get(optimizer)
+        if chosen.steps > FIRST and chosen.steps % EVERY and seen is not None and seen.holds(optimizer):
+            return is_laid_out_anew(optimizer)
+        if why_not_tensors(optimizer) is not None:
+            return True
+        if chosen.steps > 2:  # its state is there
+            self._seen.put(optimizer, Seen(optimizer))
+        return False
 
     def _begin(self, optimizer: Any, chosen: Chosen) -> None:
         if is_due(chosen.steps):
@@ -56,6 +73,7 @@ class Fused:
         if chosen is None:
             return
         chosen.step_ends()
+        mark_as_written(self._site.torch, optimizer)
         proof = self._proofs.get(optimizer) if len(self._proofs) else None
         if proof is not None:
             self._proofs.drop(optimizer)
@@ -161,6 +179,8 @@ def _why_not(optimizer: Any) -> str | None:
         return "is fused already"
     if any(group.get("differentiable") for group in groups):
         return "must stay differentiable"
+    if optimizer._optimizer_step_pre_hooks:
+        return "has hooks before its step, which may make other gradients"
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     if "cpu" in devices and any(group.get("capturable") for group in groups):
         return "is capturable, which torch refuses on the host"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import is_
 from typing import Any
 
 MOMENTUM = "momentum_buffer"
@@ -17,14 +18,18 @@ def why_not_tensors(optimizer: Any) -> str | None:
                 continue
             if str(gradient.layout) != "torch.strided":
                 return "gradients are sparse"
-            order = _order(parameter)
-            if not _is_dense(parameter) or any(_order(one) != order for one in _along(optimizer, parameter)):
+            order, along = _order(parameter), list(_along(optimizer, parameter))
+            if not _is_dense(parameter) or any(_order(one) != order for one in along):
                 return "gradients or state lie in memory in another order than the parameters"
+            if any(one.dtype != parameter.dtype for one in along):
+                return "gradients or state are of another type than the parameters"
     return None
 
 
 def is_laid_out_anew(optimizer: Any) -> bool:
-    """Whether a gradient has come to lie in another order than its parameter; asked at every step."""
+    """Whether a gradient has come to lie in another order than its parameter, or to be of another type; asked at every
+    step.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad
@@ -34,9 +39,42 @@ def is_laid_out_anew(optimizer: Any) -> bool:
                 alike = gradient.stride() == parameter.stride() or _order(gradient) == _order(parameter)
             except RuntimeError:  # sparse
                 return True
-            if not alike:
+            if not alike or gradient.dtype is not parameter.dtype:
                 return True
     return False
+
+
+def mark_as_written(torch: Any, optimizer: Any) -> None:
+    """Fused and replayed steps do not tell autograd, which would not see that a graph needs weights from before."""
+    written = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+    torch.autograd.graph.increment_version(written)
+
+
+class Seen:
+    """The tensors that an optimizer steps with, as they were when all of them were looked at: a program may put others
+    in their place, or lay its weights out anew. Asked at every step, so without Python's own loops.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self._stride = type(self._parameters[0]).stride if self._parameters else None
+        self._strides = self._strides_now()
+        held = [(optimizer.state[one], one) for one in self._parameters if one in optimizer.state]
+        self._owners, self._states = [one for _, one in held], [state for state, _ in held]
+        places = [(state, name, value) for state in self._states for name, value in state.items()]
+        self._holders, self._names, self._values = ([place[n] for place in places] for n in range(3))
+        self._sizes = list(map(len, self._states))
+
+    def holds(self, optimizer: Any) -> bool:
+        return (
+            self._strides_now() == self._strides
+            and all(map(is_, map(optimizer.state.get, self._owners), self._states))
+            and list(map(len, self._states)) == self._sizes
+            and all(map(is_, map(dict.get, self._holders, self._names), self._values))
+        )
+
+    def _strides_now(self) -> list[Any]:
+        return [] if self._stride is None else list(map(self._stride, self._parameters))
 
 
 def begin_late_momenta(optimizer: Any) -> bool:

@@ -99,7 +99,7 @@ class TensorRows:
         if picked is None:
             picked = base.index_select(0, wanted.on(base.device))
             picked = picked.pin_memory() if pin else picked
-        return picked if self._plain else picked.permute(self._back)
+        return picked if self._plain else picked.permute(self._back).data  # to the program it is no view
 
     def _from_ahead(self, key: tuple[int, Any, bool], base: Any, order: Order, start: int, length: int) -> Any:
         """Several batches by one gather, handed out one by one: a slice costs a fraction of a gather.

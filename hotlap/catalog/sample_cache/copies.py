@@ -47,7 +47,7 @@ def _place(torch: Any, one: Any) -> int:
 
 def _form(torch: Any, one: Any) -> Any:
     if type(one) is torch.Tensor:
-        return one.stride(), one.is_conj(), one.is_neg()
+        return one.stride(), one.is_conj(), one.is_neg(), one.storage_offset(), one.untyped_storage().nbytes()
     return getattr(one, "strides", None), getattr(getattr(one, "flags", None), "writeable", None)
 
 

@@ -742,6 +742,20 @@ def _ordered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     return replace(container(replace(each, known=UNKNOWN)), lazy=bool(args) and args[0].lazy)
 
 
+def _sorted(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    found = _ordered(reader, args, kwargs)
+    if "key" not in kwargs and found.element is not None:
+        reader.need_plain(found.element)  # else by a __lt__ of the program's
+    return found
+
+
+def _hashed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
+    found = _ordered(reader, args, kwargs)
+    if found.element is not None:
+        reader.need_comparable(found.element)
+    return found
+
+
 def _iterated(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     if len(args) > 1:
         raise Impure("makes an iterator of a function")
@@ -882,7 +896,9 @@ _BUILTINS: dict[int, Callable[[Calls, Sequence[Value], Names], Value]] = {
         "int float str bool abs round any all ord chr hex bin oct divmod pow repr ascii bytes bytearray "
         "complex range format").split()},
     **{id(kind): _listed for kind in (list, tuple, deque)},
-    **{id(getattr(builtins, name)): _ordered for name in "set frozenset sorted reversed".split()},
+    id(reversed): _ordered,
+    id(sorted): _sorted,
+    **{id(kind): _hashed for kind in (set, frozenset)},
     **{id(kind): _dict for kind in (dict, OrderedDict, Counter)},
     id(iter): _iterated,
     id(sum): _summed,

@@ -16,7 +16,6 @@ import sysconfig
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
@@ -40,7 +39,7 @@ class Gives(Enum):
 
 ATOMS: tuple[type, ...] = (
     *(int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range, slice),
-    *(datetime, date, time, timedelta, Decimal, Fraction, UUID, Pattern, Match),
+    *(datetime, date, time, timedelta, Fraction, UUID, Pattern, Match),
 )
 CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque, OrderedDict, Counter, bytearray)
 
@@ -256,7 +255,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         *("bisect.bisect bisect.bisect_left bisect.bisect_right html.unescape html.escape".split()),
         *(f"pandas.{name}" for name in "isna notna isnull".split()),
         *(f"fractions.{name}" for name in ("Fraction",)),
-        *("decimal.Decimal datetime.datetime datetime.date datetime.timedelta uuid.UUID".split()),
+        *("datetime.datetime datetime.date datetime.timedelta uuid.UUID".split()),
     ],
     Gives.ORDERED: [
         *(f"torch.{name}" for name in _TORCH_ORDERED),
@@ -371,7 +370,7 @@ def is_atom(kind: type) -> bool:
         return kind.__module__.partition(".")[0] in ("torch", "torchvision", "PIL")
     numbers = sys.modules.get("numpy")
     if numbers is not None and issubclass(kind, numbers.generic | numbers.dtype):
-        return kind.__module__.partition(".")[0] == "numpy" and kind is not numbers.void
+        return kind.__module__.partition(".")[0] == "numpy" and kind.__name__ not in ("void", "VoidDType")
     return type_name(kind) in OTHER_ATOMS
 
 
