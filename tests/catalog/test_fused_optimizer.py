@@ -386,13 +386,13 @@ def weights_of(kind, change):
 
 
 CHANGES = (laid_anew, a_state_of_its_own, a_hook_that_turns_gradients)
-KINDS = ("SGD", "Adam", "AdamW", "Adagrad")
+FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 
 
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
-        *((kind, change) for kind in KINDS for change in CHANGES),
+        *((kind, change) for kind in FUSED for change in CHANGES),
         ("SGD", momenta_of_another_type),
         ("SGD", gradients_of_another_type),
     ],
