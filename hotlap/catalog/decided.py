@@ -208,6 +208,7 @@ class Decided:
             seconds=time.perf_counter() - findings.began if findings.steps else 0.0,
             spent=self._deciding.account.spent,
             is_over=findings.is_over,
+            ever_on=tuple(sorted(self._ever_on)),
         )
 
     def line(self, is_end: bool = False) -> str:
@@ -218,8 +219,7 @@ class Decided:
         begins = "at the end: " if is_end and findings.is_over else ""
         if not findings.tried:
             why = "an earlier run found nothing" if self._remembered else "nothing was tried yet"
-            over = f"the training was over after {self.steps} steps, before anything was tried" if is_end else why
-            return f"{over}{more}"
+            return f"{self._over_before if is_end else why}{more}"
         taken = _ms(findings.after or 0.0)
         if not self.on and self.batches.is_coming() and not is_end:
             return f"batches are kept as they come, for when all of them are there ({taken} a step so far){more}"
@@ -228,7 +228,7 @@ class Decided:
         if not self.on:
             so_far = "" if findings.is_over else " so far"
             return f"{begins}nothing makes it faster{so_far}; it runs as it is ({taken} a step){more}"
-        worst = max((entries()[name].risk for name in self.on | findings.ever_on), key=lambda one: one.rank)
+        worst = _worst(self.on | findings.ever_on)
         promise = DOUBTED if self.batches.are_doubted or self.doubted else PROMISES[worst]
         if findings.ratio < GAIN:
             return f"{begins}as fast as before ({taken} a step), {promise}; on: {self._listed}{more}"
@@ -237,8 +237,29 @@ class Decided:
         return f"{begins}{times} ({change}), {promise}: {self._listed}{more}"
 
     @property
+    def _over_before(self) -> str:
+        said = f"the training was over after {self.steps} steps, before anything was decided"
+        if not (ever := self._ever_on):
+            return said
+        return f"{said}; on for some of them: {_in_order(ever)}, {PROMISES[_worst(ever)]}"
+
+    @property
+    def _ever_on(self) -> Arm:
+        """Also of a trial that was not finished."""
+        under_way = frozenset(site.name for site in self._arms.sites if site.outcome.status == Status.APPLIED.value)
+        return self._deciding.findings.ever_on | under_way | self.batches.applied()
+
+    @property
     def _listed(self) -> str:
-        return ", ".join(name for name in entries() if name in self.on)
+        return _in_order(self.on)
+
+
+def _in_order(names: Arm) -> str:
+    return ", ".join(name for name in entries() if name in names)
+
+
+def _worst(names: Arm) -> Risk:
+    return max((entries()[name].risk for name in names), key=lambda one: one.rank)
 
 
 def sentence_of(tried: Tried) -> str:

@@ -19,7 +19,7 @@ from hotlap.catalog.site import Site
 from hotlap.machine import usable_cores
 from hotlap.model import private
 from hotlap.model.codec import SCHEMA, to_json
-from hotlap.model.decisions import Tried
+from hotlap.model.decisions import Decisions, Tried
 from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Risk, Status
 from hotlap.model.session import Session
 from hotlap.patch.entry import DECISIONS, OUTCOMES
@@ -183,9 +183,29 @@ class Running:
     def _write(self, folder: Path) -> None:
         record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
         private.write_text(folder / f"{OUTCOMES}-{os.getpid()}.json", to_json(record))
+        decisions = self._at_once() if self.deciding is None else self.deciding.record()
+        private.write_text(folder / f"{DECISIONS}-{os.getpid()}.json", to_json(decisions))
         if self.deciding is not None:
-            private.write_text(folder / f"{DECISIONS}-{os.getpid()}.json", to_json(self.deciding.record()))
             self.deciding.remember()
+
+    def _at_once(self) -> Decisions:
+        on = tuple(one.name for one in self.outcomes if one.status == Status.APPLIED.value)
+        return Decisions(
+            schema=SCHEMA,
+            pid=os.getpid(),
+            on=on,
+            tried=(),
+            after=None,
+            ratio=1.0,
+            remembered=False,
+            is_main=os.environ.get("RANK", "0") == "0",
+            steps=self._steps,
+            seconds=0.0,
+            spent=0.0,
+            is_over=True,
+            ever_on=on,
+            at_once=True,
+        )
 
     def _save(self) -> None:
         if self.folder is not None:

@@ -38,6 +38,8 @@ class Decisions:
     seconds: float  # from the first step to now
     spent: float  # seconds that trying has cost
     is_over: bool  # all that can be tried was
+    ever_on: tuple[str, ...] = ()  # for some of the steps, or for all
+    at_once: bool = False  # all was on from the start, and nothing was decided
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

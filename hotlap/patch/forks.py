@@ -1,7 +1,8 @@
 """Whether the program minds processes: it handles SIGCHLD, or has functions run at each fork.
 
 Python does not tell which functions are registered for a fork. So from the start of the process on it is noted whether
-code other than that of the standard library registers one.
+the program's own code registers one. Those of installed packages (matplotlib, joblib, pyarrow) let go of a lock or seed
+something of their own in the child, and count nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import sys
 import sysconfig
 from typing import Any
 
-# Their functions seed or close something of their own in the child, and count nothing.
-_LIBRARIES = ("torch", "numpy", "joblib", "pyarrow", "wandb", __name__.partition(".")[0])
+INSTALLED = ("site-packages", "dist-packages")
+_OURS = __name__.partition(".")[0]
 _registered_by: list[str] = []
 _for_good: list[Any] = []
 
@@ -27,12 +28,15 @@ def watch_registrations() -> None:
     @functools.wraps(register)
     def register_at_fork(**functions: Any) -> None:
         name = str(sys._getframe(1).f_globals.get("__name__", ""))
-        file = str(sys._getframe(1).f_code.co_filename)
-        if not file.startswith(("<frozen", _standard_library())) and name.partition(".")[0] not in _LIBRARIES:
+        if name.partition(".")[0] != _OURS and _is_of_the_program(sys._getframe(1).f_code.co_filename):
             _registered_by.append(name)
         register(**functions)
 
     os.register_at_fork = register_at_fork
+
+
+def _is_of_the_program(file: str) -> bool:
+    return not file.startswith(("<frozen", _standard_library())) and not any(one in file for one in INSTALLED)
 
 
 @functools.cache

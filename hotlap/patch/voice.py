@@ -28,11 +28,17 @@ def speak_to(ours: tuple[int, ...]) -> None:
     _ours = ours
 
 
+def _is_bar_drawn() -> bool:
+    """Whether a progress bar of tqdm waits at the end of its line, on which nothing of ours may begin."""
+    bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
+    return any(not getattr(bar, "disable", True) for bar in list(bars))
+
+
 def say(*lines: str) -> None:
     """To the stream itself: what a program has put in place of sys.stderr is its own. A notebook has no other."""
     if _ours and ears() != _ours:
         return
-    text = "".join(f"hotlap: {visible(line)}\n" for line in lines)
+    text = "\n" * _is_bar_drawn() + "".join(f"hotlap: {visible(line)}\n" for line in lines)
     try:
         if _ours:
             os.write(STDERR, text.encode("utf-8", "backslashreplace"))

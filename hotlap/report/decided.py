@@ -19,8 +19,11 @@ COLUMNS = ("tried", "on top of", "times as fast", "blocks", "cost", "what came o
 
 
 def headline(decisions: Decisions) -> str:
+    if decisions.at_once:
+        return f"On from the first step: {', '.join(decisions.on) or 'nothing, since nothing of it applies'}."
     if not decisions.tried or decisions.after is None:
-        return f"The training was over after {decisions.steps} steps, before anything was tried."
+        on = f" On for some of them: {', '.join(decisions.ever_on)}." if decisions.ever_on else ""
+        return f"The training was over after {decisions.steps} steps, before anything was decided.{on}"
     names = f"On: {', '.join(decisions.on)}." if decisions.on else "Nothing is on: the program runs as it is."
     change = f"{_ms(decisions.after * decisions.ratio)} → {_ms(decisions.after)} a step"
     began = " It began with what an earlier run had decided." if decisions.remembered else ""
@@ -32,6 +35,8 @@ def _ms(seconds: float) -> str:
 
 
 def account(decisions: Decisions) -> str:
+    if decisions.at_once:
+        return "Nothing was measured; without --at-once it is."
     unfinished = "" if decisions.is_over else " It was over before all was tried."
     return (
         f"{decisions.steps} steps in {decisions.seconds:.1f} s; trying has cost {decisions.spent:.2f} s of them."

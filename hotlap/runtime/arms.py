@@ -15,6 +15,7 @@ from hotlap.model.plan import Outcome, Status
 class Site(Protocol):
     """One entry at work."""
 
+    name: str
     closed: bool
     paused: bool
 

@@ -397,7 +397,8 @@ def _outcomes(folder: Path) -> tuple[Outcome, ...]:
 
 def _decisions(folder: Path) -> Decisions | None:
     """Of the process that got furthest."""
-    found = [from_json(Decisions, one.read_text(encoding="utf-8"), str(one)) for one in folder.glob(f"{DECISIONS}-*")]
+    told = [from_json(Decisions, one.read_text(encoding="utf-8"), str(one)) for one in folder.glob(f"{DECISIONS}-*")]
+    found = [one for one in told if not one.at_once]
     return max(found, key=lambda one: (one.is_main, one.steps), default=None)
 
 

@@ -54,11 +54,18 @@ def _handler(number: int) -> str | None:
 
 
 def _started() -> set[int]:
+    """Those that compile for torch idle once all is compiled, and are no part of the training."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError, ValueError):
             found |= set(map(int, (task / "children").read_text(encoding="ascii").split()))
-    return found
+    return {one for one in found if b"compile_worker" not in _command(one)}
+
+
+def _command(process: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
 
 
 def _workers() -> set[int]:

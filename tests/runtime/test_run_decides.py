@@ -146,7 +146,22 @@ def test_a_training_that_is_soon_over_says_so(script: Path) -> None:
     ours = run(script, epochs=1)
     assert ours.returncode == 0
     (line,) = ours.stderr.splitlines()
-    assert "before anything was tried" in line
+    assert "before anything was decided" in line
+
+
+def test_what_is_on_from_the_start_is_shown(script: Path) -> None:
+    run(script, "--at-once", epochs=3)
+    shown = ran(*HOTLAP, "show", "--run-dir", str(script.parent / "kept"), cwd=script.parent)
+    assert shown.returncode == 0, shown.stderr
+    assert "On from the first step: resident-data" in shown.stdout
+
+
+def test_a_line_does_not_begin_on_that_of_a_progress_bar(script: Path) -> None:
+    bar = "import tqdm\nfor _ in tqdm.tqdm(range(100)):\n    break\nbar = tqdm.tqdm(total=9)\n"
+    script.write_text(bar + TRAIN)
+    ours = run(script, "--risk", "rounding", until_decided=True)
+    assert "\nhotlap: " in ours.stderr
+    assert "]hotlap: " not in ours.stderr
 
 
 def test_verbose_says_each_thing(script: Path) -> None:
