@@ -21,7 +21,8 @@ from hotlap.model.plan import Outcome, Risk, Status
 from hotlap.model.session import Session
 from hotlap.patch.seams import Seams
 from hotlap.runtime.arms import Arm, Arms, Begin
-from hotlap.runtime.deciding import GAIN, Candidate, Deciding
+from hotlap.runtime.deciding import GAIN, Deciding
+from hotlap.runtime.findings import Candidate
 from hotlap.runtime.ranks import Ranks, ranks_of
 from hotlap.runtime.ticks import Ticks
 from hotlap.runtime.timing import Marks

@@ -14,14 +14,14 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from hotlap.model.decisions import Tried
 from hotlap.patch.signals import raised_by_signal
 from hotlap.runtime.account import Account
 from hotlap.runtime.arms import Arm, Arms
 from hotlap.runtime.faster import Faster, faster
+from hotlap.runtime.findings import Candidate, Findings, Loading, Turns, joined, of_batches, times_as_fast, tried_of
 from hotlap.runtime.ranks import OneRank, Order, Ranks, State
 from hotlap.runtime.ticks import Ticks
 from hotlap.runtime.timing import Clock, Marks
@@ -60,62 +60,6 @@ class Overdrawn(Exception):
 class RanksApart(Exception):
     def __init__(self) -> None:
         super().__init__("ranks that train together do not step in time with each other")
-
-
-@dataclass
-class Candidate:
-    """What is switched as one."""
-
-    names: Arm
-    prepares: float = 0.0  # seconds
-
-
-class Loading(Protocol):
-    """How batches are made. It begins by itself when nobody waits any more, loader by loader."""
-
-    def applied(self) -> Arm: ...
-
-    def wait(self) -> None:
-        """From now on it is asked to."""
-        ...
-
-    def has_waited(self) -> bool:
-        """Whether it did, so that steps without it were timed."""
-        ...
-
-    def is_coming(self) -> bool:
-        """Whether batches are being kept, to be used once all of them are."""
-        ...
-
-    def seconds_keeping(self) -> float:
-        """That the program has waited so far for batches which are being kept."""
-        ...
-
-    def off(self) -> None: ...
-
-
-@dataclass
-class Turns:
-    arm: Arm
-    without: list[float]  # seconds a step
-    with_: list[float]
-
-
-@dataclass
-class Findings:
-    tried: list[Tried] = field(default_factory=list)
-    after: float | None = None  # seconds a step, when it was last compared
-    by_batches: float = 1.0  # times as fast: by batches made another way …
-    by_steps: float = 1.0  # … and by what is switched between steps
-    on: Arm = frozenset()
-    ever_on: Arm = frozenset()
-    steps: int = 0  # ticks
-    began: float = 0.0
-    is_over: bool = False
-
-    @property
-    def ratio(self) -> float:
-        return self.by_batches * self.by_steps
 
 
 class Deciding:
@@ -294,7 +238,7 @@ class Deciding:
             without += yield from self._own_batches()
         found = faster(with_, without)
         kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
-        yield from self._batches_decided(names, began, without, with_, found, kept, _of_batches(found))
+        yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
 
     def _held_up(self) -> Course:
         """Where most of a step is waiting for batches that are being kept, nothing else can be told before they are."""
@@ -324,7 +268,7 @@ class Deciding:
         without += yield from self._own_batches()
         found = faster(with_, without)
         kept = found.ratio >= 1.0
-        yield from self._batches_decided(names, began, without, with_, found, kept, _of_batches(found))
+        yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
 
     def _own_batches(self) -> Generator[None, None, list[float]]:
         """A block with batches made as the program makes them."""
@@ -339,7 +283,7 @@ class Deciding:
     def _batches_decided(
         self, names: Arm, began: int, without: list[float], with_: list[float], found: Faster, kept: bool, why: str
     ) -> Course:
-        self._record(_tried(names, self._arms.now, began, without, with_, found, kept, 0.0, why))
+        self._record(tried_of(names, self._arms.now, began, without, with_, found, kept, 0.0, why))
         self.findings.after = self._usual = statistics.median(with_ if kept else without)
         if kept:
             self.findings.by_batches = max(1.0, found.ratio) if found.low > 1.0 else 1.0
@@ -355,7 +299,7 @@ class Deciding:
             return
         yield from self._affordable(sum(one.prepares for one in candidates))
         base = self._arms.now
-        gains, applied = yield from self._trial(base, base | _joined(candidates))
+        gains, applied = yield from self._trial(base, base | joined(candidates))
         parts = [one for one in candidates if one.names & applied]
         if gains:
             yield from self._prune(parts)
@@ -477,12 +421,12 @@ class Deciding:
         self.findings.on = self._arms.now
         if found is not None:
             self.findings.after = self._usual = statistics.median(with_ if gains else without)
-            self.findings.by_steps = _times_as_fast(before, found, arm == home, gains, not base)
+            self.findings.by_steps = times_as_fast(before, found, arm == home, gains, not base)
         elif not stays:
             self._is_plain_again(before)
         names = arm - base
         below = base | self._loading.applied()
-        self._record(_tried(names, below, began, without, with_, found, gains, cost, why))
+        self._record(tried_of(names, below, began, without, with_, found, gains, cost, why))
         return gains, names
 
     def _is_plain_again(self, before: float) -> None:
@@ -610,55 +554,3 @@ class Deciding:
             elif seen > 4 * WINDOW_STEPS and steps < seen // 4:
                 return None
         return total / steps
-
-
-def _times_as_fast(before: float, found: Faster, was_on: bool, is_on: bool, over_nothing: bool) -> float:
-    """What is on now, over nothing: a trial compares with what is on beside it."""
-    if over_nothing:
-        return found.ratio if is_on else 1.0
-    if was_on:
-        return before if is_on else before / found.ratio
-    return before * found.ratio if is_on else before
-
-
-def _of_batches(found: Faster) -> str:
-    if found.low > 1.0 or found.high < 1.0:
-        return _verdict(found, kept=True)
-    return f"{_verdict(found, kept=True)}: it cannot be told, and is not slower"
-
-
-def _joined(candidates: list[Candidate]) -> Arm:
-    return frozenset().union(*(one.names for one in candidates))
-
-
-def _tried(
-    names: Arm,
-    base: Arm,
-    began: int,
-    without: list[float],
-    with_: list[float],
-    found: Faster | None,
-    kept: bool,
-    cost: float,
-    why: str,
-) -> Tried:
-    return Tried(
-        names=tuple(sorted(names)),
-        on_top_of=tuple(sorted(base)),
-        at_step=began,
-        without=tuple(without),
-        with_=tuple(with_),
-        ratio=None if found is None else found.ratio,
-        low=None if found is None else found.low,
-        high=None if found is None else found.high,
-        kept=kept,
-        cost=round(cost, 4),
-        why=why or _verdict(found, kept),
-    )
-
-
-def _verdict(found: Faster | None, kept: bool) -> str:
-    if found is None:
-        return "not measured"
-    measured = f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}] times as fast"
-    return measured if kept else f"{measured}, which is no clear gain"

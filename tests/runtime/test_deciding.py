@@ -11,7 +11,8 @@ import pytest
 
 from hotlap.model.plan import Outcome, Status
 from hotlap.runtime.arms import Arm, Arms
-from hotlap.runtime.deciding import Candidate, Deciding
+from hotlap.runtime.deciding import Deciding
+from hotlap.runtime.findings import Candidate
 from hotlap.runtime.ranks import OneRank, Ranks
 from hotlap.runtime.timing import HostMark
 

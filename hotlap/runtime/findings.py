@@ -1,0 +1,118 @@
+"""What deciding works with, and what it finds: candidates, blocks that took turns, and what was tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hotlap.model.decisions import Tried
+from hotlap.runtime.arms import Arm
+from hotlap.runtime.faster import Faster
+
+
+@dataclass
+class Candidate:
+    """What is switched as one."""
+
+    names: Arm
+    prepares: float = 0.0  # seconds
+
+
+class Loading(Protocol):
+    """How batches are made. It begins by itself when nobody waits any more, loader by loader."""
+
+    def applied(self) -> Arm: ...
+
+    def wait(self) -> None:
+        """From now on it is asked to."""
+        ...
+
+    def has_waited(self) -> bool:
+        """Whether it did, so that steps without it were timed."""
+        ...
+
+    def is_coming(self) -> bool:
+        """Whether batches are being kept, to be used once all of them are."""
+        ...
+
+    def seconds_keeping(self) -> float:
+        """That the program has waited so far for batches which are being kept."""
+        ...
+
+    def off(self) -> None: ...
+
+
+@dataclass
+class Turns:
+    arm: Arm
+    without: list[float]  # seconds a step
+    with_: list[float]
+
+
+@dataclass
+class Findings:
+    tried: list[Tried] = field(default_factory=list)
+    after: float | None = None  # seconds a step, when it was last compared
+    by_batches: float = 1.0  # times as fast: by batches made another way …
+    by_steps: float = 1.0  # … and by what is switched between steps
+    on: Arm = frozenset()
+    ever_on: Arm = frozenset()
+    steps: int = 0  # ticks
+    began: float = 0.0
+    is_over: bool = False
+
+    @property
+    def ratio(self) -> float:
+        return self.by_batches * self.by_steps
+
+
+def times_as_fast(before: float, found: Faster, was_on: bool, is_on: bool, over_nothing: bool) -> float:
+    """What is on now, over nothing: a trial compares with what is on beside it."""
+    if over_nothing:
+        return found.ratio if is_on else 1.0
+    if was_on:
+        return before if is_on else before / found.ratio
+    return before * found.ratio if is_on else before
+
+
+def of_batches(found: Faster) -> str:
+    if found.low > 1.0 or found.high < 1.0:
+        return _verdict(found, kept=True)
+    return f"{_verdict(found, kept=True)}: it cannot be told, and is not slower"
+
+
+def joined(candidates: list[Candidate]) -> Arm:
+    return frozenset().union(*(one.names for one in candidates))
+
+
+def tried_of(
+    names: Arm,
+    base: Arm,
+    began: int,
+    without: list[float],
+    with_: list[float],
+    found: Faster | None,
+    kept: bool,
+    cost: float,
+    why: str,
+) -> Tried:
+    return Tried(
+        names=tuple(sorted(names)),
+        on_top_of=tuple(sorted(base)),
+        at_step=began,
+        without=tuple(without),
+        with_=tuple(with_),
+        ratio=None if found is None else found.ratio,
+        low=None if found is None else found.low,
+        high=None if found is None else found.high,
+        kept=kept,
+        cost=round(cost, 4),
+        why=why or _verdict(found, kept),
+    )
+
+
+def _verdict(found: Faster | None, kept: bool) -> str:
+    if found is None:
+        return "not measured"
+    measured = f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}] times as fast"
+    return measured if kept else f"{measured}, which is no clear gain"
