@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from hotlap.model.private import FILE
 
-LEAD = 1  # steps from an order to what it orders, besides how far ranks were seen apart
+LEAD = 2  # steps from an order to what it orders, besides how far ranks were seen apart: on a GPU hosts run ahead
 _ORDER = struct.Struct("<qqQBBB")  # the fields of Order, in its order …
 _STATE = struct.Struct("<qQqBB")  # … and of State
 _SLOT = 64  # bytes, of each record with its checksum
