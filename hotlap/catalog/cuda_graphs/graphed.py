@@ -349,11 +349,6 @@ class GraphedRoot:
         self._gradients.direct = begins
 
     @property
-    def is_under_way(self) -> bool:
-        """Its activations wait for their backward."""
-        return self._under_way
-
-    @property
     def _under_way(self) -> bool:
         turn = self._turn()
         return turn is not None and not turn.over
