@@ -1,6 +1,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -42,6 +43,23 @@ def worker_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """The same, loading with a worker, ended after the window."""
     command = python("endless.py", "--workers", "1", "--out", "finally.txt")
     return profiled_once(tmp_path_factory, "worker", lambda folder: profile(command, folder, *WINDOW))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the thorough tests too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background ignores it
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    thorough = [item for item in items if item.get_closest_marker("thorough")]
+    if thorough:
+        config.hook.pytest_deselected(items=thorough)
+        items[:] = [item for item in items if item not in set(thorough)]
 
 
 def pytest_collection_finish() -> None:

@@ -36,7 +36,12 @@ ENTERED_AS_THE_PLAIN_LOOP = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+LONGEST = ("own processes by spawn",)  # spawned processes are entered in test_run too
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.thorough) if kind in LONGEST else kind for kind in KINDS]
+)
 def test_program_is_seen_right_and_runs_as_without_us(kind, tmp_path, tmp_path_factory):
     command, steps = KINDS[kind]
     expected = alone(tmp_path_factory, command)

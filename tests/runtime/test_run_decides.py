@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from once import made_once
 
 HOTLAP = [sys.executable, "-m", "hotlap"]
 TRAIN = """
-import glob, sys, time, torch
+import glob, os, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -33,18 +38,19 @@ class Rows(Dataset):
 model = nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(Rows(), batch_size=32, shuffle=True)
-began, epoch, folders = time.time(), -1, sys.argv[2:]  # in which it is told what was decided: goes on until then
+epochs, until, began, epoch = int(os.environ["EPOCHS"]), os.environ["UNTIL"], time.time(), -1
+# until that folder tells that all was decided
 
 def decided():
-    files = glob.glob(f"{folders[0]}/runs/*/running/decisions-*.json")
+    files = glob.glob(f"{until}/runs/*/running/decisions-*.json")
     return {file for file in files if '"is_over": true' in open(file).read()}
 
-before = decided() if folders else set()
+before = decided() if until else set()
 
 def goes_on():
-    if epoch < int(sys.argv[1]) - 1:
+    if epoch < epochs - 1:
         return True
-    if not folders or time.time() > began + 90:
+    if not until or time.time() > began + 90:
         return False
     return not decided() - before
 
@@ -57,125 +63,141 @@ while goes_on():
         loss.backward()
         optimizer.step()
         total += loss.item()
-    if epoch < int(sys.argv[1]):
+    if epoch < epochs:
         print(epoch, total.hex(), flush=True)
 """
 
 
+def ran(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "EPOCHS": "40", "UNTIL": "", **more}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+@dataclass(frozen=True)
+class Training:
+    script: Path
+    kept: Path
+
+    def run(self, *options: str, epochs: int = 40, until_decided: bool = False) -> subprocess.CompletedProcess[str]:
+        command = [*HOTLAP, "run", "--run-dir", str(self.kept), *options, sys.executable, str(self.script)]
+        until = str(self.kept) if until_decided else ""
+        return ran(*command, cwd=self.script.parent, EPOCHS=str(epochs), UNTIL=until)
+
+    def hotlap(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return ran(*HOTLAP, verb, *options, "--run-dir", str(self.kept), cwd=self.kept)
+
+    def decisions(self) -> dict[str, Any]:
+        newest = max((self.kept / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+        (file,) = newest.glob("running/decisions-*.json")
+        return json.loads(file.read_text())  # type: ignore[no-any-return]
+
+    def memory(self, **changes: object) -> dict[str, Any]:
+        (file,) = (self.kept / "plans").glob("*.json")
+        found = {**json.loads(file.read_text()), **changes}
+        file.write_text(json.dumps(found))
+        return found
+
+
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(TRAIN)
-    return path
+def training(tmp_path: Path) -> Training:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return Training(tmp_path / "train.py", tmp_path / "kept")
 
 
-def ran(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+@pytest.fixture
+def decided(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """One that has run until all was decided, with a copy of what was kept."""
+
+    def make(folder: Path) -> None:
+        (folder / "train.py").write_text(TRAIN)
+        ours = Training(folder / "train.py", folder / "kept").run(until_decided=True)
+        assert ours.returncode == 0, ours.stderr
+        (folder / "stdout").write_text(ours.stdout)
+        (folder / "stderr").write_text(ours.stderr)
+
+    folder = made_once(tmp_path_factory, "decided", make)
+    shutil.copytree(folder / "kept", tmp_path / "kept")
+    return Training(folder / "train.py", tmp_path / "kept")
 
 
-def run(script: Path, *options: str, epochs: int = 40, until_decided: bool = False) -> subprocess.CompletedProcess[str]:
-    kept = str(script.parent / "kept")
-    command = [sys.executable, str(script), str(epochs), *([kept] if until_decided else [])]
-    return ran(*HOTLAP, "run", "--run-dir", kept, *options, *command, cwd=script.parent)
+def test_the_same_is_printed_and_the_data_kept(decided: Training) -> None:
+    folder = decided.script.parent
+    plain = ran(sys.executable, str(decided.script), cwd=folder)
+    assert (folder / "stdout").read_text() == plain.stdout
+    said = (folder / "stderr").read_text().splitlines()
+    assert "times" not in said[-1]
+    assert "× as fast" in said[-1], said
+    assert "losses equal to the bit: resident-data" in said[-1]
+    assert len(said) <= 2, "one line when it has decided and one at the end"
+    found = decided.decisions()
+    assert found["is_over"]
+    assert found["tried"][0]["names"] == ["resident-data"]
+    assert found["tried"][0]["kept"]
+    assert found["tried"][0]["low"] > 1
 
 
-def decisions(script: Path) -> dict[str, object]:
-    newest = max((script.parent / "kept" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
-    (file,) = newest.glob("running/decisions-*.json")
-    return json.loads(file.read_text())  # type: ignore[no-any-return]
-
-
-def memory(script: Path, **changes: object) -> dict[str, object]:
-    (file,) = (script.parent / "kept" / "plans").glob("*.json")
-    found = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps(found))
-    return found
-
-
-def test_the_same_is_printed_and_the_data_kept(script: Path) -> None:
-    plain = ran(sys.executable, str(script), "40", cwd=script.parent)
-    ours = run(script, until_decided=True)
-    assert ours.stdout == plain.stdout
-    assert ours.returncode == 0
-    *_, last = ours.stderr.splitlines()
-    assert "times" not in last
-    assert "× as fast" in last, ours.stderr
-    assert "losses equal to the bit: resident-data" in last
-    assert len(ours.stderr.splitlines()) <= 2, "one line when it has decided and one at the end"
-    found = decisions(script)
-    first = found["tried"][0]  # type: ignore[index]
-    assert first["names"] == ["resident-data"]
-    assert first["kept"]
-    assert first["low"] > 1
-
-    shown = ran(*HOTLAP, "show", "--run-dir", str(script.parent / "kept"), cwd=script.parent)
+def test_what_was_tried_is_shown(decided: Training) -> None:
+    shown = decided.hotlap("show")
     assert "resident-data" in shown.stdout
     assert "times as fast" in shown.stdout
-    again = ran(*HOTLAP, "show", "--json", "--run-dir", str(script.parent / "kept"), cwd=script.parent)
-    assert json.loads(again.stdout)["on"] == found["on"]
-    page = script.parent / "page.html"
-    drawn = ran(*HOTLAP, "report", "--output", str(page), "--run-dir", str(script.parent / "kept"), cwd=script.parent)
+    assert json.loads(decided.hotlap("show", "--json").stdout)["on"] == decided.decisions()["on"]
+    page = decided.kept / "page.html"
+    drawn = decided.hotlap("report", "--output", str(page))
     assert drawn.returncode == 0, drawn.stderr
     assert "What was tried" in page.read_text()
     assert "resident-data" in page.read_text()
 
 
-def test_what_was_decided_is_remembered(script: Path) -> None:
-    first = run(script, until_decided=True)
-    assert decisions(script)["is_over"], first.stderr
-    second = run(script, until_decided=True)
-    assert second.stdout == first.stdout
-    assert decisions(script)["remembered"] == bool(memory(script)["on"])
+def test_what_was_decided_is_remembered(decided: Training) -> None:
+    assert decided.memory()["on"]
+    second = decided.run(epochs=2)
+    assert (decided.script.parent / "stdout").read_text().startswith(second.stdout)
+    assert decided.decisions()["remembered"]
 
 
-def test_what_is_begun_with_is_allowed_and_was_decided_for_this_very_source(script: Path) -> None:
-    first = run(script, until_decided=True)
-    memory(script, on=["profiler-marks"])
-    assert run(script, until_decided=True).stdout == first.stdout
-    assert decisions(script)["remembered"]
-    memory(script, on=["autocast", "no-such-thing"])
-    assert run(script, until_decided=True).stdout == first.stdout
-    assert not decisions(script)["remembered"], "what the risk does not allow is not begun with"
-    memory(script, on=["profiler-marks"])
-    script.write_text(TRAIN + "# changed")
-    assert run(script, until_decided=True).stdout == first.stdout
-    assert not decisions(script)["remembered"]
+def test_what_the_risk_does_not_allow_is_not_begun_with(decided: Training) -> None:
+    decided.memory(on=["autocast", "no-such-thing"])
+    second = decided.run(epochs=2)
+    assert (decided.script.parent / "stdout").read_text().startswith(second.stdout)
+    assert not decided.decisions()["remembered"]
 
 
-def test_a_training_that_is_soon_over_says_so(script: Path) -> None:
-    ours = run(script, epochs=1)
+def test_what_was_decided_for_another_source_is_not_begun_with(decided: Training) -> None:
+    decided.memory(source="0123456789abcdef")
+    assert decided.run(epochs=2).returncode == 0
+    assert not decided.decisions()["remembered"]
+
+
+def test_a_training_that_is_soon_over_says_so(training: Training) -> None:
+    ours = training.run(epochs=1)
     assert ours.returncode == 0
     (line,) = ours.stderr.splitlines()
     assert "before anything was decided" in line
 
 
-def test_what_is_on_from_the_start_is_shown(script: Path) -> None:
-    run(script, "--at-once", epochs=3)
-    shown = ran(*HOTLAP, "show", "--run-dir", str(script.parent / "kept"), cwd=script.parent)
+def test_what_is_on_from_the_start_is_said_on_a_line_of_its_own_and_shown(training: Training) -> None:
+    bar = "import tqdm\nfor _ in tqdm.tqdm(range(100)):\n    break\nbar = tqdm.tqdm(total=9)\n"
+    training.script.write_text(bar + TRAIN)
+    ours = training.run("--at-once", epochs=3)
+    assert "\nhotlap: applied: resident-data" in ours.stderr
+    assert "]hotlap: " not in ours.stderr, "not on that of a progress bar"
+    shown = training.hotlap("show")
     assert shown.returncode == 0, shown.stderr
     assert "On from the first step: resident-data" in shown.stdout
 
 
-def test_a_line_does_not_begin_on_that_of_a_progress_bar(script: Path) -> None:
-    bar = "import tqdm\nfor _ in tqdm.tqdm(range(100)):\n    break\nbar = tqdm.tqdm(total=9)\n"
-    script.write_text(bar + TRAIN)
-    ours = run(script, "--at-once", epochs=3)
-    assert "\nhotlap: applied: resident-data" in ours.stderr
-    assert "]hotlap: " not in ours.stderr
-
-
-def test_verbose_says_each_thing(script: Path) -> None:
-    ours = run(script, "--verbose", until_decided=True)
+def test_verbose_says_each_thing(training: Training) -> None:
+    ours = training.run("--verbose", until_decided=True)
     assert any(line.startswith("hotlap: step ") and "resident-data" in line for line in ours.stderr.splitlines()), (
         ours.stderr
     )
 
 
-def test_quiet_says_nothing(script: Path) -> None:
-    assert run(script, "--quiet", epochs=10).stderr == ""
+def test_quiet_says_nothing(training: Training) -> None:
+    assert training.run("--quiet", epochs=10).stderr == ""
 
 
-def test_verbose_and_quiet_exclude_each_other(script: Path) -> None:
-    ours = run(script, "--quiet", "--verbose")
+def test_verbose_and_quiet_exclude_each_other(training: Training) -> None:
+    ours = training.run("--quiet", "--verbose")
     assert ours.returncode == 2
     assert "exclude each other" in ours.stderr

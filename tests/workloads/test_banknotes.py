@@ -84,6 +84,7 @@ def test_the_report_sized_model_has_seven_million_parameters(workload) -> None:
     assert [tuple(output.shape) for output in outputs] == [(1, 3, n, n, 12) for n in (8, 4, 2)]
 
 
+@pytest.mark.thorough
 def test_naive_reaches_its_target_in_two_phases(workload, naive_run) -> None:
     outcome, out = naive_run
     assert outcome.reached
@@ -94,6 +95,7 @@ def test_naive_reaches_its_target_in_two_phases(workload, naive_run) -> None:
     assert frozen.learning_rate > everything.learning_rate
 
 
+@pytest.mark.thorough
 def test_limit_trains_the_same_thing(workload, naive_run, common, capsys) -> None:
     """Same batches in the same order: the first losses agree to rounding, which training then magnifies."""
     expected, _ = naive_run
@@ -103,6 +105,7 @@ def test_limit_trains_the_same_thing(workload, naive_run, common, capsys) -> Non
     assert outcome.losses == pytest.approx(expected.losses, rel=0.1)
 
 
+@pytest.mark.thorough
 def test_shuffled_labels_miss_the_target(workload, common, capsys, monkeypatch) -> None:
     build_datasets = workload.naive.build_datasets
 
@@ -117,6 +120,7 @@ def test_shuffled_labels_miss_the_target(workload, common, capsys, monkeypatch) 
     assert outcome.final < workload.naive.TARGETS["tiny"] / 2
 
 
+@pytest.mark.thorough
 def test_dropped_gradients_miss_the_target(workload, common, capsys, monkeypatch) -> None:
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: None)
     outcome = run_in_process(workload.naive.main, capsys, *common, "--epochs", "1")
@@ -219,6 +223,7 @@ def test_a_note_is_found_once(workload) -> None:
     assert hits.tolist() == [True, False, False]
 
 
+@pytest.mark.thorough
 def test_limit_evaluates_like_naive(workload, folder, naive_run) -> None:
     naive, limit = workload.naive, workload.limit
     settings = naive.defaults("tiny")

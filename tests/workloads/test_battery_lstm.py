@@ -24,6 +24,7 @@ def test_cycles_look_like_a_battery(workload, folder: Path) -> None:
         assert frame["current_a"].max() > 0.5
 
 
+@pytest.mark.thorough
 def test_the_script_as_a_user_runs_it_reaches_the_target(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "new"
     options = ["--size", "tiny", "--device", "cpu", *ENOUGH, "--out", str(out)]
@@ -91,6 +92,7 @@ def test_validation_cycles_are_not_trained_on(workload, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["naive", "limit"])
+@pytest.mark.thorough
 def test_the_gated_cell_learns_too(workload, common, capsys, script: str) -> None:
     outcome = run_in_process(getattr(workload, script).main, capsys, *common, "--cell", "gru", *ENOUGH)
     assert outcome.reached

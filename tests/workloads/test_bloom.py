@@ -27,6 +27,7 @@ def test_names_are_words_and_dates_are_dates(workload, folder: Path) -> None:
     assert people["surname"].value_counts().iloc[0] > 3 * people["surname"].value_counts().median()
 
 
+@pytest.mark.thorough
 def test_the_script_as_a_user_runs_it_reaches_the_target(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "new"
     done = run_script(
@@ -38,11 +39,13 @@ def test_the_script_as_a_user_runs_it_reaches_the_target(folder: Path, tmp_path:
     assert (out / "best_model.pth").exists()
 
 
+@pytest.mark.thorough
 def test_a_run_repeats_exactly(workload, common, capsys) -> None:
     first = run_in_process(workload.naive.main, capsys, *common, "--epochs", "1")
     assert run_in_process(workload.naive.main, capsys, *common, "--epochs", "1") == first
 
 
+@pytest.mark.thorough
 def test_shuffled_labels_miss_the_target_clearly(workload, common, capsys, monkeypatch) -> None:
     build = workload.naive.build_datasets
 
@@ -57,6 +60,7 @@ def test_shuffled_labels_miss_the_target_clearly(workload, common, capsys, monke
     assert outcome.final < 0.6 * workload.naive.TARGETS["tiny"]
 
 
+@pytest.mark.thorough
 def test_dropped_gradients_miss_the_target_clearly(workload, common, capsys, monkeypatch) -> None:
     with_dropped_gradients(monkeypatch, workload.naive)
     outcome = run_in_process(workload.naive.main, capsys, *common, "--epochs", "2")

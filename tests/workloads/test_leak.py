@@ -71,6 +71,7 @@ def test_limit_trains_the_same_thing(workload, naive_run, common, capsys) -> Non
     assert outcome.final == pytest.approx(expected.final, abs=0.05)
 
 
+@pytest.mark.thorough
 def test_shuffled_labels_miss_the_target(workload, common, capsys, monkeypatch) -> None:
     build_datasets = workload.naive.build_datasets
 
@@ -85,6 +86,7 @@ def test_shuffled_labels_miss_the_target(workload, common, capsys, monkeypatch) 
     assert outcome.final < workload.naive.TARGETS["tiny"] - 0.15
 
 
+@pytest.mark.thorough
 def test_dropped_gradients_miss_the_target(workload, common, capsys, monkeypatch) -> None:
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, closure=None: None)
     outcome = run_in_process(workload.naive.main, capsys, *common, "--epochs", "1")

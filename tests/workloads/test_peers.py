@@ -51,7 +51,12 @@ def run_peer(framework: str, name: str, capsys, *arguments: str) -> Outcome:
         return run_in_process(module.main, capsys, name, *arguments)
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICK = ("battery_fnn", "leak")
+
+
+@pytest.mark.parametrize(
+    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.thorough) for one in NAMES]
+)
 def test_peers_train_what_naive_trains(name: str, data_root: Path, tmp_path: Path, capsys) -> None:
     """The same number of samples and, in another order of the samples, nearly the same mean loss."""
     arguments = arguments_for(name, data_root, tmp_path)
