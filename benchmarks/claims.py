@@ -40,7 +40,7 @@ from hotlap.bench.record import TRAINED, Run
 from hotlap.bench.session import SIZES, speed_variables
 from hotlap.cli.bench import Progress
 from hotlap.errors import INTERRUPTED, HotlapError
-from hotlap.model.codec import SCHEMA
+from hotlap.records.codec import SCHEMA
 
 AT_START = Path(__file__).resolve().parent / "claims_process"  # of every process
 EPOCHS_IN_ROUNDS = 9  # one that is not measured, and eight rounds

@@ -33,8 +33,8 @@ from hotlap.bench.summary import steady
 from hotlap.errors import RecordUnreadable
 from hotlap.judge.power import Spread, band, spread_of, student
 from hotlap.judge.ratio import EPOCHS, NOTHING, RUNS, Ratio, Work, throughput
-from hotlap.model.codec import from_json, to_json
-from hotlap.model.observation import Machine
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.observation import Machine
 
 BENCHMARK = "claims"
 NAIVE, NAIVE_AGAIN = "naive", "naive again"

@@ -27,9 +27,9 @@ import torch
 import hotlap
 from hotlap.bench import workloads
 from hotlap.judge.ratio import Work, ratio
-from hotlap.model.plan import Choice, Risk
-from hotlap.model.trial import Ended, Sample
 from hotlap.plan.choose import automatic
+from hotlap.records.plan import Choice, Risk
+from hotlap.records.trial import Ended, Sample
 from hotlap.trial.local import LocalRunner
 from hotlap.trial.runner import BASE, NEW, Spec
 

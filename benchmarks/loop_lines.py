@@ -103,7 +103,7 @@ def main() -> None:
 
 def about() -> dict[str, object]:
     here, _ = surroundings.look("cuda" if torch.cuda.is_available() else "cpu")
-    applied = sys.modules.get("hotlap.catalog.running") is not None
+    applied = sys.modules.get("hotlap.control.applied_plan") is not None
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": here.machine.gpu or here.machine.cpu,

@@ -34,13 +34,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.machine import usable_cores
-from hotlap.model.session import Session
 from hotlap.observe import agent as observing
 from hotlap.observe.rota import share_of_steps
 from hotlap.observe.surroundings import cpu_name
 from hotlap.observe.window import planned_steps
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.records.session import Session
 
 TARGET_MS = 5.0
 WARM = 30  # steps in which the agent warms up

@@ -28,8 +28,8 @@ from prover_records import noise_trial, sample, trial
 
 from hotlap.judge.power import Spread, chance, spread_of
 from hotlap.judge.speed import speed
-from hotlap.model.trial import Sample, Trial
-from hotlap.model.verdict import Speed
+from hotlap.records.trial import Sample, Trial
+from hotlap.records.verdict import Speed
 
 RESULTS = Path(__file__).parent / "results" / "arm-2-cores"
 BUSY, CALM = RESULTS / "2026-11-15-step-noise.json", RESULTS / "2026-11-15-step-noise-calm.json"

@@ -27,8 +27,8 @@ from prover_records import noise_trial, sample, trial
 from prover_tasks import Task
 
 from hotlap.judge.gates import gate
-from hotlap.model.plan import Risk
-from hotlap.model.verdict import Gate
+from hotlap.records.plan import Risk
+from hotlap.records.verdict import Gate
 
 STEPS = {"battery_fnn": 240, "bloom": 160, "leak": 48, "banknotes": 32}
 SEEDS = (0, 1, 2)

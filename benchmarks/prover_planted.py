@@ -47,7 +47,7 @@ ENTRY = """
 from functools import partial
 from hotlap.catalog.entry import Entry
 from hotlap.catalog.planted_harm import apply
-from hotlap.model.plan import Expectation, Risk
+from hotlap.records.plan import Expectation, Risk
 
 ENTRY = Entry(
     code="X{number:03d}", title="planted", risk=Risk("{risk}"), apply=partial(apply, "{name}"),

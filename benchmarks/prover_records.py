@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hotlap.model.plan import Choice, Risk
-from hotlap.model.trial import Block, Ended, Reading, Sample, Stage, Trial
-from hotlap.model.tuning import Asked, Metric
+from hotlap.records.plan import Choice, Risk
+from hotlap.records.trial import Block, Ended, Reading, Sample, Stage, Trial
+from hotlap.records.tuning import Asked, Metric
 
 ENTRY = "planted"
 

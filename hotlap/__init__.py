@@ -12,7 +12,7 @@ from hotlap.version import __version__
 if TYPE_CHECKING:
     from types import EllipsisType
 
-    from hotlap.catalog.enabling import Enabled
+    from hotlap.control.enable import Enabled
 
 __all__ = ["__version__", "disable", "enable", "metric", "span"]
 
@@ -34,15 +34,15 @@ def enable(
     found out while it trains; `at_once` applies all of it from the first step on. Ends with hotlap.disable(), or with
     the block: `with hotlap.enable(): …`.
     """
-    from hotlap.catalog import enabling
+    from hotlap.control import enable as here
     from hotlap.plan.named import is_automatic, named
 
     decides = is_automatic(plan) and not at_once
-    return enabling.start(named(plan, risk, with_, without), quiet, decides)
+    return here.start(named(plan, risk, with_, without), quiet, decides)
 
 
 def disable() -> None:
     """Take back what hotlap.enable applied."""
-    from hotlap.catalog import enabling
+    from hotlap.control import enable as here
 
-    enabling.disable()
+    here.disable()

@@ -14,11 +14,11 @@ from pathlib import Path
 from hotlap import store, worktrees
 from hotlap.comparing import Options, comparison_of, judge, machine_line, trial_of
 from hotlap.errors import INTERRUPTED, BaselineUnusable, BudgetTooSmall, HotlapError, NoStep, TooShort
-from hotlap.model.comparison import Comparison, Kind, Result, Side
-from hotlap.model.observation import Observation
-from hotlap.model.trial import Ended, Sample
-from hotlap.model.verdict import Speed
 from hotlap.patch.launch import resolve
+from hotlap.records.comparison import Comparison, Kind, Result, Side
+from hotlap.records.observation import Observation
+from hotlap.records.trial import Ended, Sample
+from hotlap.records.verdict import Speed
 from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, LocalRunner
 from hotlap.trial.order import SCRATCH

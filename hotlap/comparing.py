@@ -11,13 +11,13 @@ from pathlib import Path
 from hotlap import store
 from hotlap.errors import NotComparable
 from hotlap.judge.speed import speed
-from hotlap.model.codec import SCHEMA
-from hotlap.model.comparison import Comparison, Kind, Result, Side
-from hotlap.model.observation import Observation
-from hotlap.model.plan import Risk
-from hotlap.model.trial import Block, Ended, Sample, Stage, Trial
-from hotlap.model.tuning import Tuning
-from hotlap.model.verdict import Speed
+from hotlap.records.codec import SCHEMA
+from hotlap.records.comparison import Comparison, Kind, Result, Side
+from hotlap.records.observation import Observation
+from hotlap.records.plan import Risk
+from hotlap.records.trial import Block, Ended, Sample, Stage, Trial
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Speed
 
 BASE, NEW = "base", "new"
 BLOCK = 10  # steps of a profile that make a block

@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use: one answer, which all of hotlap asks.
+"""The cores, the memory and the GPUs that this process may use: one answer, which all of hotlap asks.
 
 It needs the standard library alone. psutil is asked where the system does not say it in a file, and nowhere else: the
 program's interpreter may have torch and nothing of ours.
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path("/")
+SHARED = Path("/dev/shm")  # where workers put their batches on Linux
+WORKER_BYTES = 300 << 20  # what a process with torch in it keeps for itself
+PART = 2  # no more than one part of so many of what is free
+NO_GPU = "no GPU that torch can use"
 NO_LIMIT = 2**60  # bytes; the first version of control groups says "no limit" with a number beyond it
 
 
@@ -99,6 +104,51 @@ def held_bytes() -> Held:
 
     found = psutil.Process().memory_info()
     return Held(found.vms, found.rss)
+
+
+# GPUs
+
+
+def gpus(torch: Any) -> int:
+    """That the program may use, counted without starting CUDA: it may still choose among them, or fork.
+
+    torch.cuda.is_available() would start the driver, which from then on ignores CUDA_VISIBLE_DEVICES.
+    """
+    return int(torch.cuda.device_count())
+
+
+def gpu_name(torch: Any) -> str:
+    """Of the first one, by NVML: torch would start CUDA to tell it."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        first = torch.cuda._parse_visible_devices()[0]
+        by_number = isinstance(first, int)
+        device = pynvml.nvmlDeviceGetHandleByIndex(first) if by_number else pynvml.nvmlDeviceGetHandleByUUID(first)
+        return str(pynvml.nvmlDeviceGetName(device))
+    except Exception:  # noqa: BLE001 no NVML, or a form of CUDA_VISIBLE_DEVICES it does not know
+        return str(torch.cuda.get_device_name())
+
+
+# Processes beside the training
+
+
+def training_threads(torch: Any) -> int:
+    """With a GPU only the thread that issues its work; else torch computes on all its threads."""
+    return 1 if gpus(torch) else int(torch.get_num_threads())
+
+
+def workers_by_memory(batch_bytes: int, depth: int) -> int:
+    """Each worker has a process and `depth` batches under way. Too little shared memory would kill it."""
+    each = depth * max(1, batch_bytes)
+    limits = [free_bytes() // PART // (each + WORKER_BYTES)]
+    if SHARED.is_dir():
+        limits.append(shutil.disk_usage(SHARED).free // PART // each)
+    return min(limits)
+
+
+# What the system says
 
 
 def _available(root: Path) -> int:

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
-from hotlap.model import private
-from hotlap.model.codec import from_json, to_json
+from hotlap.records import private
+from hotlap.records.codec import from_json, to_json
 
 if TYPE_CHECKING:
-    from hotlap.model.diagnosis import Diagnosis
-    from hotlap.model.observation import Observation
-    from hotlap.model.session import Session
+    from hotlap.records.diagnosis import Diagnosis
+    from hotlap.records.observation import Observation
+    from hotlap.records.session import Session
 
 VARIABLE = "HOTLAP_DIR"
 LARGEST = 1 << 30  # bytes of a record
@@ -65,12 +65,12 @@ class Run:
         return from_json(kind, text, str(path))
 
     def observation(self) -> Observation:
-        from hotlap.model.observation import Observation  # large, and nothing to hotlap run
+        from hotlap.records.observation import Observation  # large, and nothing to hotlap run
 
         return self.load("observation", Observation)
 
     def diagnosis(self) -> Diagnosis:
-        from hotlap.model.diagnosis import Diagnosis
+        from hotlap.records.diagnosis import Diagnosis
 
         return self.load("diagnosis", Diagnosis)
 

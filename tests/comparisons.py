@@ -9,7 +9,7 @@ from pathlib import Path
 from hotlap.by_turns import Arm, Means
 from hotlap.comparing import Options
 from hotlap.errors import HotlapError
-from hotlap.model.comparison import Side
+from hotlap.records.comparison import Side
 from hotlap.trial.scripted import ScriptedRunner
 from tests.observations import observation
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hotlap.model.codec import SCHEMA
-from hotlap.model.observation import (
+from hotlap.records.codec import SCHEMA
+from hotlap.records.observation import (
     Ceiling,
     CopySite,
     DeviceActivity,

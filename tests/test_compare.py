@@ -22,9 +22,9 @@ from hotlap.errors import (
     RunFolderUnwritable,
     TooShort,
 )
-from hotlap.model.codec import from_json
-from hotlap.model.comparison import Comparison, Kind, Result, Side
-from hotlap.model.trial import Ended, Stage
+from hotlap.records.codec import from_json
+from hotlap.records.comparison import Comparison, Kind, Result, Side
+from hotlap.records.trial import Ended, Stage
 from hotlap.report import compare_page
 from hotlap.trial.runner import Spec
 from tests.comparisons import Scripted, arms, made_repository, options

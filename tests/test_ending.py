@@ -112,7 +112,7 @@ def interrupted(tmp_path, number):
 def steps_seen(tmp_path):
     from pathlib import Path
 
-    from hotlap.model.progress import read_progress
+    from hotlap.records.progress import read_progress
 
     seen = [read_progress(Path(path)) for path in tmp_path.glob("kept/runs/*/observing/progress-*.bin")]
     return any(one is not None and one.steps > 30 for one in seen)

@@ -12,7 +12,7 @@ from harness import PROGRAMS, Ran, profile, warm
 from warm import warmed
 
 from hotlap.errors import RunFolderUnwritable
-from hotlap.model import private
+from hotlap.records import private
 from hotlap.workflows import profile as workflow
 
 FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))\n"

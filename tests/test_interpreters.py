@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import HOTLAP, PROGRAMS, bare, printed_losses, profile
 
-from hotlap.model.plan import Choice
+from hotlap.records.plan import Choice
 from hotlap.trial.local import LocalRunner
 from hotlap.trial.runner import Spec
 

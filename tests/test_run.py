@@ -295,9 +295,9 @@ def proven_plan(tmp_path, monkeypatch):
     import torch
 
     from hotlap import store
-    from hotlap.catalog.running import hardware
-    from hotlap.model.plan import Choice, Circumstances, Plan
+    from hotlap.control.applied_plan import hardware
     from hotlap.plan import saved, signing
+    from hotlap.records.plan import Choice, Circumstances, Plan
 
     monkeypatch.chdir(tmp_path)
 

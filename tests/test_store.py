@@ -11,8 +11,8 @@ import pytest
 
 from hotlap import store
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
-from hotlap.model import private
-from hotlap.model.observation import Observation
+from hotlap.records import private
+from hotlap.records.observation import Observation
 from hotlap.store import Run, create, find, home
 from tests.observations import observation
 

@@ -17,8 +17,8 @@ from warm import warmed
 import hotlap.cli
 from hotlap import store
 from hotlap.diagnose import diagnose
-from hotlap.model.visible import everywhere, visible, visible_lines
 from hotlap.plan import saved
+from hotlap.records.visible import everywhere, visible, visible_lines
 
 TRAINED = [sys.executable, "-c", "print('trained')"]
 EVIL = "E\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\n[red]x"

@@ -21,11 +21,11 @@ from hotlap.errors import (
     RunFolderUnwritable,
     TooShort,
 )
-from hotlap.model.plan import Choice, Outcome, Plan
-from hotlap.model.trial import Ended, Reading
-from hotlap.model.tuning import Metric, Tuning
 from hotlap.plan import saved, signing
 from hotlap.plan.files import read
+from hotlap.records.plan import Choice, Outcome, Plan
+from hotlap.records.trial import Ended, Reading
+from hotlap.records.tuning import Metric, Tuning
 from hotlap.report import tune_rows
 from hotlap.report.tune_coverage import not_covered
 from hotlap.trial.scripted import ScriptedRunner, falling_losses

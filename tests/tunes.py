@@ -9,14 +9,14 @@ from pathlib import Path
 from observations import observation
 
 from hotlap import store, tuning
-from hotlap.model.codec import SCHEMA
-from hotlap.model.decisions import Decisions, Tried
-from hotlap.model.observation import Observation
-from hotlap.model.plan import Choice, Circumstances
-from hotlap.model.trial import Trial
-from hotlap.model.tuning import Asked, Candidate, Metric, Screened, Tuning
-from hotlap.model.verdict import Decision, Gate, Speed, Verdict
 from hotlap.plan import signing
+from hotlap.records.codec import SCHEMA
+from hotlap.records.decisions import Decisions, Tried
+from hotlap.records.observation import Observation
+from hotlap.records.plan import Choice, Circumstances
+from hotlap.records.trial import Trial
+from hotlap.records.tuning import Asked, Candidate, Metric, Screened, Tuning
+from hotlap.records.verdict import Decision, Gate, Speed, Verdict
 from hotlap.trial.scripted import ScriptedRunner
 from hotlap.tuning.book import Watcher
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.judge.ratio import Ratio
-from hotlap.model import private
-from hotlap.model.codec import from_json, to_json
-from hotlap.model.observation import Machine
+from hotlap.records import private
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.observation import Machine
 
 BENCHMARK = "bench"
 TRAINED, FAILED, UNREADABLE, TIME_LIMIT = "trained", "failed", "unreadable", "time limit"

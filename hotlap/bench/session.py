@@ -17,7 +17,7 @@ from hotlap.bench.record import TRAINED, Bench, Choice, Run
 from hotlap.bench.summary import summarize
 from hotlap.bench.surroundings import Surroundings, look, require_packages
 from hotlap.errors import ResumeRefused, RunFolderUnwritable, RunNotFound
-from hotlap.model.codec import SCHEMA
+from hotlap.records.codec import SCHEMA
 
 SEEDS, SIZE = 3, "small"
 FOLDER = "bench"

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from hotlap.bench.workloads import PEERS
 from hotlap.errors import NoDevice, PackageMissing, TorchUnusable
-from hotlap.model.codec import from_json, to_json
-from hotlap.model.observation import Machine
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.observation import Machine
 
 NEEDED = ("numpy", "scipy", "pandas", "h5py")  # by the workloads and by the statistics
 TOLD = ("torch", "lightning", "accelerate", "numpy", "pandas", "h5py", "scipy", "hotlap")

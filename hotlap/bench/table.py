@@ -7,7 +7,7 @@ from statistics import mean, median
 
 from hotlap.bench.record import Bench, Row
 from hotlap.judge.ratio import EPOCHS, NOTHING, Ratio
-from hotlap.model.figures import NONE, number
+from hotlap.records.figures import NONE, number
 
 HEADINGS = (
     "workload", "arm", "samples/s", "× naive [95 %]", "s to target", "quality (mean)", "target", "host MiB",

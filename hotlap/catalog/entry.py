@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from hotlap.model.plan import Expectation, Risk
+from hotlap.records.plan import Expectation, Risk
 
 if TYPE_CHECKING:
-    from hotlap.catalog.site import Site
-    from hotlap.model.observation import Observation
+    from hotlap.records.observation import Observation
+    from hotlap.runtime.site import Site
 
 
 class NotAValue(ValueError):

@@ -22,8 +22,8 @@ from hotlap.bench.record import TRAINED, Bench, Run
 from hotlap.bench.workloads import ARMS
 from hotlap.cli.say import say
 from hotlap.errors import INTERRUPTED, PackageMissing, RunFolderUnwritable
-from hotlap.model import private
-from hotlap.model.visible import everywhere, visible
+from hotlap.records import private
+from hotlap.records.visible import everywhere, visible
 
 EVERY = 1.0  # seconds between two drawings of the live line: it shares the cores with the arm
 WIDTH_WITHOUT_TERMINAL = 200

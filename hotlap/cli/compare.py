@@ -16,9 +16,9 @@ from hotlap import by_turns, comparing, store, worktrees
 from hotlap.cli.say import note
 from hotlap.cli.values import seconds, share
 from hotlap.errors import NotComparable, PackageMissing, RunFolderUnwritable, RunNotFound
-from hotlap.model.codec import to_json
-from hotlap.model.comparison import Comparison, Kind, Result, Side
-from hotlap.model.visible import visible
+from hotlap.records.codec import to_json
+from hotlap.records.comparison import Comparison, Kind, Result, Side
+from hotlap.records.visible import visible
 from hotlap.report import compare_page
 
 EXIT_CODES = {Result.REGRESSION.value: 1, Result.INCONCLUSIVE.value: 2, Result.NO_REGRESSION.value: 0}

@@ -7,7 +7,7 @@ import sys
 import time
 from types import TracebackType
 
-from hotlap.model.progress import STATE_NAMES, TIMING, Progress
+from hotlap.records.progress import STATE_NAMES, TIMING, Progress
 
 EVERY = 0.25  # seconds: the line shares the terminal with the command's own output
 

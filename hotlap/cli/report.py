@@ -13,14 +13,14 @@ from rich.console import Console
 from hotlap import report as drawing
 from hotlap import store
 from hotlap.errors import HotlapError, RecordUnreadable, RunFolderUnwritable, RunNotFound
-from hotlap.model import private
-from hotlap.model.decisions import Decisions
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.observation import Observation
-from hotlap.model.plan import Outcome, Outcomes
-from hotlap.model.tuning import Tuning
-from hotlap.model.visible import visible
 from hotlap.patch.entry import DECISIONS, OUTCOMES
+from hotlap.records import private
+from hotlap.records.decisions import Decisions
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import Observation
+from hotlap.records.plan import Outcome, Outcomes
+from hotlap.records.tuning import Tuning
+from hotlap.records.visible import visible
 from hotlap.report import decided
 
 HTML, MARKDOWN, JSON, TERMINAL = "html", "markdown", "json", "terminal"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hotlap.model.visible import visible
+from hotlap.records.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,8 +12,8 @@ from hotlap import catalog, scanning, store
 from hotlap.catalog import patterns
 from hotlap.cli.say import say
 from hotlap.errors import RunFolderUnwritable, UnknownName
-from hotlap.model.scanned import Scan, Unread
-from hotlap.model.visible import everywhere, visible, visible_lines
+from hotlap.records.scanned import Scan, Unread
+from hotlap.records.visible import everywhere, visible, visible_lines
 from hotlap.report import scanned as page
 from hotlap.report.sarif import sarif
 from hotlap.scanning import Repaired, Wanted, baseline, cache

@@ -15,9 +15,9 @@ from hotlap.cli.report import HTML, PAGE, records, render
 from hotlap.cli.say import note
 from hotlap.cli.tuning_line import TuningLine, last_words
 from hotlap.cli.values import seconds, size_mb, some_share
-from hotlap.model import private
-from hotlap.model.plan import Risk
-from hotlap.model.tuning import Metric
+from hotlap.records import private
+from hotlap.records.plan import Risk
+from hotlap.records.tuning import Metric
 
 TAG = "tb:"
 FIELDS = {  # of Asked, by parameter

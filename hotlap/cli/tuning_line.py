@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from hotlap.model.figures import number, times
-from hotlap.model.trial import Stage
-from hotlap.model.verdict import Decision, Verdict
-from hotlap.model.visible import visible
+from hotlap.records.figures import number, times
+from hotlap.records.trial import Stage
+from hotlap.records.verdict import Decision, Verdict
+from hotlap.records.visible import visible
 from hotlap.tuning import Tuned
 from hotlap.tuning.book import Doing, Watcher
 

@@ -9,10 +9,10 @@ from hotlap.diagnose.source import joined
 from hotlap.diagnose.step import Step
 from hotlap.diagnose.unknowns import unknowns
 from hotlap.diagnose.verdict import verdict
-from hotlap.model.codec import SCHEMA
-from hotlap.model.diagnosis import Diagnosis, Finding
-from hotlap.model.observation import Observation
-from hotlap.model.scanned import Scan
+from hotlap.records.codec import SCHEMA
+from hotlap.records.diagnosis import Diagnosis, Finding
+from hotlap.records.observation import Observation
+from hotlap.records.scanned import Scan
 
 __all__ = ["diagnose"]
 

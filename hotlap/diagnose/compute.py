@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.verdict import BOUND, DEVICE_BUSY, SLOW_LAUNCH_US
 from hotlap.diagnose.wording import listed, part, percent
-from hotlap.model.diagnosis import Finding
-from hotlap.model.figures import number
-from hotlap.model.observation import BACKWARD, FORWARD, OPTIMIZER, Optimizer
+from hotlap.records.diagnosis import Finding
+from hotlap.records.figures import number
+from hotlap.records.observation import BACKWARD, FORWARD, OPTIMIZER, Optimizer
 
 SLOW_OPTIMIZER = 0.15  # of a step
 USUAL_BACKWARD = 4.0  # times forward; without recomputation backward is about twice forward

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.verdict import NO_FASTER
 from hotlap.diagnose.wording import part, percent
-from hotlap.model.diagnosis import Finding
-from hotlap.model.figures import number, times
-from hotlap.model.observation import DATA, CopySite, Loader, Place
+from hotlap.records.diagnosis import Finding
+from hotlap.records.figures import number, times
+from hotlap.records.observation import DATA, CopySite, Loader, Place
 
 LIGHT_FETCH_US = 20.0  # a sample fetched faster than this costs more to send between processes than to make
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.wording import listed, part, percent
-from hotlap.model.diagnosis import Finding
-from hotlap.model.figures import number
-from hotlap.model.observation import EVALUATION, GARBAGE, REST, SPAN_PREFIX, Place, Sync
+from hotlap.records.diagnosis import Finding
+from hotlap.records.figures import number
+from hotlap.records.observation import EVALUATION, GARBAGE, REST, SPAN_PREFIX, Place, Sync
 
 REST_SHARE = 0.05  # of a step; every loop has a little
 SPAN_SHARE = 0.10  # of a step

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from hotlap.diagnose.step import Step
 from hotlap.diagnose.wording import percent
-from hotlap.model.diagnosis import Finding
-from hotlap.model.figures import number
-from hotlap.model.observation import BACKWARD, Rank
+from hotlap.records.diagnosis import Finding
+from hotlap.records.figures import number
+from hotlap.records.observation import BACKWARD, Rank
 
 UNEVEN = 1.05  # times the work of the other ranks
 

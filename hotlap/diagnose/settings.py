@@ -9,9 +9,9 @@ from hotlap.diagnose.compute import RECURRENT
 from hotlap.diagnose.feeding import cores_each, most_workers
 from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.wording import part, percent
-from hotlap.model.diagnosis import Finding
-from hotlap.model.figures import number
-from hotlap.model.observation import BACKWARD, FORWARD, Place
+from hotlap.records.diagnosis import Finding
+from hotlap.records.figures import number
+from hotlap.records.observation import BACKWARD, FORWARD, Place
 
 NEAR_LIMIT = 0.90
 HALF = frozenset({"bfloat16", "float16"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hotlap.model.diagnosis import Diagnosis, Finding, Written
-from hotlap.model.observation import Observation, Place
-from hotlap.model.scanned import Applicability, Frequency, Scan, Scanned
+from hotlap.records.diagnosis import Diagnosis, Finding, Written
+from hotlap.records.observation import Observation, Place
+from hotlap.records.scanned import Applicability, Frequency, Scan, Scanned
 
 # Costs that have no line of their own, by the patterns that cause them.
 _SUBJECTS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hotlap.model.diagnosis import Finding
-from hotlap.model.observation import (
+from hotlap.records.diagnosis import Finding
+from hotlap.records.observation import (
     BACKWARD,
     DATA,
     EVALUATION,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hotlap.diagnose.step import Step
 from hotlap.diagnose.verdict import BOUND, HIDDEN, NO_FASTER
 from hotlap.diagnose.wording import percent
-from hotlap.model.figures import times
-from hotlap.model.observation import DATA
+from hotlap.records.figures import times
+from hotlap.records.observation import DATA
 
 ENOUGH_STEPS = 10
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hotlap.diagnose.step import Step
 from hotlap.diagnose.wording import listed, part, percent
-from hotlap.model.figures import number, times
-from hotlap.model.observation import (
+from hotlap.records.figures import number, times
+from hotlap.records.observation import (
     BACKWARD,
     COPY,
     DATA,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotlap.model.figures import number
+from hotlap.records.figures import number
 
 
 def percent(share: float) -> str:

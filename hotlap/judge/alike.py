@@ -10,8 +10,8 @@ from typing import Any
 
 from hotlap.judge.facts import Fact
 from hotlap.judge.power import student
-from hotlap.model.traces import Fingerprint
-from hotlap.model.trial import Ended, Sample, Trial
+from hotlap.records.traces import Fingerprint
+from hotlap.records.trial import Ended, Sample, Trial
 
 LEAST_MULTIPLE = 4.0  # of what the baseline differs from itself by
 FLOOR = 2.0**-16  # of the size: what float32 kernels of different makers differ by

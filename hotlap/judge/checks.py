@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from hotlap.judge import facts as of
 from hotlap.judge.alike import Reference, Stability, Unchanged, apart, by_name, length, moved
 from hotlap.judge.facts import Fact, shown
-from hotlap.model.plan import Risk
-from hotlap.model.traces import Fingerprint
-from hotlap.model.trial import Ended, Sample, Stage, Trial
-from hotlap.model.verdict import Check
+from hotlap.records.plan import Risk
+from hotlap.records.traces import Fingerprint
+from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.verdict import Check
 
 EVALUATION = "evaluation"
 TWICE = 2.0  # lower precision: a weight moves neither more than twice as far nor less than half

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.model.trial import Ended, Sample, Trial
-from hotlap.model.tuning import Metric
+from hotlap.records.trial import Ended, Sample, Trial
+from hotlap.records.tuning import Metric
 
 Curve = tuple[float, ...]
 FEWEST_STEPS = 16  # a gate over fewer says nothing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hotlap.judge.curves import Curves, first_difference
-from hotlap.model.plan import Risk
-from hotlap.model.verdict import Gate
+from hotlap.records.plan import Risk
+from hotlap.records.verdict import Gate
 
 
 def exact(found: Curves) -> Gate:

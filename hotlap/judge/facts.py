@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hotlap.model.plan import Risk
-from hotlap.model.traces import Fingerprint, SavedFile, State
-from hotlap.model.trial import Sample
+from hotlap.records.plan import Risk
+from hotlap.records.traces import Fingerprint, SavedFile, State
+from hotlap.records.trial import Sample
 
 NUMBER = re.compile(r"[-+]?[A-Za-z_]*\d[\w.]*(?:(?<=[eE])[-+]\d+)?")
 LONGEST = 80  # characters of a line, as it is shown

@@ -23,10 +23,10 @@ from hotlap.judge.exact import exact
 from hotlap.judge.memory import Allowed, memory_checks
 from hotlap.judge.numeric import late_loss, late_metric, metric_gate, numeric, unmeasured_rounding
 from hotlap.judge.rounding import rounding
-from hotlap.model.plan import Risk
-from hotlap.model.trial import Sample, Stage, Trial
-from hotlap.model.tuning import Metric
-from hotlap.model.verdict import Check, Gate
+from hotlap.records.plan import Risk
+from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.tuning import Metric
+from hotlap.records.verdict import Check, Gate
 
 LOSSES = "losses"
 OF_TRAINING = (LOSSES, "weights", "optimizer state", "random streams")

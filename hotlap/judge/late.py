@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from hotlap.judge.speed import measured
-from hotlap.model.trial import Block, Sample, Trial
-from hotlap.model.verdict import Check, Speed
+from hotlap.records.trial import Block, Sample, Trial
+from hotlap.records.verdict import Check, Speed
 
 NAME = "speed of the last part"
 PARTS = 3  # the run is looked at in thirds

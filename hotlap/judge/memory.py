@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from hotlap.model.traces import State, Weight
-from hotlap.model.trial import Ended, Sample, Trial
-from hotlap.model.verdict import Check
+from hotlap.records.traces import State, Weight
+from hotlap.records.trial import Ended, Sample, Trial
+from hotlap.records.verdict import Check
 
 SHARE, LEAST_MB, OF_ALL = 0.10, 200.0, 0.02
 NOTICED_MB = 16.0  # less growth than that is how memory breathes

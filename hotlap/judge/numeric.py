@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from hotlap.judge.curves import Curves, first_difference
 from hotlap.judge.rounding import Stretch, apart
 from hotlap.judge.seeds import MOST_MARGIN, Paired, final_losses, loss_margin, missing_seeds, paired, seeds_needed
-from hotlap.model.plan import Risk
-from hotlap.model.tuning import Metric
-from hotlap.model.verdict import Gate
+from hotlap.records.plan import Risk
+from hotlap.records.tuning import Metric
+from hotlap.records.verdict import Gate
 
 CONFIDENCE = 0.90  # of the interval: 5 % on each side
 TRAINING_CONFIDENCE = 0.98  # p < 0.01 on the side that matters

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from hotlap.judge.curves import Curve, Curves
 from hotlap.judge.power import student
-from hotlap.model.plan import Risk
-from hotlap.model.verdict import Gate
+from hotlap.records.plan import Risk
+from hotlap.records.verdict import Gate
 
 NUDGE = 2.0**-16  # relative to the weight; what the reference runs are to be nudged by, each another way
 LEAST_MULTIPLE = 4.0  # Student's where few references make it larger: 64 for one, 10 for two

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 
 from hotlap.judge import power
 from hotlap.judge.ratio import EPOCHS, NOTHING, RUNS, RUNS_TO_RESAMPLE, Ratio, Work, ratio
-from hotlap.model.trial import Ended, Sample, Stage, Trial
-from hotlap.model.verdict import Speed
+from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.verdict import Speed
 
 RESAMPLED = {RUNS: "processes", EPOCHS: "blocks", NOTHING: "nothing"}
 

@@ -13,11 +13,11 @@ from hotlap.judge.gates import gate, with_check
 from hotlap.judge.late import late_check
 from hotlap.judge.memory import Allowed
 from hotlap.judge.speed import measured, speed
-from hotlap.model.codec import SCHEMA
-from hotlap.model.plan import Risk, Status
-from hotlap.model.trial import Ended, Sample, Stage, Trial
-from hotlap.model.tuning import Asked
-from hotlap.model.verdict import Decision, Gate, PaysOff, Speed, Verdict
+from hotlap.records.codec import SCHEMA
+from hotlap.records.plan import Risk, Status
+from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.tuning import Asked
+from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
 
 FAR_TOO_MANY = 100  # processes per arm, which no tune has
 

@@ -16,9 +16,6 @@ from threading import get_ident
 from time import perf_counter, perf_counter_ns, time
 from typing import Any
 
-from hotlap.model.observation import Warmup
-from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING
-from hotlap.model.session import Session
 from hotlap.observe import span, surroundings
 from hotlap.observe import tape as t
 from hotlap.observe.backwards import Backwards
@@ -40,6 +37,9 @@ from hotlap.patch.ledger import Ledger
 from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Entry, Seams
 from hotlap.patch.tensors import open_indexing, open_tensors
+from hotlap.records.observation import Warmup
+from hotlap.records.progress import DONE, LOOKING, STARTING, TIMING, WARMING
+from hotlap.records.session import Session
 
 LONGEST_TAPE = 200_000  # entries, then it is read in between
 READ_EVERY = 1.0  # seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotlap.model.observation import DATA, EVALUATION, GARBAGE, PHASES, REST
+from hotlap.records.observation import DATA, EVALUATION, GARBAGE, PHASES, REST
 
 _DATA, _REST, _EVALUATION = PHASES.index(DATA), PHASES.index(REST), PHASES.index(EVALUATION)
 _GARBAGE = PHASES.index(GARBAGE)

@@ -6,7 +6,7 @@ import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 
-from hotlap.model.observation import Place
+from hotlap.records.observation import Place
 
 # When a whole program is installed as a package, all of it lies in site-packages: then only these count as libraries.
 FRAMEWORKS = frozenset(

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotlap.errors import RecordUnreadable
-from hotlap.model.caution import Caution
-from hotlap.model.codec import from_json
-from hotlap.model.observation import BACKWARD, Observation, Rank
-from hotlap.model.part import Part
 from hotlap.observe.trace import read_trace
+from hotlap.records.caution import Caution
+from hotlap.records.codec import from_json
+from hotlap.records.observation import BACKWARD, Observation, Rank
+from hotlap.records.part import Part
 
 
 def read_parts(folder: Path) -> list[Part]:

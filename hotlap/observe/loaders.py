@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from hotlap.model.observation import Loader
 from hotlap.observe.frames import place_of_function
+from hotlap.records.observation import Loader
 
 TRAIN, EVALUATION, UNKNOWN = "train", "evaluation", "unknown"
 

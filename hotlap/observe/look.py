@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hotlap.model import private
-from hotlap.model.observation import HotLine
 from hotlap.observe.stacks import Call, Stacks, users_call
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.operations import watching
+from hotlap.records import private
+from hotlap.records.observation import HotLine
 
 INTERVAL = 0.004  # seconds between samples, at least
 SPENT = 1 / 20  # of the time on taking samples, at most: a deep stack takes long to write down

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hotlap.model.observation import Model, Optimizer
 from hotlap.observe.frames import place_of_function
 from hotlap.patch.roots import children_of, is_compiled
+from hotlap.records.observation import Model, Optimizer
 
 
 def describe(module: Any) -> Model:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotlap.model import private
+from hotlap.records import private
 
 FILE = "stop-at.txt"
 AHEAD = 4  # steps between the first rank's decision and the stop: the others are at most one step away

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hotlap.model.observation import DATA, PHASES, SPAN_PREFIX
 from hotlap.observe import tape as t
 from hotlap.observe.clock import Clock
 from hotlap.observe.loaders import EVALUATION, TRAIN, Loaders
@@ -14,6 +13,7 @@ from hotlap.observe.steps import Boundary, StepClock
 from hotlap.observe.summary import Tally
 from hotlap.observe.syncs import Copies, Syncs
 from hotlap.patch.seams import Entry
+from hotlap.records.observation import DATA, PHASES, SPAN_PREFIX
 
 _DATA = PHASES.index(DATA)
 

@@ -11,16 +11,16 @@ from statistics import median, quantiles
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
-from hotlap.model.caution import Caution
-from hotlap.model.codec import SCHEMA
-from hotlap.model.observation import EVALUATION, PHASES, HotLine, Observation, Span, Sync, Warmup
-from hotlap.model.part import Counts, Part
-from hotlap.model.progress import LOOKING
 from hotlap.observe import surroundings
 from hotlap.observe.clock import spread
 from hotlap.observe.loaders import TRAIN, Seen
 from hotlap.observe.models import describe
 from hotlap.observe.steps import Boundary
+from hotlap.records.caution import Caution
+from hotlap.records.codec import SCHEMA
+from hotlap.records.observation import EVALUATION, PHASES, HotLine, Observation, Span, Sync, Warmup
+from hotlap.records.part import Counts, Part
+from hotlap.records.progress import LOOKING
 
 if TYPE_CHECKING:
     from hotlap.observe.agent import Agent

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psutil
 
-from hotlap.model.progress import DONE, TIMING, Progress, read_progress
-from hotlap.model.session import Session
 from hotlap.observe.watch import Watch
 from hotlap.patch.entry import HELLO, PROBLEM
 from hotlap.patch.launch import start
+from hotlap.records.progress import DONE, TIMING, Progress, read_progress
+from hotlap.records.session import Session
 
 POLL = 0.1
 GRACE = float(os.environ.get("HOTLAP_GRACE", "30"))  # for the program to clean up once it was asked to stop

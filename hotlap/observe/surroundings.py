@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.machine import usable_cores
-from hotlap.model.observation import Machine, Memory, Settings
+from hotlap.records.observation import Machine, Memory, Settings
 
 PACKAGES = (
     "numpy",

@@ -6,8 +6,8 @@ import weakref
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from hotlap.model.observation import CopySite, Sync
 from hotlap.observe.frames import _USER, kind_of, place_of, short_library_place, user_frame
+from hotlap.records.observation import CopySite, Sync
 
 _VALUE_KINDS = frozenset({"numpy", "tolist", "item", "float", "int", "bool", "index"})
 MASK = "mask"

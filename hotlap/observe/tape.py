@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotlap.model.observation import BACKWARD, COPY, DATA, FORWARD, GARBAGE, OPTIMIZER, PHASES, SYNC
+from hotlap.records.observation import BACKWARD, COPY, DATA, FORWARD, GARBAGE, OPTIMIZER, PHASES, SYNC
 
 # Kinds of entries come in pairs: the way in is even, the way out is the odd number after it.
 ITERATE, ITERATED, FETCH, FETCHED, STEP, STEPPED, CALL, CALLED = range(8)

@@ -6,11 +6,11 @@ import os
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hotlap.model import private
-from hotlap.model.codec import to_json
-from hotlap.model.progress import DONE, LOOKING, STARTING, TIMING, WARMING, Progress, ProgressWriter
 from hotlap.observe.summary import part_of
 from hotlap.observe.window import progress
+from hotlap.records import private
+from hotlap.records.codec import to_json
+from hotlap.records.progress import DONE, LOOKING, STARTING, TIMING, WARMING, Progress, ProgressWriter
 
 if TYPE_CHECKING:
     from hotlap.observe.agent import Agent

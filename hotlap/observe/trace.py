@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from hotlap.model.observation import DeviceActivity, Kernel
+from hotlap.records.observation import DeviceActivity, Kernel
 
 DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from hotlap.model.observation import GpuLoad, ProcessLoad
+from hotlap.records.observation import GpuLoad, ProcessLoad
 
 INTERVAL = 1.0
 MIB = 1 << 20

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.patch.imports import when_imported
+from hotlap.patch.inside import UNSEEN_ROOMS
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.unseen import leave_no_frame
 
-OUR_ROOMS = ("patch", "loading", "catalog", "runtime", "observe", "trial")
 SCRIPTING = "_script_impl"  # of torch.jit._script
 TRACING = "trace"  # of torch.fx.Tracer
 THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function
@@ -142,5 +142,5 @@ _skip = _Skip()
 @functools.cache
 def _our_files() -> list[str]:
     package = Path(__file__).parents[1]
-    files = [file for room in OUR_ROOMS for file in sorted((package / room).rglob("*.py"))]
+    files = [file for room in UNSEEN_ROOMS for file in sorted((package / room).rglob("*.py"))]
     return [str(file) for file in files if file.name != THE_USERS]

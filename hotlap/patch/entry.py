@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hotlap.model import private
-from hotlap.model.codec import from_json
-from hotlap.model.session import Session
 from hotlap.patch.ending import forget_the_program
 from hotlap.patch.forks import never_free, watch_registrations
 from hotlap.patch.imports import when_imported
 from hotlap.patch.voice import speak_to
+from hotlap.records import private
+from hotlap.records.codec import from_json
+from hotlap.records.session import Session
 
 MINIMUM_TORCH = (2, 6)
 HELLO = "hello"  # files in the session folder: one line each, named by process

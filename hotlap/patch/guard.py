@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotlap.model import private
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.voice import say
+from hotlap.records import private
 
 FILE = "hotlap-errors.txt"
 

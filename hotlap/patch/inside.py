@@ -2,7 +2,7 @@
 
 The program may have a module called `hotlap`, or put one on its path later: `import hotlap` in its code is answered as
 without us. Where that finds hotlap itself, the program gets the very package that entered. Our own modules go on saying
-`from hotlap.model import …`: Python asks the `__import__` of the module that imports, and theirs reads hotlap as NAME.
+`from hotlap.records import …`: Python asks the `__import__` of the module that imports, where hotlap is read as NAME.
 
 The standard library is shared with the program, unless the program has a module of the same name: then what we imported
 is ours alone, and the program's `import statistics` finds its own.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 NAME, OURS = "_hotlap_within", "hotlap"
 BORROWED = ("psutil", "pynvml")  # of others, and not of the program: nothing is left of them once we have them
-UNSEEN_ROOMS = ("patch", "loading", "catalog", "runtime", "observe", "trial")
-SEEN = ("/observe/span.py", "/trial/metric.py", "/catalog/enabling.py")  # which the program calls itself
+UNSEEN_ROOMS = ("patch", "loading", "runtime", "catalog", "control", "observe", "trial")
+SEEN = ("/observe/span.py", "/trial/metric.py", "/control/enable.py")  # which the program calls itself
 UNSEEN = " (importlib._bootstrap)"  # at the end of a file name; see is_internal_frame in CPython's warnings
 _external: Any = sys.modules["_frozen_importlib_external"]
 _bootstrap: Any = sys.modules["_frozen_importlib"]

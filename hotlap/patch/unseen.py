@@ -29,6 +29,8 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hotlap.patch.inside import SEEN, UNSEEN_ROOMS
+
 if TYPE_CHECKING:
     from hotlap.patch.ledger import Ledger
 
@@ -36,11 +38,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 Make = Callable[[FrameType, Any, Any], Any]
 
-ROOMS = tuple(
-    f"{Path(__file__).parents[1] / room}{os.sep}"
-    for room in ("patch", "loading", "catalog", "runtime", "observe", "trial")
-)
-SEEN = ("/observe/span.py", "/trial/metric.py", "/catalog/enabling.py")  # called by the program, with or without a run
+ROOMS = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in UNSEEN_ROOMS)
 AT = "<hotlap>"  # the name of the functions that `at` makes
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hotlap.model.visible import visible
+from hotlap.records.visible import visible
 
 STDERR = 2
 _ours: tuple[int, ...] = ()  # where the command's stderr led when hotlap was started

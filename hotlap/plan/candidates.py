@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from hotlap.catalog import entries
 from hotlap.catalog.entry import Entry, When
-from hotlap.model.observation import Observation
-from hotlap.model.plan import Choice, Expectation, Risk
-from hotlap.model.tuning import Candidate
+from hotlap.records.observation import Observation
+from hotlap.records.plan import Choice, Expectation, Risk
+from hotlap.records.tuning import Candidate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

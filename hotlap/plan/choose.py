@@ -9,8 +9,8 @@ from itertools import combinations
 from hotlap.catalog import entries, in_conflict, name_of
 from hotlap.catalog.entry import NotAValue
 from hotlap.errors import UnknownOptimization
-from hotlap.model.codec import SCHEMA
-from hotlap.model.plan import Choice, Plan, Risk
+from hotlap.records.codec import SCHEMA
+from hotlap.records.plan import Choice, Plan, Risk
 
 SAFE, FAST = "safe", "fast"
 WORDS = {SAFE: Risk.EXACT, FAST: Risk.ROUNDING}  # other words for a risk

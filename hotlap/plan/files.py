@@ -14,11 +14,11 @@ from typing import Any
 
 from hotlap.catalog import entries
 from hotlap.errors import PlanUnusable, RecordUnreadable, UnknownOptimization
-from hotlap.model import private
-from hotlap.model.codec import from_json, to_json
-from hotlap.model.plan import Choice, Plan, Risk
 from hotlap.plan import saved, signing
 from hotlap.plan.choose import automatic, check, refuse_conflicts
+from hotlap.records import private
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.plan import Choice, Plan, Risk
 
 LARGEST = 1 << 20  # bytes: a plan has some thousand
 REMEDY = "make it again with hotlap tune"

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from hotlap.errors import HotlapError
-from hotlap.model.codec import from_json
-from hotlap.model.decisions import Remembered
-from hotlap.model.plan import Choice
 from hotlap.plan import saved
+from hotlap.records.codec import from_json
+from hotlap.records.decisions import Remembered
+from hotlap.records.plan import Choice
 from hotlap.version import __version__
 
 

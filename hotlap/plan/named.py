@@ -8,9 +8,9 @@ from pathlib import Path
 from types import EllipsisType
 
 from hotlap.errors import UnknownOptimization
-from hotlap.model.plan import Choice, Plan, Risk
-from hotlap.model.visible import visible
 from hotlap.plan import choose, files
+from hotlap.records.plan import Choice, Plan, Risk
+from hotlap.records.visible import visible
 
 
 def named(

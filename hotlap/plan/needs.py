@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hotlap.catalog import entries
 from hotlap.errors import NoDevice
-from hotlap.model.plan import Choice
+from hotlap.records.plan import Choice
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, the same under WSL, AMD
 NONE_VISIBLE = ("", "-1")

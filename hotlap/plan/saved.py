@@ -11,8 +11,8 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hotlap.model import private
-from hotlap.model.plan import Origin, Plan
+from hotlap.records import private
+from hotlap.records.plan import Origin, Plan
 from hotlap.version import __version__
 
 MOST_FILES = 2000

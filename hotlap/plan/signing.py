@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotlap.model import private
-from hotlap.model.codec import to_json
-from hotlap.model.plan import Plan
+from hotlap.records import private
+from hotlap.records.codec import to_json
+from hotlap.records.plan import Plan
 
 NAME = "key"
 SIZE = 32  # bytes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from hotlap.model.codec import to_json
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.observation import Observation
-from hotlap.model.tuning import Tuning
-from hotlap.model.visible import everywhere
+from hotlap.records.codec import to_json
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import Observation
+from hotlap.records.tuning import Tuning
+from hotlap.records.visible import everywhere
 from hotlap.report import html_profile, html_tune, markdown_page, terminal_page, tune_markdown, tune_terminal
 from hotlap.report.page import Page, page
 from hotlap.report.tune_page import tune_page

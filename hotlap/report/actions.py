@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from hotlap.model.diagnosis import Diagnosis, Finding
-from hotlap.model.observation import Observation
+from hotlap.records.diagnosis import Diagnosis, Finding
+from hotlap.records.observation import Observation
 from hotlap.report.tables import where
 
 MOST = 3

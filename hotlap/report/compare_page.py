@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from hotlap.model.comparison import Comparison, Result, Side
-from hotlap.model.figures import NONE, number
-from hotlap.model.visible import everywhere
+from hotlap.records.comparison import Comparison, Result, Side
+from hotlap.records.figures import NONE, number
+from hotlap.records.visible import everywhere
 from hotlap.report.figures import megabytes
 from hotlap.report.markdown_page import plain, table_lines
 from hotlap.report.tables import Column, Table

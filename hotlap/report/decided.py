@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich import table as rich_table
 from rich.console import Console
 
-from hotlap.model.codec import to_json
-from hotlap.model.decisions import Decisions, Tried
-from hotlap.model.plan import Outcome
-from hotlap.model.visible import visible
+from hotlap.records.codec import to_json
+from hotlap.records.decisions import Decisions, Tried
+from hotlap.records.plan import Outcome
+from hotlap.records.visible import visible
 from hotlap.report.html_base import document, paragraph, section, table
 from hotlap.report.tables import Column, Table
 

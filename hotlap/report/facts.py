@@ -6,8 +6,8 @@ import math
 import shlex
 from collections.abc import Iterator
 
-from hotlap.model.figures import number, times
-from hotlap.model.observation import EVALUATION, Loader, Machine, Observation
+from hotlap.records.figures import number, times
+from hotlap.records.observation import EVALUATION, Loader, Machine, Observation
 from hotlap.report.figures import count, megabytes, percent, quantile
 
 

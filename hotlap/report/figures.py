@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from hotlap.model.figures import NONE
-from hotlap.model.observation import PHASES
+from hotlap.records.figures import NONE
+from hotlap.records.observation import PHASES
 
 SHOWN = 5e-5  # of the window: less is the edge of it, not a phase
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotlap.model.figures import number
+from hotlap.records.figures import number
 from hotlap.report import svg_bars, svg_curves, svg_forest
 from hotlap.report.html_base import bullets, document, facts, paragraph, section, table, text, titled
 from hotlap.report.page import Segment

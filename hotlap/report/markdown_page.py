@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from hotlap.model.figures import number
+from hotlap.records.figures import number
 from hotlap.report.figures import parts_of
 from hotlap.report.page import Page, Segment
 from hotlap.report.tables import Table

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.model.caution import Caution
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.observation import SPAN_PREFIX, Observation
+from hotlap.records.caution import Caution
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import SPAN_PREFIX, Observation
 from hotlap.report import actions, facts, tables
 from hotlap.report.figures import ordered_shares, parts_of
 from hotlap.report.tables import Table

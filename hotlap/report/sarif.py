@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from hotlap.model.scanned import Confidence, Scan, Scanned
+from hotlap.records.scanned import Confidence, Scan, Scanned
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"

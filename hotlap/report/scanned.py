@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hotlap.model.codec import to_json
-from hotlap.model.scanned import Applicability, Scan, Scanned
+from hotlap.records.codec import to_json
+from hotlap.records.scanned import Applicability, Scan, Scanned
 
 _FIXES = {
     Applicability.SAFE.value: "--fix repairs it",

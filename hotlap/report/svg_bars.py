@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotlap.model.figures import number
+from hotlap.records.figures import number
 from hotlap.report.html_base import text
 from hotlap.report.page import Segment
 from hotlap.report.svg import across, box, picture

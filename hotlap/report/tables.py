@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotlap.model.diagnosis import Diagnosis, Written
-from hotlap.model.figures import NONE, number, times
-from hotlap.model.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
+from hotlap.records.diagnosis import Diagnosis, Written
+from hotlap.records.figures import NONE, number, times
+from hotlap.records.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
 from hotlap.report.figures import percent, short_path
 
 MOST_SYNCS, MOST_LINES, MOST_KERNELS, MOST_FINDINGS, MOST_COPIES, MOST_WRITTEN = 8, 6, 6, 8, 4, 8

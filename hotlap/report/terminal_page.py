@@ -10,7 +10,7 @@ import rich.table
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from hotlap.model.figures import number
+from hotlap.records.figures import number
 from hotlap.report.figures import parts_of
 from hotlap.report.page import Page, Segment
 from hotlap.report.tables import Table

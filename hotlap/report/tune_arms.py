@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hotlap.model.trial import Ended, Sample, Stage, Trial
-from hotlap.model.tuning import Tuning
-from hotlap.model.verdict import Speed, Verdict
+from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Speed, Verdict
 from hotlap.report.tune_parts import Interval
 
 BASE, NEW = "base", "new"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hotlap.model.traces import Traces
-from hotlap.model.trial import Sample, Stage, Trial
-from hotlap.model.tuning import Tuning
-from hotlap.model.verdict import Decision, Gate
+from hotlap.records.traces import Traces
+from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Decision, Gate
 from hotlap.report.tables import Column, Table
 from hotlap.report.tune_arms import final_trial, measured
 from hotlap.report.tune_figures import clean, plural

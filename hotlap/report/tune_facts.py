@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from hotlap.model.figures import NONE, number
-from hotlap.model.observation import Observation
-from hotlap.model.trial import Sample, Stage, Trial
-from hotlap.model.tuning import Asked, Tuning
-from hotlap.model.verdict import Speed
+from hotlap.records.figures import NONE, number
+from hotlap.records.observation import Observation
+from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.tuning import Asked, Tuning
+from hotlap.records.verdict import Speed
 from hotlap.report.figures import megabytes
 from hotlap.report.page import Segment, segments
 from hotlap.report.tables import Column, Table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hotlap.model.figures import NONE
-from hotlap.model.visible import visible
+from hotlap.records.figures import NONE
+from hotlap.records.visible import visible
 from hotlap.report.tune_parts import Interval
 
 

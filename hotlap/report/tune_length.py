@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotlap.model.trial import Stage
-from hotlap.model.tuning import Tuning
-from hotlap.model.verdict import Speed, Verdict
+from hotlap.records.trial import Stage
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Speed, Verdict
 from hotlap.report.tables import Column, Table
 from hotlap.report.tune_arms import BASE, NEW, final_trial, measured, step_ms, verdict_of
 from hotlap.report.tune_figures import duration

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hotlap.model.figures import NONE
-from hotlap.model.trial import Sample
-from hotlap.model.tuning import Tuning
+from hotlap.records.figures import NONE
+from hotlap.records.trial import Sample
+from hotlap.records.tuning import Tuning
 from hotlap.report.tables import Column, Table
 from hotlap.report.tune_arms import BASE, NEW, baseline, final_trial, measured
 from hotlap.report.tune_figures import clean, plural

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotlap.model.figures import number
+from hotlap.records.figures import number
 from hotlap.report.markdown_page import bar_lines, code, list_lines, plain, table_lines
 from hotlap.report.tune_parts import TunePage
 from hotlap.report.tune_tables import spelled_out

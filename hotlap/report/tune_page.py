@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.observation import Observation
-from hotlap.model.trial import Stage
-from hotlap.model.tuning import Tuning
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import Observation
+from hotlap.records.trial import Stage
+from hotlap.records.tuning import Tuning
 from hotlap.report import tune_coverage, tune_facts, tune_words
 from hotlap.report.page import page
 from hotlap.report.tune_arms import interval, verdict_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hotlap.model.plan import Choice, Status
-from hotlap.model.trial import Stage, Trial
-from hotlap.model.tuning import Tuning
-from hotlap.model.verdict import Decision, Gate, Speed, Verdict
+from hotlap.records.plan import Choice, Status
+from hotlap.records.trial import Stage, Trial
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Decision, Gate, Speed, Verdict
 from hotlap.report.tune_arms import NEW, broken, interval
 from hotlap.report.tune_coverage import fell_later
 from hotlap.report.tune_figures import clean, duration, plural, times

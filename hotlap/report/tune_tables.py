@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotlap.model.figures import NONE
+from hotlap.records.figures import NONE
 from hotlap.report.tables import Column, Table
 from hotlap.report.tune_axis import Axis, axis_of
 from hotlap.report.tune_figures import ratio, spelled

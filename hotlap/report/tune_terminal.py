@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from hotlap.model.figures import number
+from hotlap.records.figures import number
 from hotlap.report.terminal_page import Bar, draw_list, draw_table, in_its_encoding, pairs, show
 from hotlap.report.tune_parts import FASTER, NO_SPEEDUP, TunePage
 from hotlap.report.tune_tables import drawn, reason

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hotlap.model.figures import number
-from hotlap.model.trial import Stage
-from hotlap.model.tuning import Tuning
-from hotlap.model.verdict import Decision, Speed, Verdict
+from hotlap.records.figures import number
+from hotlap.records.trial import Stage
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Decision, Speed, Verdict
 from hotlap.report.tune_arms import BASE, NEW, final_trial, interval, measured, rate, step_ms, verdict_of
 from hotlap.report.tune_coverage import longest_trial, steps_of
 from hotlap.report.tune_figures import clean, duration, ends, plural, ratio, times

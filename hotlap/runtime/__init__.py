@@ -1,1 +1,1 @@
-"""What is decided while the program trains: which optimisations stay on, by blocks of its own steps."""
+"""What an optimisation works through in the user's process: its site, the roots of the model, rehearsals."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hotlap.errors import ScanRefused
-from hotlap.model.scanned import Scanned
+from hotlap.records.scanned import Scanned
 
 Key = tuple[str, str, str]
 

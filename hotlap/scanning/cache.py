@@ -17,16 +17,17 @@ from functools import cache
 from pathlib import Path
 
 from hotlap.errors import RecordUnreadable
-from hotlap.model import private
-from hotlap.model.codec import from_json, to_json
-from hotlap.model.scanned import Scan
+from hotlap.records import private
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.scanned import Scan
 from hotlap.scanning.looking import Wanted
 from hotlap.source.files import Source
 
 _MOST = 16  # results kept
 _LARGEST = 20_000_000  # bytes kept in all
 _SCANNER = (
-    "source/*.py", "scanning/*.py", "model/scanned.py", "catalog/patterns.py", "catalog/*/find.py", "catalog/*/card.md",
+    "source/**/*.py", "scanning/*.py", "records/scanned.py",
+    "catalog/patterns.py", "catalog/*/find.py", "catalog/*/card.md",
 )  # fmt: skip
 
 

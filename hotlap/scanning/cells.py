@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hotlap.model.scanned import Applicability, Scanned, Step
+from hotlap.records.scanned import Applicability, Scanned, Step
 from hotlap.source import files, notebooks
 from hotlap.source.files import Source
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.machine import usable_cores
-from hotlap.model.scanned import Scan, Scanned, Unread
+from hotlap.records.scanned import Scan, Scanned, Unread
 from hotlap.scanning.cells import in_cells
 from hotlap.scanning.looking import State, Wanted, look, our_bug
 from hotlap.source import files, flow

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.catalog import patterns
-from hotlap.model.scanned import Confidence, Scan, Scanned, Unread
+from hotlap.records.scanned import Confidence, Scan, Scanned, Unread
 from hotlap.source import files, flow
 from hotlap.source.code import Code
 from hotlap.source.files import Parsed, Source

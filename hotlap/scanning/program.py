@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hotlap.model.observation import Observation
-from hotlap.model.scanned import Scan
+from hotlap.records.observation import Observation
+from hotlap.records.scanned import Scan
 from hotlap.scanning.crew import scan
 from hotlap.scanning.looking import Wanted
 from hotlap.scanning.settings import settings

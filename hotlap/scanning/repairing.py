@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hotlap.catalog import patterns
 from hotlap.errors import PackageMissing, ScanRefused
-from hotlap.model.scanned import Applicability, Scan, Scanned
+from hotlap.records.scanned import Applicability, Scan, Scanned
 from hotlap.scanning.crew import scan
 from hotlap.scanning.looking import Wanted, scan_text
 from hotlap.source import files

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
-from hotlap.model.scanned import Confidence, Frequency
+from hotlap.records.scanned import Confidence, Frequency
 from hotlap.source import modes
 from hotlap.source.classes import Reference
 from hotlap.source.facts import Function

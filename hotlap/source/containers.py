@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.records.scanned import Confidence, Frequency, Step
 from hotlap.source.classes import Reference
 from hotlap.source.facts import Function
 from hotlap.source.heat import Heat, Side

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Frequency
+from hotlap.records.scanned import Frequency
 from hotlap.source.calls import BACKWARDS, is_library, may_be_model
 from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.heat import Side

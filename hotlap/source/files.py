@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from hotlap.errors import ScanRefused
-from hotlap.model.scanned import Unread
+from hotlap.records.scanned import Unread
 from hotlap.source import notebooks
 
 _MOST_AROUND = 2000  # files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.records.scanned import Confidence, Frequency, Step
 from hotlap.source.classes import Reference
 from hotlap.source.facts import Class
 from hotlap.source.heat import Heat, Side

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hotlap.model.scanned import Frequency
+from hotlap.records.scanned import Frequency
 from hotlap.source import modes
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, last_name

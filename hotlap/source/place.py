@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import libcst as cst
 from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
 
-from hotlap.model.scanned import Scanned
+from hotlap.records.scanned import Scanned
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Change = Callable[[Any], Any]

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.records.scanned import Confidence, Frequency, Step
 from hotlap.source import features
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, last_name

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from enum import Enum
 
-from hotlap.model.scanned import Frequency
+from hotlap.records.scanned import Frequency
 from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind

@@ -1,7 +1,7 @@
 """The seam between the scanner and its rules.
 
 A rule is a file `find.py` in its folder of the catalogue, loaded by path: it may import `hotlap.source` and
-`hotlap.model`, never torch nor the run-time half beside it. It defines
+`hotlap.records`, never torch nor the run-time half beside it. It defines
 
     WORDS = ("empty_cache", "synchronize")      files with none of these words are not shown to the rule
     ONLY_HOT = True                             (optional) nothing to find where nothing runs every batch
@@ -28,7 +28,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.code import Code
 from hotlap.source.heat import Heat
 

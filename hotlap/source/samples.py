@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import PurePath
 
-from hotlap.model.scanned import Frequency
+from hotlap.records.scanned import Frequency
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.facts import Summary

@@ -16,13 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hotlap.catalog import running
-from hotlap.catalog.decided import Decided
-from hotlap.model import private
-from hotlap.model.codec import SCHEMA, to_json
-from hotlap.model.progress import DONE, STARTING, TIMING, Progress, ProgressWriter
-from hotlap.model.session import Session
-from hotlap.model.trial import Reading
+from hotlap.control import applied_plan as plan_applied
+from hotlap.control.wiring import Wiring
 from hotlap.observe import surroundings
 from hotlap.observe.losses import Losses
 from hotlap.observe.ranks import rank_and_world
@@ -30,6 +25,11 @@ from hotlap.observe.stop import Stopper
 from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seams
+from hotlap.records import private
+from hotlap.records.codec import SCHEMA, to_json
+from hotlap.records.progress import DONE, STARTING, TIMING, Progress, ProgressWriter
+from hotlap.records.session import Session
+from hotlap.records.trial import Reading
 from hotlap.trial import metric
 from hotlap.trial.nudge import nudge
 from hotlap.trial.order import ENOUGH, LEFT, TOLD, Mark, Order, Told, read_order
@@ -43,7 +43,7 @@ MIB = 1 << 20
 
 def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
     """Called once torch is imported; the result is called when the process ends."""
-    entered = running.enter(torch, session, seams)
+    entered = plan_applied.enter(torch, session, seams)
     agent = Agent(torch, session, seams, read_order(session), entered.deciding)
     agent.subscribe()
 
@@ -57,7 +57,7 @@ def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
 
 class Agent:
     def __init__(
-        self, torch: Any, session: Session, seams: Seams, order: Order, deciding: Decided | None = None
+        self, torch: Any, session: Session, seams: Seams, order: Order, deciding: Wiring | None = None
     ) -> None:
         self.torch, self.session, self.seams, self.order = torch, session, seams, order
         self._deciding = deciding
@@ -285,7 +285,7 @@ class Agent:
             marks=self._marks(),
             losses=self._finite(self.losses.values(may_wait=True)),
             readings=tuple(self.readings),
-            hardware=running.hardware(self.torch),
+            hardware=plan_applied.hardware(self.torch),
             torch=str(self.torch.__version__),
             host_mb=memory.peak_host_mb,
             device_mb=memory.peak_device_mb,

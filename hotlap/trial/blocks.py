@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from hotlap.model.trial import Block
 from hotlap.observe.window import WarmupDetector
+from hotlap.records.trial import Block
 
 MOST_BLOCKS = 12
 LATE = 1 / 3  # of the run: what is compiled once more after this is no warm-up

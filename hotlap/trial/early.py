@@ -7,8 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from hotlap.model.session import Session
 from hotlap.patch.ledger import Ledger
+from hotlap.records.session import Session
 from hotlap.trial.diversion import divert, shadow_of
 from hotlap.trial.foreign import Foreign
 from hotlap.trial.order import read_order

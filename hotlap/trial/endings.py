@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotlap.model.trial import Ended
+from hotlap.records.trial import Ended
 from hotlap.trial.order import Told
 
 NO_MEMORY = re.compile(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from hotlap.model.traces import Fingerprint
+from hotlap.records.traces import Fingerprint
 
 BUCKETS = 16
 PIECE = 1 << 20  # numbers at a time: a multiple of the buckets

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from hotlap.model import private
+from hotlap.records import private
 
 MIB = 1 << 20
 CGROUP = Path("/sys/fs/cgroup")

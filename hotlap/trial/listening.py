@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
-from hotlap.model.trial import Reading
+from hotlap.records.trial import Reading
 
 LINES = 60
 LONGEST = 100_000  # characters of a line without an end

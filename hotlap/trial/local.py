@@ -16,18 +16,18 @@ from types import FrameType
 import psutil
 
 from hotlap.errors import CommandNotRunnable, RunFolderUnwritable
-from hotlap.model import private
-from hotlap.model.codec import SCHEMA, from_json, to_json
-from hotlap.model.decisions import Decisions
-from hotlap.model.plan import Outcome, Outcomes
-from hotlap.model.progress import DONE, Progress, read_progress
-from hotlap.model.session import Session
-from hotlap.model.traces import Traces
-from hotlap.model.trial import Ended, Reading, Sample
-from hotlap.model.tuning import Metric, Screened
 from hotlap.patch.entry import DECISIONS, PROBLEM
 from hotlap.patch.launch import environment, resolve
 from hotlap.plan.choose import at_start, variables
+from hotlap.records import private
+from hotlap.records.codec import SCHEMA, from_json, to_json
+from hotlap.records.decisions import Decisions
+from hotlap.records.plan import Outcome, Outcomes
+from hotlap.records.progress import DONE, Progress, read_progress
+from hotlap.records.session import Session
+from hotlap.records.traces import Traces
+from hotlap.records.trial import Ended, Reading, Sample
+from hotlap.records.tuning import Metric, Screened
 from hotlap.trial import household
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import KILLED, Process, how_it_ended

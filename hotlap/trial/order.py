@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotlap.model.codec import SCHEMA, from_json
-from hotlap.model.session import Session
-from hotlap.model.traces import State
-from hotlap.model.trial import Reading
+from hotlap.records.codec import SCHEMA, from_json
+from hotlap.records.session import Session
+from hotlap.records.traces import State
+from hotlap.records.trial import Reading
 
 ORDER = "order"
 TOLD = "told"

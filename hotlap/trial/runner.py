@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from hotlap.model.plan import Choice
-from hotlap.model.trial import Sample
-from hotlap.model.tuning import Screened
+from hotlap.records.plan import Choice
+from hotlap.records.trial import Sample
+from hotlap.records.tuning import Screened
 
 BASE, NEW = "base", "new"
 

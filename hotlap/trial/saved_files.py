@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotlap.model.traces import Fingerprint, SavedFile
+from hotlap.records.traces import Fingerprint, SavedFile
 
 BUCKETS = 16
 MOST_PARTS = 256  # tensors of one file that are told one by one

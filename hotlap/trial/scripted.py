@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hotlap.model.plan import Choice, Outcome, Status
-from hotlap.model.trial import Block, Ended, Reading, Sample
-from hotlap.model.tuning import Screened
+from hotlap.records.plan import Choice, Outcome, Status
+from hotlap.records.trial import Block, Ended, Reading, Sample
+from hotlap.records.tuning import Screened
 from hotlap.trial.runner import Spec
 
 Choices: TypeAlias = tuple[Choice, ...]

@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hotlap.model.traces import Evaluation, Fingerprint, State, Weight
 from hotlap.observe.surroundings import memory
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.roots import children_of
+from hotlap.records.traces import Evaluation, Fingerprint, State, Weight
 from hotlap.trial.fingerprints import Fingerprints, live_models, tensors_of
 from hotlap.trial.process_facts import open_files, process_facts
 

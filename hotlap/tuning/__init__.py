@@ -15,14 +15,14 @@ from hotlap import store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
 from hotlap.machine import usable_cores
-from hotlap.model import private
-from hotlap.model.codec import SCHEMA
-from hotlap.model.observation import Machine, Observation
-from hotlap.model.plan import Circumstances, Plan, Risk
-from hotlap.model.tuning import Asked, Metric, Tuning
 from hotlap.patch.launch import resolve
 from hotlap.plan import saved, signing
 from hotlap.plan.candidates import candidates
+from hotlap.records import private
+from hotlap.records.codec import SCHEMA
+from hotlap.records.observation import Machine, Observation
+from hotlap.records.plan import Circumstances, Plan, Risk
+from hotlap.records.tuning import Asked, Metric, Tuning
 from hotlap.trial.foreign import foreign
 from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, Limits, LocalRunner

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.catalog import entries
-from hotlap.model.codec import SCHEMA
-from hotlap.model.plan import Choice, Risk
-from hotlap.model.trial import Sample, Stage, Trial
-from hotlap.model.tuning import Candidate, Tuning
-from hotlap.model.verdict import Decision, Verdict
+from hotlap.records.codec import SCHEMA
+from hotlap.records.plan import Choice, Risk
+from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.tuning import Candidate, Tuning
+from hotlap.records.verdict import Decision, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotlap.model.trial import Sample, Stage
+from hotlap.records.trial import Sample, Stage
 from hotlap.tuning.book import Book
 
 

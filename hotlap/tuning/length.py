@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotlap.errors import BudgetTooSmall, TooShort
-from hotlap.model.observation import Observation
-from hotlap.model.tuning import Asked
+from hotlap.records.observation import Observation
+from hotlap.records.tuning import Asked
 
 LEAST_STEPS = 25  # five of them warm-up
 USUAL_LEAST, MOST_STEPS = 64, 2000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotlap.errors import BaselineUnusable, CannotRunTwice, HotlapError, MetricNeverSeen, TooShort
-from hotlap.model.trial import Ended, Sample
-from hotlap.model.tuning import Asked, Metric
+from hotlap.records.trial import Ended, Sample
+from hotlap.records.tuning import Asked, Metric
 
 
 def refuse_baseline(samples: Sequence[Sample], asked: Asked, run: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hotlap import store
 from hotlap.errors import RecordUnreadable, ResumeRefused, RunFolderUnwritable, RunNotFound
-from hotlap.model.plan import Circumstances
-from hotlap.model.tuning import Asked, Tuning
 from hotlap.plan import saved
+from hotlap.records.plan import Circumstances
+from hotlap.records.tuning import Asked, Tuning
 from hotlap.trial import household
 from hotlap.trial.runner import Runner
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hotlap.model.trial import Trial
-from hotlap.model.verdict import Verdict
+from hotlap.records.trial import Trial
+from hotlap.records.verdict import Verdict
 from hotlap.trial.runner import BASE, NEW
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from hotlap.catalog import entries, in_conflict
-from hotlap.model.plan import Choice, Status
-from hotlap.model.trial import Stage
-from hotlap.model.tuning import Candidate
-from hotlap.model.verdict import Decision, Verdict
 from hotlap.plan.candidates import choice_of
+from hotlap.records.plan import Choice, Status
+from hotlap.records.trial import Stage
+from hotlap.records.tuning import Candidate
+from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import NEW
 from hotlap.tuning.book import Book, together_name, trial_name
 from hotlap.tuning.budget import Budget

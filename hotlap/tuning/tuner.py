@@ -12,13 +12,13 @@ from itertools import groupby
 
 from hotlap.errors import BaselineUnusable, BudgetTooSmall
 from hotlap.judge.rounding import NUDGE
-from hotlap.model.plan import Choice, Risk, Status
-from hotlap.model.trial import Ended, Sample, Stage, Trial
-from hotlap.model.tuning import Asked, Candidate, Screened, Tuning
-from hotlap.model.verdict import Decision, Verdict
 from hotlap.plan.candidates import choice_of, is_switched
 from hotlap.plan.choose import automatic
 from hotlap.plan.search import says_thinned, search
+from hotlap.records.plan import Choice, Risk, Status
+from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.tuning import Asked, Candidate, Screened, Tuning
+from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
 from hotlap.tuning.book import Book, Doing, empty_trial, rejected, trial_name
 from hotlap.tuning.budget import Budget

@@ -20,16 +20,16 @@ from hotlap.errors import (
     RunFolderUnwritable,
     TorchUnusable,
 )
-from hotlap.model.caution import Caution
-from hotlap.model.codec import SCHEMA
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.observation import Ceiling, Observation
-from hotlap.model.progress import Progress
-from hotlap.model.session import Session
 from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import Ending, supervise
 from hotlap.patch.launch import resolve
 from hotlap.patch.voice import ears
+from hotlap.records.caution import Caution
+from hotlap.records.codec import SCHEMA
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import Ceiling, Observation
+from hotlap.records.progress import Progress
+from hotlap.records.session import Session
 
 AGENT = "hotlap.observe.agent:start"
 OnStage = Callable[[str, Progress | None, float], None]

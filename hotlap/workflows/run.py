@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hotlap import store
-from hotlap.model.codec import SCHEMA
-from hotlap.model.plan import Choice, Plan
-from hotlap.model.session import Session
 from hotlap.patch.launch import become, keeps_us_out, resolve
 from hotlap.patch.voice import ears, say
 from hotlap.plan import memory
 from hotlap.plan.choose import at_start, variables
 from hotlap.plan.saved import source_hash
+from hotlap.records.codec import SCHEMA
+from hotlap.records.plan import Choice, Plan
+from hotlap.records.session import Session
 
-APPLIER = "hotlap.catalog.running:start"
+APPLIER = "hotlap.control.applied_plan:start"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ import pytest
 from hotlap.bench import session
 from hotlap.bench.session import Asked
 from hotlap.bench.surroundings import Surroundings
-from hotlap.model.observation import Machine
+from hotlap.records.observation import Machine
 
 HERE = Path(__file__).parent
 WORKLOADS = HERE.parents[1] / "workloads"

@@ -9,7 +9,7 @@ from statistics import fmean
 import torch
 from catalog.drawing import Left
 
-from hotlap.model.plan import Risk
+from hotlap.records.plan import Risk
 
 WIDER = 30  # than what a last bit in each weight makes: an entry rounds at every operation of every step
 LEAST = 1e-6  # of the value, where a last bit made nothing

@@ -11,10 +11,10 @@ from torch import nn
 from hotlap.catalog import entries
 from hotlap.catalog.cuda_graphs.apply import Graphs
 from hotlap.catalog.cuda_graphs.recorder import Recording
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 
 class EmulatedRecorder:
@@ -91,7 +91,7 @@ def at_work():
     """Graphs at work in this process, as the entry would set them up on a GPU."""
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    site = Site("cuda-graphs", entries()["cuda-graphs"], None, torch, seams, Moments(seams))
+    site = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, seams, Moments(seams))
     graphs = Graphs(site, EmulatedRecorder())
     yield graphs
     site.close()

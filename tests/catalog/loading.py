@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from hotlap.catalog.running import Running
-from hotlap.model.plan import Choice
+from hotlap.control.applied_plan import AppliedPlan
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.records.plan import Choice
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def applied(*choices, asked=False):
     named = [choice.partition("=") for choice in choices]
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    running = Running(torch, [Choice(name=n, value=v or None, asked=asked) for n, _, v in named], seams)
+    running = AppliedPlan(torch, [Choice(name=n, value=v or None, asked=asked) for n, _, v in named], seams)
     running.begin()
     try:
         yield running

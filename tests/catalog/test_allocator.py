@@ -9,8 +9,8 @@ import pytest
 
 from hotlap.catalog.allocator.apply import _look, environment, expandable
 from hotlap.catalog.allocator.detect import detect
-from hotlap.model.plan import Choice
 from hotlap.plan.choose import variables
+from hotlap.records.plan import Choice
 from tests.observations import memory, observation, on_cuda
 
 allocator = importlib.import_module("hotlap.catalog.allocator.apply")

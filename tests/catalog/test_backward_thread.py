@@ -12,10 +12,10 @@ from torch import nn
 from hotlap.catalog import entries
 from hotlap.catalog.backward_thread.apply import Backwards
 from hotlap.catalog.backward_thread.detect import detect
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 from tests.observations import model, observation
 
 
@@ -27,7 +27,7 @@ def on(*devices):
 @pytest.fixture
 def site():
     seams = Seams(torch, Guard(strict=True))
-    site = Site("backward-thread", entries()["backward-thread"], None, torch, seams, Moments(seams))
+    site = Site("backward-thread", entries()["backward-thread"].code, None, torch, seams, Moments(seams))
     yield site
     site.close()
     assert torch._C._is_multithreading_enabled()

@@ -7,17 +7,17 @@ from observations import device, kernel, model, observation, settings
 
 from hotlap.catalog import entries
 from hotlap.catalog.cudnn_autotuner.apply import apply
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 
 @pytest.fixture
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("cudnn-autotuner", entries()["cudnn-autotuner"], None, torch, seams, Moments(seams))
+    made = Site("cudnn-autotuner", entries()["cudnn-autotuner"].code, None, torch, seams, Moments(seams))
     apply(made)
     yield made
     made.close()

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import hotlap
 from hotlap.catalog import entries
 from hotlap.catalog.device_prefetch.apply import Prefetching
-from hotlap.catalog.moments import Moments
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.watched import SETTLED, Learning
-from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 DEVICE = "meta"
 
@@ -44,7 +44,7 @@ def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
     name = "device-prefetch"
-    site = Site(name, entries()[name], None, torch, seams, Moments(seams))
+    site = Site(name, entries()[name].code, None, torch, seams, Moments(seams))
     yield site
     site.close()
     seams.close()

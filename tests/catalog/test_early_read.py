@@ -14,10 +14,10 @@ from hotlap.catalog import entries
 from hotlap.catalog.early_read.apply import CHECKED, PARTS_UNREAD, REMEMBERED, UNREAD, Reads
 from hotlap.catalog.early_read.detect import detect
 from hotlap.catalog.early_read.reader import SLOTS
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 from tests import observations
 
 
@@ -67,7 +67,7 @@ def at_work():
     """Entry and device, past the reads that are made both ways."""
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    site = Site("early-read", entries()["early-read"], None, torch, seams, Moments(seams))
+    site = Site("early-read", entries()["early-read"].code, None, torch, seams, Moments(seams))
     reader = EmulatedReader()
     reads = Reads(site, reader)
     reads.begin()

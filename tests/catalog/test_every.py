@@ -17,7 +17,7 @@ from harness import environment
 import hotlap
 from hotlap import catalog
 from hotlap.catalog.entry import OneOf, WholeNumber
-from hotlap.model.plan import Expectation, Risk
+from hotlap.records.plan import Expectation, Risk
 from tests import observations
 from tests.catalog.loops import KINDS, Trained, left_as_found, train
 

@@ -13,15 +13,15 @@ from catalog.compute_models import IMAGES, ROWS, SERIES, Block, Blocks, ConvNet,
 from torch import nn
 
 import hotlap
-from hotlap.catalog import moments
 from hotlap.catalog.autocast import hardware
 from hotlap.catalog.entry import Entry
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
-from hotlap.model.plan import Risk
 from hotlap.patch.guard import Guard
 from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Seams
+from hotlap.records.plan import Risk
+from hotlap.runtime import root_discovery
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def site():
     entry = Entry(code="X101", title="", risk=Risk.EXACT, apply=lambda site: None, detect=lambda seen: None)
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("planted", entry, None, torch, seams, Moments(seams))
+    made = Site("planted", entry.code, None, torch, seams, Moments(seams))
     yield made
     made.close()
     seams.close()
@@ -131,13 +131,13 @@ def test_another_optimizer_for_the_same_model_is_not_searched_for(told, walks):
 
 def test_a_program_that_makes_models_all_the_time_is_not_held_up(told, walks):
     steps = 0
-    for _ in range(3 * moments.AT_ONCE):
+    for _ in range(3 * root_discovery.AT_ONCE):
         model = Judge(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             step(optimizer, model(torch.ones(2, 3)).sum())
             steps += 1
-    assert moments.AT_ONCE <= len(walks) <= moments.AT_ONCE + steps // moments.EVERY + 1
+    assert root_discovery.AT_ONCE <= len(walks) <= root_discovery.AT_ONCE + steps // root_discovery.EVERY + 1
     assert len(walks) - 1 <= len(told) <= len(walks)
 
 

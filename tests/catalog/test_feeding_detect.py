@@ -8,7 +8,7 @@ import pytest
 from observations import loader, machine, observation
 
 from hotlap.catalog import entries
-from hotlap.model.observation import COPY, DATA, FORWARD, CopySite
+from hotlap.records.observation import COPY, DATA, FORWARD, CopySite
 
 SHARES = {DATA: 0.4, COPY: 0.1, FORWARD: 0.5}
 SITE = CopySite(

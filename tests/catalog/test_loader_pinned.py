@@ -8,7 +8,7 @@ from torch.utils.data import default_collate
 
 from hotlap.catalog import entries
 from hotlap.catalog.loader_pinned.apply import check
-from hotlap.catalog.making import Making, NoEffect, Refused
+from hotlap.runtime.loader_arguments import Making, NoEffect, Refused
 
 NAME = "loader-pinned"
 

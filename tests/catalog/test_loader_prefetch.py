@@ -6,7 +6,8 @@ from catalog.loading import Random, Rows, Stream, applied, outcome, shuffled, tr
 from observations import loader, observation
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from hotlap.catalog import entries, room
+from hotlap import machine
+from hotlap.catalog import entries
 
 NAME = "loader-prefetch"
 
@@ -28,10 +29,10 @@ def test_a_depth_is_found_or_given(choice, depth):
 
 
 def test_memory_bounds_it(monkeypatch):
-    monkeypatch.setattr(room, "workers_by_memory", lambda batch, depth: 0 if batch and depth > 5 else 9)
+    monkeypatch.setattr(machine, "workers_by_memory", lambda batch, depth: 0 if batch and depth > 5 else 9)
     with applied(NAME):
         assert shuffled(num_workers=1).prefetch_factor == 5
-    monkeypatch.setattr(room, "workers_by_memory", lambda batch, depth: 0)
+    monkeypatch.setattr(machine, "workers_by_memory", lambda batch, depth: 0)
     with applied(NAME) as running:
         assert shuffled(num_workers=1).prefetch_factor == 2
         assert outcome(running)[0] == "refused"

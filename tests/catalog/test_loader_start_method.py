@@ -13,8 +13,8 @@ from observations import on_cuda
 
 from hotlap.catalog import entries
 from hotlap.catalog.loader_start_method.apply import CLEAN, found, import_torch_once
-from hotlap.catalog.main_script import why_not_twice
-from hotlap.catalog.making import Making, NoEffect
+from hotlap.runtime.loader_arguments import Making, NoEffect
+from hotlap.runtime.main_script import why_not_twice
 
 NAME = "loader-start-method"
 GUARDED = """
@@ -94,7 +94,7 @@ class Local(Rows):
     ],
 )
 def test_elsewhere_it_says_why_not(choice, dataset, options, status, said, monkeypatch):
-    monkeypatch.setattr("hotlap.catalog.making.multiprocessing.get_start_method", lambda allow_none: "fork")
+    monkeypatch.setattr("hotlap.runtime.loader_arguments.multiprocessing.get_start_method", lambda allow_none: "fork")
     monkeypatch.setattr(sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"], "why_not_twice", lambda: None)
     with applied(choice) as running:
         next(iter(shuffled(dataset(), **options)))

@@ -18,7 +18,7 @@ from harness import environment
 from observations import input_bound, loader, observation
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from hotlap.catalog import room
+from hotlap import machine
 from hotlap.catalog.loader_workers import reaper
 from hotlap.catalog.loader_workers.detect import detect
 
@@ -28,7 +28,7 @@ MODULE = import_module("hotlap.catalog.loader_workers.apply")
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch):
     monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 4)
-    monkeypatch.setattr(room, "training_threads", lambda torch: 1)
+    monkeypatch.setattr(machine, "training_threads", lambda torch: 1)
     monkeypatch.setattr(MODULE, "LIGHT_BATCH_US", 100.0)
 
 
@@ -78,14 +78,14 @@ def test_found_are_as_many_as_help_but_one_core_is_the_trainings(monkeypatch):
     with applied("loader-workers"):
         assert shuffled().num_workers == 3
         assert shuffled(Rows(16)).num_workers == 2, "an epoch of two batches"
-    monkeypatch.setattr(room, "training_threads", lambda torch: 4)
+    monkeypatch.setattr(machine, "training_threads", lambda torch: 4)
     with applied("loader-workers") as running:
         assert shuffled().num_workers == 0
         assert outcome(running) == ("no effect", "Rows gets no workers: 4 cores, 4 of them for the training")
 
 
 def test_little_memory_allows_fewer(monkeypatch):
-    monkeypatch.setattr(room, "free_bytes", lambda: 2 * 2 * (room.WORKER_BYTES + 4096))
+    monkeypatch.setattr(machine, "free_bytes", lambda: 2 * 2 * (machine.WORKER_BYTES + 4096))
     with applied("loader-workers=3"):
         assert shuffled().num_workers == 2
 

@@ -13,11 +13,11 @@ from torch import nn
 import hotlap
 from hotlap.catalog import entries
 from hotlap.catalog.cuda_graphs.apply import Graphs
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
 from hotlap.engine.norms import launches, layer
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 from tests.catalog.emulated_graphs import EmulatedRecorder
 from tests.engine import emulating_norms
 
@@ -28,7 +28,7 @@ taking = importlib.import_module("hotlap.catalog.norm_kernels.apply")
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("norm-kernels", entries()["norm-kernels"], None, torch, seams, Moments(seams))
+    made = Site("norm-kernels", entries()["norm-kernels"].code, None, torch, seams, Moments(seams))
     taking.apply(made)
     yield made
     made.close()
@@ -183,7 +183,7 @@ def test_what_cuda_graphs_records_are_the_kernels(site, as_if_on_a_gpu, monkeypa
     """It compares what it recorded with the model as it is: they must run the same way."""
     monkeypatch.setattr(taking, "LARGE", 1 << 22)
     site.alongside = frozenset({"cuda-graphs"})
-    beside = Site("cuda-graphs", entries()["cuda-graphs"], None, torch, site.seams, site._moments)
+    beside = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, site.seams, site._moments)
     graphs = Graphs(beside, EmulatedRecorder())
     expected, theirs, _, _ = train(last, IMAGES, steps=16)  # whose entry is not at work yet
     as_if_on_a_gpu.clear()

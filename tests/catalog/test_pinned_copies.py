@@ -9,12 +9,12 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.catalog import entries
-from hotlap.catalog.moments import Moments
 from hotlap.catalog.pinned_copies.apply import Copies, apply, waits
 from hotlap.catalog.resident_data.watched import Learning
-from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 HOST = torch.ones(2)
 
@@ -23,7 +23,7 @@ HOST = torch.ones(2)
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    site = Site("pinned-copies", entries()["pinned-copies"], None, torch, seams, Moments(seams))
+    site = Site("pinned-copies", entries()["pinned-copies"].code, None, torch, seams, Moments(seams))
     yield site
     site.close()
     seams.close()

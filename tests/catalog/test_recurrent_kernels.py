@@ -10,11 +10,11 @@ from observations import device, kernel, model, observation
 from torch import nn
 
 from hotlap.catalog import entries
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
 from hotlap.engine.nn import choosing
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
 
@@ -23,7 +23,7 @@ swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("recurrent-kernels", entries()["recurrent-kernels"], None, torch, seams, Moments(seams))
+    made = Site("recurrent-kernels", entries()["recurrent-kernels"].code, None, torch, seams, Moments(seams))
     swapping.apply(made)
     yield made
     made.close()

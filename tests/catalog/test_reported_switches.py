@@ -55,4 +55,4 @@ def test_dropped_gradients_are_fine():
     with hotlap.enable(None, with_=["set-to-none"]) as under:
         train(mlp, ROWS, between=lambda step, module, opt: module.zero_grad())
         assert under.outcomes[0].status == "no effect"
-        assert vars(torch.optim.Optimizer)["zero_grad"].__module__ != "hotlap.catalog.site"
+        assert vars(torch.optim.Optimizer)["zero_grad"].__module__ != "hotlap.runtime.site"

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from hotlap.catalog.silence import silenced
 from hotlap.loading import pure as loading
 from hotlap.loading.pure import Unfit, pure, visit
 from hotlap.patch.signals import raised_by_signal
+from hotlap.runtime.silence import silenced
 from tests.catalog.resident import outcome, resident
 
 

@@ -10,9 +10,9 @@ from torch import nn
 
 import hotlap
 from hotlap.catalog import entries
-from hotlap.catalog.site import Site
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.site import Site
 
 tf32 = importlib.import_module("hotlap.catalog.tf32.apply")
 
@@ -21,7 +21,7 @@ tf32 = importlib.import_module("hotlap.catalog.tf32.apply")
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("tf32", entries()["tf32"], None, torch, seams, None)
+    made = Site("tf32", entries()["tf32"].code, None, torch, seams, None)
     yield made
     made.close()
     seams.close()

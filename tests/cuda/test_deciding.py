@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import hotlap
-from hotlap.catalog.enabling import Enabled
-from hotlap.model.decisions import Decisions
+from hotlap.control.enable import Enabled
+from hotlap.records.decisions import Decisions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 

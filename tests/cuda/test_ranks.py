@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.runtime.test_ranks import check_ranks
+from tests.control.test_ranks import check_ranks
 
 
 def test_weights_of_ranks_on_a_gpu_stay_equal_to_the_bit(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from catalog.drawing import TRAININGS, Left
 
 import hotlap
 from hotlap import catalog
-from hotlap.model.plan import Risk
+from hotlap.records.plan import Risk
 
 pytestmark = pytest.mark.cuda
 

@@ -13,9 +13,9 @@ from hotlap import store
 from hotlap.judge.curves import curves
 from hotlap.judge.gates import gate
 from hotlap.judge.verdict import judge
-from hotlap.model.plan import Choice, Risk
-from hotlap.model.trial import Ended, Stage
-from hotlap.model.tuning import Tuning
+from hotlap.records.plan import Choice, Risk
+from hotlap.records.trial import Ended, Stage
+from hotlap.records.tuning import Tuning
 from hotlap.trial.local import Limits, LocalRunner
 from hotlap.trial.runner import Spec
 from hotlap.tuning.book import empty_trial

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hotlap.diagnose import diagnose
-from hotlap.model.observation import Ceiling, Observation
+from hotlap.records.observation import Ceiling, Observation
 from tests.observations import (
     GPU,
     PROJECT,

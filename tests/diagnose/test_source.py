@@ -9,9 +9,9 @@ from rich.console import Console
 
 from hotlap import scanning
 from hotlap.diagnose import diagnose
-from hotlap.model.codec import from_json
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.scanned import Scan, Scanned
+from hotlap.records.codec import from_json
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.scanned import Scan, Scanned
 from hotlap.report import as_json, html, markdown, terminal
 from hotlap.workflows import profile as workflow
 from tests.observations import TRAIN, hot_line, input_bound, observation, on_cuda, sync, sync_bound

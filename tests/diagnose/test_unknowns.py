@@ -3,7 +3,7 @@
 import pytest
 
 from hotlap.diagnose import diagnose
-from hotlap.model.observation import Ceiling
+from hotlap.records.observation import Ceiling
 from tests.observations import observation, on_cuda, partial
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from hotlap.diagnose import diagnose
-from hotlap.model.diagnosis import VERDICTS
-from hotlap.model.observation import Ceiling
+from hotlap.records.diagnosis import VERDICTS
+from hotlap.records.observation import Ceiling
 from tests.observations import (
     device,
     input_bound,

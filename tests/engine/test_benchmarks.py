@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotlap.bench.surroundings import Surroundings
-from hotlap.model.observation import Machine
+from hotlap.records.observation import Machine
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 MACHINE = Machine(

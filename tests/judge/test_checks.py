@@ -11,10 +11,10 @@ from hotlap.judge.gates import gate
 from hotlap.judge.late import late_check
 from hotlap.judge.memory import Allowed
 from hotlap.judge.rounding import NUDGE
-from hotlap.model.plan import Risk
-from hotlap.model.traces import Evaluation, Fingerprint, SavedFile, State, Traces, Weight
-from hotlap.model.trial import Block, Reading, Stage
-from hotlap.model.tuning import Metric
+from hotlap.records.plan import Risk
+from hotlap.records.traces import Evaluation, Fingerprint, SavedFile, State, Traces, Weight
+from hotlap.records.trial import Block, Reading, Stage
+from hotlap.records.tuning import Metric
 
 LOSSES = tuple(1.0 / (1 + step) for step in range(40))
 

@@ -11,9 +11,9 @@ from prover_records import noise_trial, sample, trial
 
 from hotlap.judge.gates import gate
 from hotlap.judge.rounding import NUDGE
-from hotlap.model.plan import Choice, Risk
-from hotlap.model.trial import Reading
-from hotlap.model.tuning import Metric
+from hotlap.records.plan import Choice, Risk
+from hotlap.records.trial import Reading
+from hotlap.records.tuning import Metric
 
 STEPS = 64
 ACCURACY = Metric(name="accuracy", pattern=None, tag=None, higher_is_better=True, margin=0.01)

@@ -13,7 +13,7 @@ from prover_harm import Case, judged
 from prover_tasks import Task, battery_fnn, with_weight_decay
 from scipy import stats
 
-from hotlap.model.plan import Risk
+from hotlap.records.plan import Risk
 
 STEPS = 120
 

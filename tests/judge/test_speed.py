@@ -10,7 +10,7 @@ from prover_records import noise_trial, sample, trial
 
 from hotlap.judge.power import Spread, chance, processes_needed, smallest, spread_of
 from hotlap.judge.speed import speed
-from hotlap.model.trial import Ended
+from hotlap.records.trial import Ended
 
 
 def arm(name: str, *means: float, wobble: float = 0.01) -> list:

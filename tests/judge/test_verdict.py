@@ -8,10 +8,10 @@ import pytest
 from prover_records import asked, noise_trial, sample, trial
 
 from hotlap.judge.verdict import judge, pays_off
-from hotlap.model.codec import from_json, to_json
-from hotlap.model.plan import Outcome, Risk, Status
-from hotlap.model.trial import Ended
-from hotlap.model.verdict import Decision, Verdict
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.plan import Outcome, Risk, Status
+from hotlap.records.trial import Ended
+from hotlap.records.verdict import Decision, Verdict
 
 LOSSES = [1.0 / (1 + step) for step in range(40)]
 STEADY = [1.0, 1.01, 0.99]

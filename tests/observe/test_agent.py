@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hotlap.model.observation import BACKWARD, DATA, FORWARD, OPTIMIZER
-from hotlap.model.session import Session
 from hotlap.observe.agent import Agent
 from hotlap.observe.summary import part_of
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.records.observation import BACKWARD, DATA, FORWARD, OPTIMIZER
+from hotlap.records.session import Session
 
 STEPS = 120
 

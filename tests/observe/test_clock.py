@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from hotlap.model.observation import DATA, EVALUATION, FORWARD, OPTIMIZER, PHASES, REST, SYNC
 from hotlap.observe.clock import Clock
+from hotlap.records.observation import DATA, EVALUATION, FORWARD, OPTIMIZER, PHASES, REST, SYNC
 
 
 def index(name: str) -> int:

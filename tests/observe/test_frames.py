@@ -11,9 +11,9 @@ from types import FrameType
 import pytest
 import torch
 
-from hotlap.model.observation import Place
 from hotlap.observe import frames
 from hotlap.observe.frames import kind_of, place_of_function, short_library_place, user_frame
+from hotlap.records.observation import Place
 
 LIBRARY, INSTALLED, USER = 0, 1, 2
 SITE = "/env/lib/python3.11/site-packages"

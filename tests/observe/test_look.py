@@ -8,9 +8,9 @@ import warnings
 
 import torch
 
-from hotlap.model.observation import FORWARD
 from hotlap.observe.look import LineSampler, Look, Tracer
 from hotlap.observe.trace import read_trace
+from hotlap.records.observation import FORWARD
 
 
 def test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase():

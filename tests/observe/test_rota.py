@@ -6,9 +6,9 @@ from itertools import islice
 
 import pytest
 
-from hotlap.model.observation import BACKWARD, COPY, DATA, EVALUATION, FORWARD, GARBAGE, PHASES, REST
 from hotlap.observe.clock import Clock, spread
 from hotlap.observe.rota import ALLOWED, FEWEST, SECONDS_OF_DETAIL, Rota, share_of_steps
+from hotlap.records.observation import BACKWARD, COPY, DATA, EVALUATION, FORWARD, GARBAGE, PHASES, REST
 
 
 def steps_of(rota: Rota):

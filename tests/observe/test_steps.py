@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hotlap.model.observation import OPTIMIZER, PHASES, REST
 from hotlap.observe.clock import Clock
 from hotlap.observe.steps import Boundary, StepClock
+from hotlap.records.observation import OPTIMIZER, PHASES, REST
 
 D, G = 1, 2
 

@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hotlap.model.observation import (
+from hotlap.observe import tape as t
+from hotlap.observe.loaders import EVALUATION as EVALUATES
+from hotlap.observe.loaders import TRAIN, Loaders, Seen
+from hotlap.observe.losses import Losses
+from hotlap.observe.steps import Boundary
+from hotlap.observe.story import Story
+from hotlap.observe.summary import Tally
+from hotlap.observe.syncs import Copies, CopyKey, SyncKey, Syncs
+from hotlap.patch.seams import Entry
+from hotlap.records.observation import (
     BACKWARD,
     COPY,
     DATA,
@@ -21,15 +30,6 @@ from hotlap.model.observation import (
     REST,
     SYNC,
 )
-from hotlap.observe import tape as t
-from hotlap.observe.loaders import EVALUATION as EVALUATES
-from hotlap.observe.loaders import TRAIN, Loaders, Seen
-from hotlap.observe.losses import Losses
-from hotlap.observe.steps import Boundary
-from hotlap.observe.story import Story
-from hotlap.observe.summary import Tally
-from hotlap.observe.syncs import Copies, CopyKey, SyncKey, Syncs
-from hotlap.patch.seams import Entry
 
 HERE, ELSEWHERE = 1, 2  # threads
 TRAINING, CHECKING, OTHER = 71, 72, 73  # iterators

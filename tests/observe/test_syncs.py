@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 import torch
 
-from hotlap.model.observation import Sync
 from hotlap.observe.loaders import Loaders
 from hotlap.observe.losses import Losses
 from hotlap.observe.story import Story
@@ -19,6 +18,7 @@ from hotlap.observe.tape import SYNC_BEGINS, SYNC_ENDS
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Entry, Seams
 from hotlap.patch.tensors import direction_of, open_tensors
+from hotlap.records.observation import Sync
 
 
 class Watched:

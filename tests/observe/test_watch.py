@@ -10,9 +10,9 @@ from types import ModuleType, SimpleNamespace
 import psutil
 import pytest
 
-from hotlap.model.observation import GpuLoad
 from hotlap.observe import watch as module
 from hotlap.observe.watch import Watch
+from hotlap.records.observation import GpuLoad
 
 MIB = 1 << 20
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.model.codec import SCHEMA, to_json
-from hotlap.model.session import Session
 from hotlap.patch.guard import FILE
 from hotlap.patch.launch import BOOT, environment
+from hotlap.records.codec import SCHEMA, to_json
+from hotlap.records.session import Session
 from tests.patch.subprocesses import REPOSITORY
 
 LOOK = r"""

@@ -6,8 +6,8 @@ import pytest
 
 from hotlap import catalog
 from hotlap.catalog.entry import Entry, OneOf, WholeNumber
-from hotlap.model.plan import Risk
 from hotlap.plan import choose, files, needs
+from hotlap.records.plan import Risk
 
 
 def entry(code, risk, **more) -> Entry:

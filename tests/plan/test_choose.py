@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hotlap.errors import NoDevice, UnknownOptimization
-from hotlap.model.plan import Choice, Plan, Risk
 from hotlap.plan import needs
 from hotlap.plan.choose import NOTHING, Changes, automatic, risk_of, variables
 from hotlap.plan.named import named
+from hotlap.records.plan import Choice, Plan, Risk
 
 pytestmark = pytest.mark.usefixtures("catalogue")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hotlap.errors import PlanUnusable
-from hotlap.model import private
-from hotlap.model.codec import to_json
-from hotlap.model.plan import Choice, Circumstances, Plan, Risk
 from hotlap.plan import files, saved, signing
 from hotlap.plan.named import named
+from hotlap.records import private
+from hotlap.records.codec import to_json
+from hotlap.records.plan import Choice, Circumstances, Plan, Risk
 
 pytestmark = pytest.mark.usefixtures("catalogue")
 COMMAND = ("python", "train.py")

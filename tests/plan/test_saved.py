@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from hotlap.model.plan import Circumstances, Plan
 from hotlap.plan import saved
 from hotlap.plan.saved import difference, origin, place, source_hash
+from hotlap.records.plan import Circumstances, Plan
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotlap.model.figures import number, times
+from hotlap.records.figures import number, times
 from hotlap.report.figures import count, megabytes, parts_of, quantile, short_path
 
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hotlap.diagnose import diagnose
-from hotlap.model.codec import from_json
-from hotlap.model.diagnosis import Diagnosis
-from hotlap.model.observation import Observation
+from hotlap.records.codec import from_json
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import Observation
 from hotlap.report import as_json
 from tests.observations import input_bound, not_a_number, partial
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from hotlap.diagnose import diagnose
-from hotlap.model.codec import from_json
-from hotlap.model.tuning import Tuning
+from hotlap.records.codec import from_json
+from hotlap.records.tuning import Tuning
 from hotlap.report import tuned_json, tuned_markdown, tuned_terminal
 from hotlap.report.tune_axis import Axis
 from hotlap.report.tune_parts import Interval

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from hotlap.diagnose import diagnose
-from hotlap.model.plan import Outcome
-from hotlap.model.trial import Stage
-from hotlap.model.verdict import Check, Decision, PaysOff
+from hotlap.records.plan import Outcome
+from hotlap.records.trial import Stage
+from hotlap.records.verdict import Check, Decision, PaysOff
 from hotlap.report import html_tune, tune_markdown, tune_terminal
 from hotlap.report.tune_axis import axis
 from hotlap.report.tune_figures import clean, duration, ratio, spelled

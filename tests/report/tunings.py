@@ -10,11 +10,11 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from hotlap.model.codec import SCHEMA
-from hotlap.model.plan import Choice, Circumstances, Outcome
-from hotlap.model.trial import Block, Ended, Reading, Sample, Stage, Trial
-from hotlap.model.tuning import Asked, Candidate, Metric, Tuning
-from hotlap.model.verdict import Decision, Gate, PaysOff, Speed, Verdict
+from hotlap.records.codec import SCHEMA
+from hotlap.records.plan import Choice, Circumstances, Outcome
+from hotlap.records.trial import Block, Ended, Reading, Sample, Stage, Trial
+from hotlap.records.tuning import Asked, Candidate, Metric, Tuning
+from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
 from tests.observations import PROJECT
 
 COMMAND = ("python", "train.py", "--epochs", "3")

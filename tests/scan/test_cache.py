@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from hotlap import scanning, store
-from hotlap.model.scanned import Scan
+from hotlap.records.scanned import Scan
 from hotlap.scanning import cache
 from tests.scan.command import PROGRAM, TWO, scan
 

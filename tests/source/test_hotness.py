@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from hotlap.model.scanned import Frequency
+from hotlap.records.scanned import Frequency
 from tests.source.marks import heats
 
 TRAIN = """

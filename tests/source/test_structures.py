@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from hotlap.model.scanned import Confidence, Frequency
+from hotlap.records.scanned import Confidence, Frequency
 from hotlap.source.heat import Side
 from tests.source.marks import heats
 

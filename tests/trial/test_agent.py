@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
-from hotlap.model.codec import from_json
-from hotlap.model.session import Session
 from hotlap.observe.stop import WindowComplete
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.records.codec import from_json
+from hotlap.records.session import Session
 from hotlap.trial import metric
 from hotlap.trial.agent import Agent
 from hotlap.trial.order import Order, Told

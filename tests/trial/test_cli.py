@@ -18,10 +18,10 @@ from hotlap.cli.run import _finder
 from hotlap.cli.tune import tune
 from hotlap.errors import HotlapError, ResumeRefused, RunNotFound
 from hotlap.judge.verdict import judge
-from hotlap.model.plan import Risk
-from hotlap.model.tuning import Asked, Tuning
 from hotlap.plan import saved
 from hotlap.plan.candidates import candidates
+from hotlap.records.plan import Risk
+from hotlap.records.tuning import Asked, Tuning
 from hotlap.trial import household
 from hotlap.trial.scripted import ScriptedRunner
 from hotlap.tuning.book import Doing, Watcher

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from hotlap.errors import RunFolderUnwritable
-from hotlap.model.plan import Choice
-from hotlap.model.trial import Ended
-from hotlap.model.tuning import Metric
+from hotlap.records.plan import Choice
+from hotlap.records.trial import Ended
+from hotlap.records.tuning import Metric
 from hotlap.trial import local
 from hotlap.trial.local import Limits, LocalRunner
 from hotlap.trial.runner import Spec
@@ -126,7 +126,7 @@ def test_one_that_fails_while_it_decides_has_decided_nothing(folder):
 STEPPING = """
 import os, time
 from pathlib import Path
-from hotlap.model.progress import Progress, ProgressWriter
+from hotlap.records.progress import Progress, ProgressWriter
 folder = Path(os.environ["HOTLAP_SESSION"]).parent
 writer = ProgressWriter(folder / "progress-1.bin")
 say = lambda steps, state=2: writer.write(Progress(state, 0, 0.0, steps, 0, 0, 0, 0))
@@ -156,7 +156,7 @@ def test_whatever_happens_is_told_and_nothing_is_left(text, limits, seconds, end
 
 
 CLOSING_DOWN = """
-from hotlap.model.codec import SCHEMA, to_json
+from hotlap.records.codec import SCHEMA, to_json
 from hotlap.trial.order import Told
 told = Told(schema=SCHEMA, pid=1, rank=0, done=True, began=0.0, ends=(0.1,) * 45, marks=(), losses=(), readings=(),
             hardware="", torch="", host_mb=1.0, device_mb=None)
@@ -232,7 +232,7 @@ def _command_lines() -> list[str]:
 
 def test_a_program_that_will_not_end_once_measured_is_ended(folder):
     text = f"""{STEPPING}
-from hotlap.model.codec import to_json
+from hotlap.records.codec import to_json
 from hotlap.trial.order import Told
 ends = tuple(0.1 * step for step in range(1, 46))
 told = Told(schema=1, pid=1, rank=0, done=True, began=0.05, ends=ends, marks=(), losses=(1.0,) * 45, readings=(),

@@ -11,12 +11,12 @@ import numpy
 import pytest
 import torch
 
-from hotlap.model.codec import from_json, to_json
-from hotlap.model.trial import Ended
-from hotlap.model.verdict import Gate
 from hotlap.patch.ledger import Ledger
 from hotlap.plan import search as room
 from hotlap.plan.search import EachOne, Sampled, says_thinned, search, thinned
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.trial import Ended
+from hotlap.records.verdict import Gate
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import Process, how_it_ended
 from hotlap.trial.listening import Listener, Pattern

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.model.codec import from_json, to_json
 from hotlap.patch.ledger import Ledger
+from hotlap.records.codec import from_json, to_json
 from hotlap.trial.fingerprints import MOST, Fingerprints
 from hotlap.trial.listening import Listener
 from hotlap.trial.saved_files import saved_file, saved_files

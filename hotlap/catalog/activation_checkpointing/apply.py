@@ -11,10 +11,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from hotlap.catalog.activation_checkpointing.blocks import repeated
-from hotlap.catalog.attributes import Attributes
-from hotlap.catalog.readings import Readings
-from hotlap.catalog.rehearsal import Rehearsed, compiled, hooked, own_buffers, parallel, rehearse
-from hotlap.catalog.site import Original, Site
+from hotlap.runtime.attributes import Attributes
+from hotlap.runtime.forward_reads import Readings
+from hotlap.runtime.rehearsal import Rehearsed, compiled, hooked, own_buffers, parallel, rehearse
+from hotlap.runtime.site import Original, Site
 
 SHORT = 0.15  # of the device's memory free after the first steps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.code import Code, Definition, Repeated, is_constant, keyword, last_name
 from hotlap.source.invariant import is_changed, is_invariant, set_by
 from hotlap.source.positions import position_of

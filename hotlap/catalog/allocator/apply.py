@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hotlap.catalog.site import Site
+from hotlap.runtime.site import Site
 
 SETTING = "expandable_segments:True"
 # The second is the newer name; some versions of torch read only the first, and those that read the second first would

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog.site import Site
+from hotlap.runtime.site import Site
 
 LOOK = 4  # backward calls
 

@@ -1,5 +1,5 @@
 from hotlap.catalog.entry import Entry, OneOf, within
-from hotlap.model.plan import Risk
+from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="C103",

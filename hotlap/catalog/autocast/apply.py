@@ -8,7 +8,7 @@ from typing import Any
 from hotlap.catalog.autocast.choice import Refused, precision
 from hotlap.catalog.autocast.hardware import FP16
 from hotlap.catalog.autocast.scaling import Scaling
-from hotlap.catalog.site import Original, Site
+from hotlap.runtime.site import Original, Site
 
 
 def apply(site: Site) -> None:

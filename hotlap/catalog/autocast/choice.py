@@ -7,7 +7,7 @@ from typing import Any
 
 from hotlap.catalog.autocast import hardware
 from hotlap.catalog.autocast.hardware import BF16, FP16
-from hotlap.catalog.rehearsal import hooked, parallel
+from hotlap.runtime.rehearsal import hooked, parallel
 
 
 class Refused(Exception):

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hotlap.catalog.rehearsal import tensors_in
+from hotlap.runtime.rehearsal import tensors_in
 
 FIRST, GROWTH, BACKOFF, INTERVAL = 65536.0, 2.0, 0.5, 2000  # as torch.amp.GradScaler has them
 NAMES = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hotlap.model.observation import BACKWARD, Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import BACKWARD, Observation
+from hotlap.records.plan import Expectation
 
 HAND_OVER_MS = 0.2  # two wake-ups of a thread at the very most, on a machine that is not overloaded
 

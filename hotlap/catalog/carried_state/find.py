@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source.code import Code, Repeated, is_constant, last_name
 from hotlap.source.loaders import loader, loaders, made_at
 from hotlap.source.rule import Found

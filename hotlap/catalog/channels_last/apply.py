@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from hotlap.catalog.channels_last.layout import shaped
-from hotlap.catalog.draws import Buffers, Position, cuda_devices, has_own_generator, recorded_draws
-from hotlap.catalog.rehearsal import Rehearsed, compiled, hooked, parallel, rehearse, signature
-from hotlap.catalog.silence import silenced
-from hotlap.catalog.site import Original, Site
+from hotlap.runtime.draws import Buffers, Position, cuda_devices, has_own_generator, recorded_draws
+from hotlap.runtime.rehearsal import Rehearsed, compiled, hooked, parallel, rehearse, signature
+from hotlap.runtime.silence import silenced
+from hotlap.runtime.site import Original, Site
 
 VIEW = "view size is not compatible"  # torch's words when a view cannot be had in this layout
 NEEDS_FIRST = "the model takes a view that needs the channels first"

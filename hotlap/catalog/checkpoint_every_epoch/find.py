@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence, Frequency
+from hotlap.records.scanned import Confidence, Frequency
 from hotlap.source import loaders
 from hotlap.source.code import Code, Definition, keyword, last_name
 from hotlap.source.heat import Heat, Side

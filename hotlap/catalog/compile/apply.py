@@ -11,13 +11,13 @@ import types
 from functools import partial
 from typing import Any
 
-from hotlap.catalog.alone import why_not_alone
 from hotlap.catalog.compile.attempt import Before, Compiled, FirstCall, Graphs, NotWorthIt, backward_at_once, near
-from hotlap.catalog.forwards import call_with, is_wrapper
-from hotlap.catalog.silence import silenced
-from hotlap.catalog.site import Site
 from hotlap.loading.identity import ByIdentity
 from hotlap.patch.roots import is_compiled
+from hotlap.runtime.forwards import call_with, is_wrapper
+from hotlap.runtime.other_threads import why_not_alone
+from hotlap.runtime.silence import silenced
+from hotlap.runtime.site import Site
 
 SEEN_OFTEN = 2  # calls with the same inputs, then they are compiled for
 DIFFERENT = 24  # kinds of input, none of them seen often, then it is given up

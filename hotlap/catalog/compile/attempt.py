@@ -11,7 +11,7 @@ from itertools import repeat
 from time import perf_counter
 from typing import Any
 
-from hotlap.catalog.attributes import Attributes
+from hotlap.runtime.attributes import Attributes
 
 NEAR, NEAR_IN_HALF = 1e-2, 1e-1  # of the largest element: rounding is far less, another mask far more
 FEWEST = 2.0  # operations a graph, on average; below that the breaks between graphs cost more than they save

@@ -15,8 +15,8 @@ from hotlap.catalog.cuda_graphs.models import Models
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
 from hotlap.catalog.cuda_graphs.rules import Differs, Refused, has_own_hooks, why_not_root
 from hotlap.catalog.cuda_graphs.stepping import Stepping
-from hotlap.catalog.forwards import MISSING, call_with
-from hotlap.catalog.site import Site
+from hotlap.runtime.forwards import MISSING, call_with
+from hotlap.runtime.site import Site
 
 OBSERVED = 1  # ordinary steps with the root known, before anything is recorded
 STALE = 2  # steps without a call, then a root is no longer trained

@@ -15,7 +15,7 @@ from hotlap.catalog.cuda_graphs.purity import Constants
 from hotlap.catalog.cuda_graphs.recorded import RecordedFunction, Shared
 from hotlap.catalog.cuda_graphs.rules import Refused
 from hotlap.catalog.cuda_graphs.watch import Place, Watch
-from hotlap.catalog.forwards import MISSING
+from hotlap.runtime.forwards import MISSING
 
 if TYPE_CHECKING:
     from hotlap.catalog.cuda_graphs.apply import Graphs

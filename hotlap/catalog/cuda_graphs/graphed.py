@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from inspect import unwrap
 from typing import Any
 
-from hotlap.catalog.alone import why_not_alone
 from hotlap.catalog.cuda_graphs.gradients import Gradients
 from hotlap.catalog.cuda_graphs.inputs import Inputs
 from hotlap.catalog.cuda_graphs.listed import Listed
@@ -19,8 +18,9 @@ from hotlap.catalog.cuda_graphs.recorder import Recorder
 from hotlap.catalog.cuda_graphs.rules import Differs, Refused
 from hotlap.catalog.cuda_graphs.standing import Kept, Standing, Traces
 from hotlap.catalog.cuda_graphs.twins import Twins
-from hotlap.catalog.forwards import MISSING
 from hotlap.catalog.fused_optimizer.proof import is_due
+from hotlap.runtime.forwards import MISSING
+from hotlap.runtime.other_threads import why_not_alone
 
 MORE_REHEARSALS = 2  # besides the one that is compared with the replay: lazy set-up must not end up in a recording
 NEAR = 1e-3  # of the largest element; some kernels add up in another order each time, a wrong replay is far off

@@ -18,7 +18,7 @@ from hotlap.catalog.cuda_graphs.habits import is_plain_backward
 from hotlap.catalog.cuda_graphs.inputs import Inputs, kinds_of
 from hotlap.catalog.cuda_graphs.recorder import Recording
 from hotlap.catalog.cuda_graphs.rules import Refused
-from hotlap.catalog.forwards import MISSING
+from hotlap.runtime.forwards import MISSING
 
 if TYPE_CHECKING:
     from hotlap.catalog.cuda_graphs.apply import Graphs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.rules import Differs, Refused, why_not_root
-from hotlap.catalog.forwards import MISSING
+from hotlap.runtime.forwards import MISSING
 
 if TYPE_CHECKING:
     from hotlap.catalog.cuda_graphs.apply import Graphs

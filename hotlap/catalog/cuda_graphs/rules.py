@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog.forwards import is_wrapper
 from hotlap.patch.roots import is_compiled
+from hotlap.runtime.forwards import is_wrapper
 
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = (

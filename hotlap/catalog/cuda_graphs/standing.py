@@ -10,7 +10,7 @@ from operator import attrgetter, is_
 from typing import Any
 
 from hotlap.catalog.cuda_graphs.rules import Refused
-from hotlap.catalog.readings import Readings
+from hotlap.runtime.forward_reads import Readings
 
 PLAIN = (int, float, bool, str, type(None))
 CONTAINERS = (list, dict, set, deque)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from hotlap.catalog.cuda_graphs.lent import Lent
 from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, state_of, step_of
-from hotlap.catalog.forwards import MISSING
 from hotlap.catalog.fused_optimizer.chosen import stepping
 from hotlap.catalog.fused_optimizer.tensors import mark_as_written
 from hotlap.loading.identity import ByIdentity
+from hotlap.runtime.forwards import MISSING
 
 if TYPE_CHECKING:
     from hotlap.catalog.cuda_graphs.apply import Graphs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog.rehearsal import signature
-from hotlap.catalog.site import Site
 from hotlap.loading.identity import ByIdentity
+from hotlap.runtime.rehearsal import signature
+from hotlap.runtime.site import Site
 
 LOOK = 4  # training calls looked at first
 FEW = 2  # shapes among them: the usual one and the last batch of an epoch

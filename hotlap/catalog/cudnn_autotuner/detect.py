@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from hotlap.catalog.shares import CONVOLUTIONS, kernels, layers
-from hotlap.model.observation import Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import Observation
+from hotlap.records.plan import Expectation
+from hotlap.records.shares import CONVOLUTIONS, kernels, layers
 
 
 def detect(seen: Observation) -> Expectation | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence, Frequency
+from hotlap.records.scanned import Applicability, Confidence, Frequency
 from hotlap.source.code import Code, last_name, spread
 from hotlap.source.heat import Heat, Side
 from hotlap.source.positions import position_of

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
-from hotlap.catalog.site import Site
+from hotlap.runtime.site import Site
 
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.code import Code, keyword, last_name
 from hotlap.source.invariant import stored_in
 from hotlap.source.reads import ARCHIVE, ARRAY, PICTURE, READS, SOUND, WORDS, read_of

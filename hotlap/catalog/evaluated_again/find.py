@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source.code import Code
 from hotlap.source.passes import Pass, other_arguments, passes
 from hotlap.source.programs import is_test

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.source.frames import is_frame, is_grouped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.code import Code, is_constant, keyword, last_name
 from hotlap.source.frames import has_pandas, is_frame, is_grouped, is_series, may_be_frame
 from hotlap.source.heat import Heat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source.code import Code, last_name
 from hotlap.source.frames import has_pandas
 from hotlap.source.memory import returned_by

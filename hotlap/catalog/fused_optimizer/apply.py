@@ -14,10 +14,10 @@ from hotlap.catalog.fused_optimizer.tensors import (
     mark_as_written,
     why_not_tensors,
 )
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import ByIdentity
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
+from hotlap.runtime.site import Original, Site
 
 FIRST, EVERY = 3, 100  # steps of an optimizer at which its tensors are looked at: a walk over all of them
 SGD = "torch.optim.sgd"

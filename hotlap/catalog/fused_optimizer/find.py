@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
 from hotlap.source.code import Code, spread
 from hotlap.source.features import MOVES
 from hotlap.source.heat import Heat, Side

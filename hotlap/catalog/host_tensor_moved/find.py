@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.acting import is_acting
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, Definition, Project, keyword, last_name, spread

@@ -13,9 +13,9 @@ from inspect import unwrap
 from itertools import pairwise
 from typing import Any
 
-from hotlap.catalog.rehearsal import HOOKS, compiled, parallel
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import ByIdentity
+from hotlap.runtime.rehearsal import HOOKS, compiled, parallel
+from hotlap.runtime.site import Original, Site
 
 # They return new memory, which they do not read in their backward pass.
 FRESH = (

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source import syncs
 from hotlap.source.accumulate import accumulated
 from hotlap.source.acting import is_acting

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
-from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.records.scanned import Confidence, Frequency, Step
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.source.heat import Heat, Side

@@ -17,10 +17,10 @@ from typing import Any
 from hotlap.catalog.loader_persistent.hidden import hide_between_epochs, show
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.loader_persistent.worker_warnings import WarningFlag
-from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
 from hotlap.patch.forks import why_no_processes
+from hotlap.runtime.loader_arguments import Making, NoEffect, OnceStarted, Refused, when_made
+from hotlap.runtime.site import Original, Site
 
 LOOKING_PAYS = 0.15  # seconds, which it takes to start workers
 

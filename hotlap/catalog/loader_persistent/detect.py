@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import math
 
-from hotlap.model.observation import DATA, Loader, Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import DATA, Loader, Observation
+from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog.making import Making, NoEffect, Refused
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, pure
 from hotlap.loading.weight import weight_of
+from hotlap.runtime.loader_arguments import Making, NoEffect, Refused
+from hotlap.runtime.site import Original, Site
 
 
 def apply(site: Site) -> None:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source import loaders, rounds
 from hotlap.source.code import Code
 from hotlap.source.defaults import default, is_given

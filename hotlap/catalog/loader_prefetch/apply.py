@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog import room
-from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
-from hotlap.catalog.site import Site
+from hotlap import machine
 from hotlap.loading.pure import Unfit, pure, pure_collate
 from hotlap.loading.weight import weight_of
+from hotlap.runtime.loader_arguments import Making, NoEffect, OnceStarted, Refused, when_made
+from hotlap.runtime.site import Site
 
 READY = 8  # batches under way in all workers together
 DEFAULT = 2  # torch's own depth
@@ -67,7 +67,7 @@ def draws_from_its_own(making: Making) -> bool:
 
 
 def _within_memory(making: Making, batch_bytes: int, has: int, depth: int) -> int:
-    while depth > has and room.workers_by_memory(batch_bytes, depth) < making.workers:
+    while depth > has and machine.workers_by_memory(batch_bytes, depth) < making.workers:
         depth -= 1
     if depth == has:
         raise Refused(f"{making.name}: memory has no room for more than {has} batches in each worker")

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from hotlap.catalog.loader_prefetch.apply import DEFAULT, READY
-from hotlap.model.observation import DATA, Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import DATA, Observation
+from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability
+from hotlap.records.scanned import Applicability
 from hotlap.source import loaders
 from hotlap.source.code import Code
 from hotlap.source.rule import Found

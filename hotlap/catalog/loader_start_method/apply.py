@@ -8,10 +8,10 @@ import weakref
 from multiprocessing import forkserver
 from typing import Any
 
-from hotlap.catalog.main_script import why_not_twice
-from hotlap.catalog.making import Making, NoEffect, Refused, when_made
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.pure import Unfit, pure, pure_collate
+from hotlap.runtime.loader_arguments import Making, NoEffect, Refused, when_made
+from hotlap.runtime.main_script import why_not_twice
+from hotlap.runtime.site import Original, Site
 
 CLEAN = "forkserver"  # forks from a process that knows nothing of the device
 NOTHING_SAID = ["__main__"]  # as Python begins

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source import features, loaders
 from hotlap.source.code import Code, keyword
 from hotlap.source.heat import Side

@@ -6,15 +6,15 @@ import math
 import multiprocessing
 from typing import Any
 
-from hotlap.catalog import room
+from hotlap import machine
 from hotlap.catalog.loader_workers.reaper import Reaper
-from hotlap.catalog.main_script import why_not_twice
-from hotlap.catalog.making import Making, NoEffect, OnceStarted, Refused, when_made
-from hotlap.catalog.site import Site
 from hotlap.loading.pure import Unfit, pure, pure_collate
 from hotlap.loading.weight import Weight, weight_of
 from hotlap.machine import cores_of_a_rank
 from hotlap.patch.forks import why_no_processes
+from hotlap.runtime.loader_arguments import Making, NoEffect, OnceStarted, Refused, when_made
+from hotlap.runtime.main_script import why_not_twice
+from hotlap.runtime.site import Site
 
 LIGHT_BATCH_US = 1000.0  # sending a batch between processes costs up to this
 PREFETCH = 2  # batches a worker has under way unless told otherwise
@@ -93,7 +93,7 @@ def shards_itself(making: Making) -> bool:
 def _most(site: Site, making: Making) -> int:
     """Workers that the cores allow. Who asks for a number gets it, up to one core left for the training."""
     cores = cores_of_a_rank()
-    threads = 1 if site.value is not None else room.training_threads(site.torch)
+    threads = 1 if site.value is not None else machine.training_threads(site.torch)
     most = cores - threads
     if most <= making.workers:
         has = f"has {making.workers} workers" if making.workers else "gets no workers"
@@ -107,7 +107,7 @@ def _count(site: Site, making: Making, weight: Weight | None, most: int) -> int:
     """As many as make a batch each millisecond, or as asked for; within cores, memory and batches."""
     depth = making.given.get("prefetch_factor") or PREFETCH
     size = 0 if weight is None else weight.item_bytes * making.batch_size
-    limit = min(most, room.workers_by_memory(size, depth))
+    limit = min(most, machine.workers_by_memory(size, depth))
     if limit <= making.workers:
         raise NoEffect(f"{making.name}: memory allows no more than {limit} workers")
     if site.value is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence, Frequency
+from hotlap.records.scanned import Applicability, Confidence, Frequency
 from hotlap.source import modes
 from hotlap.source.code import Code, Definition, Repeated
 from hotlap.source.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.code import Code, Definition, Repeated, is_constant, last_name
 from hotlap.source.evaluation import at_once, comprehended, evaluations, is_plain, returns_tensors, runs_model
 from hotlap.source.heat import Heat

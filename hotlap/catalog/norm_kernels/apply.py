@@ -11,8 +11,8 @@ import threading
 import weakref
 from typing import Any
 
-from hotlap.catalog.site import Instead, Original, Site
 from hotlap.loading.identity import ByIdentity
+from hotlap.runtime.site import Instead, Original, Site
 
 LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device
 OF_ALL = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence
+from hotlap.records.scanned import Applicability, Confidence
 from hotlap.source.code import Code, Definition, Repeated, last_name
 from hotlap.source.graphs import Graphs, differentiated, is_tensor
 from hotlap.source.heat import Side

@@ -7,9 +7,9 @@ from collections import deque
 from typing import Any
 
 from hotlap.catalog.resident_data.layout import take_apart
-from hotlap.catalog.site import Original, Site
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.tensors import IN, direction_of
+from hotlap.runtime.site import Original, Site
 
 RECENT = 4  # batches: frameworks fetch ahead
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from hotlap.model.scanned import Applicability, Confidence, Frequency
+from hotlap.records.scanned import Applicability, Confidence, Frequency
 from hotlap.source import handed, loaders, turns
 from hotlap.source.assembled import is_assembled
 from hotlap.source.code import Code, Definition, Project, keyword, last_name, spread

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from hotlap.catalog.site import Original, Site
+from hotlap.runtime.site import Original, Site
 
 INTERVAL = 0.05  # seconds: nobody reads faster
 MOST = 1000  # lines that may wait; more are written by who prints them

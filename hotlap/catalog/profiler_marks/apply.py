@@ -13,11 +13,11 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from hotlap.catalog.site import Site
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Layer
 from hotlap.patch.operations import ANYWHERE, watching
 from hotlap.patch.unseen import leave_no_frame, unseen
+from hotlap.runtime.site import Site
 
 ARGUMENTS = (str, type(None))  # which torch takes; others are an error of the program
 DAEMON = "KINETO_USE_DAEMON"  # a profiler that is started from outside, at any moment

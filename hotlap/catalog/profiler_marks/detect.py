@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hotlap.model.observation import Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import Observation
+from hotlap.records.plan import Expectation
 
 MARKS_MS = 0.1  # three marks a step (batch, gradients dropped, optimizer), on a slow host
 

@@ -7,8 +7,8 @@ import time
 import weakref
 from typing import Any
 
-from hotlap.catalog.site import Original, Site
 from hotlap.patch.imports import when_imported
+from hotlap.runtime.site import Original, Site
 
 SECONDS = 1
 DRAWING = ("set_postfix", "set_postfix_str", "set_description", "set_description_str")

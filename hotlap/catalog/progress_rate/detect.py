@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hotlap.model.observation import REST, Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import REST, Observation
+from hotlap.records.plan import Expectation
 
 BARS = ("lightning", "pytorch-lightning", "tqdm", "transformers")  # packages whose loops draw bars with tqdm
 

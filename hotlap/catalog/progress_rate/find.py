@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability
+from hotlap.records.scanned import Applicability
 from hotlap.source.code import Code, keyword, spread
 from hotlap.source.rule import Found
 

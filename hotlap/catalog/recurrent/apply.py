@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog.site import Site
+from hotlap.runtime.site import Site
 
 
 def apply(site: Site) -> None:

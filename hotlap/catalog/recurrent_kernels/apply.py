@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import ByIdentity
+from hotlap.runtime.site import Original, Site
 
 
 def apply(site: Site) -> None:

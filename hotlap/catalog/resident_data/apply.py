@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hotlap.catalog.making import start_method
 from hotlap.catalog.resident_data.identity import Often, Weakly, same_function
 from hotlap.catalog.resident_data.ragged import stored
 from hotlap.catalog.resident_data.rows import Wanted
 from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Changed, Unfit, fetch, is_traced, levels_of
 from hotlap.loading.purity.known import genuine_of
@@ -23,6 +21,8 @@ from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.patch.forks import why_no_processes
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.voice import say
+from hotlap.runtime.loader_arguments import start_method
+from hotlap.runtime.site import Original, Site
 
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.watched import Learning

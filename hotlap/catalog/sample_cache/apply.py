@@ -13,13 +13,13 @@ from hotlap.catalog.resident_data.identity import Often
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
 from hotlap.catalog.sample_cache.copies import copied, faithful_copy
-from hotlap.catalog.site import Original, Site
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, levels_of, pure, visit
 from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.patch.voice import say
+from hotlap.runtime.site import Original, Site
 
 WORTH_KEEPING = 20.0  # microseconds to fetch a sample: a cheaper one is not fetched faster from a cache
 CHEAP_COPY = 0.4  # of the time to fetch it: a kept sample is copied once more while it is first fetched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Frequency
+from hotlap.records.scanned import Applicability, Frequency
 from hotlap.source.code import Code, Repeated, is_constant, keyword
 from hotlap.source.heat import Side
 from hotlap.source.hotness import LoopKind

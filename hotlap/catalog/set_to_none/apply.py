@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.catalog.site import Original, Site
+from hotlap.runtime.site import Original, Site
 
 LOOK = 3  # optimizer steps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence, Frequency
+from hotlap.records.scanned import Confidence, Frequency
 from hotlap.source.classes import Reference
 from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Heat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source.code import Code, is_constant, last_name
 from hotlap.source.graphs import differentiated, is_tensor
 from hotlap.source.heat import Heat, Side

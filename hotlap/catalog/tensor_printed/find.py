@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source import logs
 from hotlap.source.code import Code
 from hotlap.source.graphs import differentiated, is_tensor

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from hotlap.catalog.site import Site
 from hotlap.patch.unwarned import unwarned
+from hotlap.runtime.site import Site
 
 ADVICE = r"(?is).*(tf32|precision)"  # against the older interface, which the user did not use
 OURS = "high"

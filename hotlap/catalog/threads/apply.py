@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hotlap.catalog.site import Site
 from hotlap.machine import bound_cores, cores_of_a_rank, usable_cores
+from hotlap.runtime.site import Site
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 OURS = "HOTLAP_THREADS"  # says that the variables were set here, not by the user

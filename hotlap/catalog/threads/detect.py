@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hotlap.model.observation import BACKWARD, FORWARD, OPTIMIZER, Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import BACKWARD, FORWARD, OPTIMIZER, Observation
+from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:

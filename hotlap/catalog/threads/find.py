@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
 from hotlap.source.code import Code, keyword, last_name
 from hotlap.source.heat import Heat, Side
 from hotlap.source.positions import position_of

@@ -6,9 +6,9 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from hotlap.catalog.site import Original, Site
 from hotlap.catalog.throttled_cleanup.memory import Memory
 from hotlap.catalog.throttled_cleanup.places import Place, Places
+from hotlap.runtime.site import Original, Site
 
 MEMORY, ALL = "memory", "all"
 SHORT = 0.1  # of the device's memory free, or less: then what torch keeps may be wanted elsewhere

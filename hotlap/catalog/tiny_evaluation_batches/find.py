@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.records.scanned import Confidence, Frequency, Step
 from hotlap.source import evaluation, loaders, modes
 from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.source.heat import Heat, Side

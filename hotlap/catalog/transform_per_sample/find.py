@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.catalog.transform_per_sample import given
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source.code import Code, Definition, last_name
 from hotlap.source.modules import argument
 from hotlap.source.rule import Found

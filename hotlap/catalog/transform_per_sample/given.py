@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.records.scanned import Confidence, Frequency, Step
 from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loaders import is_of_trial

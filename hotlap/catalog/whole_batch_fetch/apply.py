@@ -10,11 +10,11 @@ import time
 import weakref
 from typing import Any
 
-from hotlap.catalog.making import NoEffect
-from hotlap.catalog.site import Site
 from hotlap.catalog.whole_batch_fetch.source import Source, source_of
 from hotlap.loading.pure import Unfit, Watch, is_traced, pure
 from hotlap.loading.unprofiled import is_profiled
+from hotlap.runtime.loader_arguments import NoEffect
+from hotlap.runtime.site import Site
 
 UNDER_TEST = 0.01  # of the time, spent on batches that are fetched the program's own way too
 

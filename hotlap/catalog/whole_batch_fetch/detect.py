@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hotlap.model.observation import DATA, Observation
-from hotlap.model.plan import Expectation
+from hotlap.records.observation import DATA, Observation
+from hotlap.records.plan import Expectation
 
 IN_MEMORY = ("TensorDataset", "Subset")
 LIGHT_US = 30.0  # a sample fetched in less is likely a row of something in memory

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from hotlap.model.scanned import Confidence, Frequency, Step
+from hotlap.records.scanned import Confidence, Frequency, Step
 from hotlap.source.code import Code, Definition, last_name
 from hotlap.source.heat import Heat, Side
 from hotlap.source.loaders import Loader, is_for_test, loaders

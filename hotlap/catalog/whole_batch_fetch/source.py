@@ -7,8 +7,8 @@ import inspect
 import textwrap
 from typing import Any
 
-from hotlap.catalog.making import NoEffect
 from hotlap.loading.purity.known import genuine_of
+from hotlap.runtime.loader_arguments import NoEffect
 
 
 class Source:

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
-from hotlap.model.scanned import Confidence
+from hotlap.records.scanned import Confidence
 from hotlap.source.code import Code, last_name
 from hotlap.source.heat import Heat
 from hotlap.source.rule import Found

@@ -10,13 +10,13 @@ from torch import nn
 
 from hotlap.catalog import entries
 from hotlap.catalog.cuda_graphs.apply import Graphs
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
 from hotlap.engine import nn as ours
 from hotlap.engine.nn import choosing, measuring, modules, walk
 from hotlap.engine.recurrent import Recurrent, use_kernels
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 from tests.catalog import emulated_graphs
 from tests.engine.tape import EmulatedRecorder
 from tests.engine.training import Rows, fitted

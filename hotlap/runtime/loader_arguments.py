@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.catalog.site import Site
 from hotlap.loading.identity import AlsoOfLists
+from hotlap.runtime.site import Site
 
 # Their samplers are written to be read ahead of the training.
 MADE_FOR_WORKERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "transformers")

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
-from hotlap.catalog.alone import why_not_alone
-from hotlap.catalog.attributes import Attributes
-from hotlap.catalog.silence import silenced
 from hotlap.loading.generators import access
+from hotlap.runtime.attributes import Attributes
+from hotlap.runtime.other_threads import why_not_alone
+from hotlap.runtime.silence import silenced
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

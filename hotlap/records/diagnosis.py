@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.model.observation import Place
-from hotlap.model.scanned import Scanned
+from hotlap.records.observation import Place
+from hotlap.records.scanned import Scanned
 
 VERDICTS = (
     "input-bound",

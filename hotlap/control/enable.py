@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from hotlap.catalog.running import Running, lines
-from hotlap.model.plan import Choice, Outcome
-from hotlap.model.visible import visible
+from hotlap.control.applied_plan import AppliedPlan, lines
 from hotlap.patch.ending import forget_the_program
 from hotlap.patch.forks import never_free
 from hotlap.patch.imports import when_imported
+from hotlap.records.plan import Choice, Outcome
+from hotlap.records.visible import visible
 
 _enabled: Enabled | None = None
 _is_registered = False
@@ -25,7 +25,7 @@ class Enabled:
 
     def __init__(self, choices: tuple[Choice, ...], quiet: bool, decides: bool) -> None:
         self._choices, self._quiet, self._decides = choices, quiet, decides
-        self._running: Running | None = None
+        self._running: AppliedPlan | None = None
         self._over = False
 
     def torch_imported(self, torch: Any) -> None:
@@ -36,7 +36,7 @@ class Enabled:
             return
         seams = Seams(torch, Guard())
         seams.open()
-        self._running = Running(torch, self._choices, seams, self._decides)
+        self._running = AppliedPlan(torch, self._choices, seams, self._decides)
         self._running.quiet = self._quiet
         self._running.begin()
 

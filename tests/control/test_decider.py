@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hotlap.model.plan import Outcome, Status
-from hotlap.runtime.arms import Arm, Arms
-from hotlap.runtime.deciding import Deciding
-from hotlap.runtime.findings import Candidate
-from hotlap.runtime.ranks import OneRank, Ranks
-from hotlap.runtime.timing import HostMark
+from hotlap.control.arms import Arm, Arms
+from hotlap.control.decider import Decider
+from hotlap.control.findings import Candidate
+from hotlap.control.ranks import OneRank, Ranks
+from hotlap.control.timing import HostMark
+from hotlap.records.plan import Outcome, Status
 
 STEP = 0.02  # seconds, of the program as it is
 
@@ -43,7 +43,7 @@ class Played:
         self.arms = Arms(self._begin, names, lambda name: name in keeps)
         one = [Candidate(frozenset(names))]
         candidates = one if together else [Candidate(frozenset({name}), begins) for name in names]
-        self.deciding = Deciding(self._ticks, self.arms, self.loading, self, candidates, lambda: self.now, ranks)  # type: ignore[arg-type]
+        self.deciding = Decider(self._ticks, self.arms, self.loading, self, candidates, lambda: self.now, ranks)  # type: ignore[arg-type]
         self.lines: list[str] = []
         self.deciding.on_decided = lambda: self.lines.append("decided")
         self.deciding.on_failed = lambda error: self.lines.append(f"failed: {error}")
@@ -392,7 +392,7 @@ def test_of_what_was_gained_more_may_be_tried() -> None:
     assert played.now < 30
 
 
-def _one_by_one(deciding: Deciding) -> Any:
+def _one_by_one(deciding: Decider) -> Any:
     yield from deciding._warm()
     yield from deciding._load()
     for one in deciding._candidates:

@@ -11,21 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.catalog import entries
-from hotlap.catalog.decided import Batches, Decided, sentence_of
 from hotlap.catalog.entry import When
-from hotlap.catalog.gpus import NO_GPU, gpu_name, gpus
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
-from hotlap.machine import usable_cores
-from hotlap.model import private
-from hotlap.model.codec import SCHEMA, to_json
-from hotlap.model.decisions import Decisions, Tried
-from hotlap.model.plan import Choice, Circumstances, Outcome, Outcomes, Risk, Status
-from hotlap.model.session import Session
+from hotlap.control.ticks import NO_OPTIMIZER
+from hotlap.control.wiring import Batches, Wiring, sentence_of
+from hotlap.machine import NO_GPU, gpu_name, gpus, usable_cores
 from hotlap.patch.entry import DECISIONS, OUTCOMES
 from hotlap.patch.seams import Seams
 from hotlap.patch.voice import say
-from hotlap.runtime.ticks import NO_OPTIMIZER
+from hotlap.records import private
+from hotlap.records.codec import SCHEMA, to_json
+from hotlap.records.decisions import Decisions, Tried
+from hotlap.records.plan import Choice, Circumstances, Outcome, Outcomes, Risk, Status
+from hotlap.records.session import Session
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 SETTLED = 6  # optimizer steps, then every entry has had its moment
 
@@ -35,12 +34,12 @@ def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
     return enter(torch, session, seams).tell
 
 
-def enter(torch: Any, session: Session, seams: Seams) -> Running:
+def enter(torch: Any, session: Session, seams: Seams) -> AppliedPlan:
     differs = None if session.proven is None else difference(session.proven, torch)
     if differs is not None:
         say(f"the saved plan was proven under {differs}; running with the plan 'safe' instead")
     choices = session.choices if differs is None else session.otherwise
-    running = Running(torch, choices, seams, decides=session.decides)
+    running = AppliedPlan(torch, choices, seams, decides=session.decides)
     running.folder, running.quiet, running.verbose = Path(session.folder), session.quiet, session.verbose
     if running.deciding is not None:
         running.deciding.remembers(session, hardware(torch))
@@ -63,7 +62,7 @@ def hardware(torch: Any) -> str:
     return f"{usable_cores()} cores, {platform.machine()}"
 
 
-class Running:
+class AppliedPlan:
     """`decides`: the program begins as it is, and what can be switched between steps is tried while it trains."""
 
     def __init__(self, torch: Any, choices: Iterable[Choice], seams: Seams, decides: bool = False) -> None:
@@ -82,7 +81,7 @@ class Running:
 
     def _site(self, choice: Choice) -> Site:
         entry = entries()[choice.name]
-        site = Site(choice.name, entry, entry.parse(choice.value), self.torch, self.seams, self._moments)
+        site = Site(choice.name, entry.code, entry.parse(choice.value), self.torch, self.seams, self._moments)
         site.on_applied = site.on_withdrawn = self._changed
         site.asked = choice.asked
         return site
@@ -103,18 +102,16 @@ class Running:
             site.no_effect(why)
             return
         try:
-            site.entry.apply(site)
+            entries()[site.name].apply(site)
         except Exception as error:
             if self.seams.guard.strict:
                 raise
             site.withdraw(f"it could not be applied ({type(error).__name__}: {error})")
 
-    def _to_decide(self, tried: list[Choice]) -> Decided:
+    def _to_decide(self, tried: list[Choice]) -> Wiring:
         by_name = {one.name: one for one in tried}
-        batches = Batches([site for site in self.sites if site.entry.when is When.LOADER and not site.asked])
-        return Decided(
-            self.torch, self.seams, list(by_name), batches, lambda name, arm: self._tried(by_name[name], arm)
-        )
+        batches = Batches([site for site in self.sites if entries()[site.name].when is When.LOADER and not site.asked])
+        return Wiring(self.torch, self.seams, list(by_name), batches, lambda name, arm: self._tried(by_name[name], arm))
 
     def _tried(self, choice: Choice, arm: frozenset[str]) -> Site:
         site = self._site(choice)
@@ -122,7 +119,7 @@ class Running:
         site.alongside = arm | {each.name for each in self.sites}
         if self.deciding is not None and choice.name in self.deciding.doubted:
             site.refused(self.deciding.doubted[choice.name])
-        elif site.entry.risk is not Risk.EXACT and self._decides_beside_others:
+        elif entries()[site.name].risk is not Risk.EXACT and self._decides_beside_others:
             site.refused("processes on several machines train together, and each would decide by itself")
         else:
             self._begin(site)
@@ -273,7 +270,7 @@ def _is_left_out(choice: Choice) -> bool:
 
 def unmet(site: Site, torch: Any) -> str | None:
     """Why an entry cannot do anything on this machine."""
-    entry = site.entry
+    entry = entries()[site.name]
     if entry.device == "cuda" and not gpus(torch):
         return NO_GPU
     numbers = torch.__version__.split("+")[0].split(".")[:2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotlap.model.observation import BACKWARD, FORWARD, Observation
+from hotlap.records.observation import BACKWARD, FORWARD, Observation
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 CONVOLUTIONS = ("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotlap.model.progress import DONE, STATE_NAMES, STOPPING, TIMING, Progress, ProgressWriter, read_progress
+from hotlap.records.progress import DONE, STATE_NAMES, STOPPING, TIMING, Progress, ProgressWriter, read_progress
 
 
 def test_what_is_written_is_read_at_once_from_elsewhere(tmp_path):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from hotlap.errors import RecordUnreadable
-from hotlap.model.codec import SCHEMA, from_json, to_json
-from hotlap.model.diagnosis import Diagnosis, Finding
-from hotlap.model.observation import Observation, Place
-from hotlap.model.part import Counts, Part
-from hotlap.model.session import Session
+from hotlap.records.codec import SCHEMA, from_json, to_json
+from hotlap.records.diagnosis import Diagnosis, Finding
+from hotlap.records.observation import Observation, Place
+from hotlap.records.part import Counts, Part
+from hotlap.records.session import Session
 from tests import observations
 
 SCENARIOS = [

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hotlap.model.private import FILE
+from hotlap.records.private import FILE
 
 LEAD = 2  # steps from an order to what it orders, besides how far ranks were seen apart: on a GPU hosts run ahead
 _ORDER = struct.Struct("<qqQBBB")  # the fields of Order, in its order …
@@ -48,7 +48,7 @@ class State:
 
 
 class Ranks(Protocol):
-    """How Deciding sees them."""
+    """How the Decider sees them."""
 
     follows: bool  # another rank decides
     together: bool  # several ranks, which were found

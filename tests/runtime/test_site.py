@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from hotlap.catalog.entry import Entry
-from hotlap.catalog.moments import Moments
-from hotlap.catalog.site import Site
-from hotlap.model.plan import Risk
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.records.plan import Risk
+from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.site import Site
 
 
 class Machine:
@@ -35,7 +35,7 @@ def fresh():
 def site_of(strict: bool = False) -> Site:
     entry = Entry(code="X101", title="", risk=Risk.EXACT, apply=lambda site: None, detect=lambda seen: None)
     seams = Seams(torch, Guard(strict=strict))
-    return Site("planted", entry, None, torch, seams, Moments(seams))
+    return Site("planted", entry.code, None, torch, seams, Moments(seams))
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from hotlap.model.trial import Trial
-from hotlap.model.verdict import Speed
+from hotlap.records.trial import Trial
+from hotlap.records.verdict import Speed
 
 
 class Result(str, Enum):

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from hotlap.catalog.alone import why_not_alone
-from hotlap.catalog.rehearsal import NotAlone, rehearse, signature
+from hotlap.runtime.other_threads import why_not_alone
+from hotlap.runtime.rehearsal import NotAlone, rehearse, signature
 
 INPUTS = torch.ones(4, 3)
 

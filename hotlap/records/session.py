@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.model.decisions import Remembered
-from hotlap.model.plan import Choice, Circumstances
+from hotlap.records.decisions import Remembered
+from hotlap.records.plan import Choice, Circumstances
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

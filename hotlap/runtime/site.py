@@ -10,15 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hotlap.catalog.entry import Entry
-from hotlap.catalog.moments import Moments
 from hotlap.loading.identity import ByIdentity
-from hotlap.model.plan import Outcome, Status
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam, Seams
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.unseen import leave_no_frame
+from hotlap.records.plan import Outcome, Status
+from hotlap.runtime.root_discovery import Moments
 
 CHECKPOINT = "torch.utils.checkpoint"  # ends a recomputation by an exception, as soon as all is saved
 Original = Callable[..., Any]
@@ -26,8 +25,8 @@ Instead = Callable[[Original, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Site:
-    def __init__(self, name: str, entry: Entry, value: Any, torch: Any, seams: Seams, moments: Moments) -> None:
-        self.name, self.entry, self.value = name, entry, value  # value None: the entry finds its own
+    def __init__(self, name: str, code: str, value: Any, torch: Any, seams: Seams, moments: Moments) -> None:
+        self.name, self.code, self.value = name, code, value  # value None: the entry finds its own
         self.torch, self.seams, self._moments = torch, seams, moments
         self.asked = False  # named by the user, who may want what no plan does by itself
         self.alongside: frozenset[str] = frozenset()  # names of all entries of this run
@@ -90,7 +89,7 @@ class Site:
         status = self._status or Status.NO_EFFECT
         value = None if self.value is None else str(self.value)
         why = self._why or "the moment it waits for never came"
-        return Outcome(name=self.name, code=self.entry.code, status=status.value, why=why, value=value)
+        return Outcome(name=self.name, code=self.code, status=status.value, why=why, value=value)
 
     # What the entry does
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from hotlap.model.decisions import Tried
+from hotlap.control.account import Account
+from hotlap.control.arms import Arm, Arms
+from hotlap.control.findings import Candidate, Findings, Loading, Turns, joined, of_batches, times_as_fast, tried_of
+from hotlap.control.ranks import OneRank, Order, Ranks, State
+from hotlap.control.ratio import Faster, faster
+from hotlap.control.ticks import Ticks
+from hotlap.control.timing import Clock, Marks
 from hotlap.patch.signals import raised_by_signal
-from hotlap.runtime.account import Account
-from hotlap.runtime.arms import Arm, Arms
-from hotlap.runtime.faster import Faster, faster
-from hotlap.runtime.findings import Candidate, Findings, Loading, Turns, joined, of_batches, times_as_fast, tried_of
-from hotlap.runtime.ranks import OneRank, Order, Ranks, State
-from hotlap.runtime.ticks import Ticks
-from hotlap.runtime.timing import Clock, Marks
+from hotlap.records.decisions import Tried
 
 WARM = 6  # ticks before the first block, the first of which make buffers and tune libraries …
 PATIENCE = 1.0  # … and seconds, with that block: where steps are slow, fewer must do
@@ -62,7 +62,7 @@ class RanksApart(Exception):
         super().__init__("ranks that train together do not step in time with each other")
 
 
-class Deciding:
+class Decider:
     def __init__(
         self,
         ticks: Callable[[Callable[[Any], None]], Ticks],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from hotlap.model.plan import Outcome, Status
+from hotlap.records.plan import Outcome, Status
 
 
 class Site(Protocol):

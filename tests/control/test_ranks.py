@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.runtime.ranks import JOINING, Order, SeveralRanks
-from tests.runtime.test_deciding import STEP, Loaded, Played
+from hotlap.control.ranks import JOINING, Order, SeveralRanks
+from tests.control.test_decider import STEP, Loaded, Played
 from tests.test_run import TORCHRUN
 
 NAMES = ("one", "two")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.model.observation import Observation
+from hotlap.records.observation import Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

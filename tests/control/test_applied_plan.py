@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from hotlap import catalog
-from hotlap.catalog import running as room
 from hotlap.catalog.entry import Entry, WholeNumber
 from hotlap.catalog.fused_optimizer import proof
-from hotlap.catalog.running import Running, difference, lines
-from hotlap.model.plan import Choice, Circumstances, Outcome, Risk
-from hotlap.model.session import Session
+from hotlap.control import applied_plan as room
+from hotlap.control.applied_plan import AppliedPlan, difference, lines
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
+from hotlap.records.plan import Choice, Circumstances, Outcome, Risk
+from hotlap.records.session import Session
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def choices(*names: str) -> list[Choice]:
     return [Choice(name=name) for name in names]
 
 
-def by_name(running: Running) -> dict[str, str]:
+def by_name(running: AppliedPlan) -> dict[str, str]:
     return {one.name: one.status for one in running.outcomes}
 
 
@@ -81,20 +81,20 @@ def test_entries_are_applied_in_the_order_they_ask_for(planted, seams):
         late={"apply": lambda site: applied.append(site.name), "order": 90},
         early={"apply": lambda site: applied.append(site.name), "order": 10},
     )
-    Running(torch, choices("late", "early"), seams).begin()
+    AppliedPlan(torch, choices("late", "early"), seams).begin()
     assert applied == ["early", "late"]
 
 
 def test_the_value_reaches_the_entry(planted, seams):
     seen = []
     planted(one={"apply": lambda site: seen.append(site.value)})
-    Running(torch, [Choice(name="one", value="7")], seams).begin()
+    AppliedPlan(torch, [Choice(name="one", value="7")], seams).begin()
     assert seen == [7]
 
 
 def test_an_entry_that_cannot_be_applied_is_withdrawn_and_the_others_stay(planted, seams):
     planted(broken={"apply": lambda site: 1 / 0}, sound={"apply": lambda site: site.applied("well")})
-    running = Running(torch, choices("broken", "sound"), seams)
+    running = AppliedPlan(torch, choices("broken", "sound"), seams)
     running.begin()
     assert by_name(running) == {"broken": "withdrawn", "sound": "applied"}
     assert len(train(8)) == 8
@@ -106,7 +106,7 @@ def test_an_entry_that_cannot_be_applied_is_withdrawn_and_the_others_stay(plante
 def test_a_requirement_that_is_not_met_is_no_effect_with_the_reason(planted, seams, monkeypatch, parts, why):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     planted(demanding={"apply": lambda site: 1 / 0, **parts})
-    running = Running(torch, choices("demanding"), seams)
+    running = AppliedPlan(torch, choices("demanding"), seams)
     running.begin()
     (outcome,) = running.outcomes
     assert outcome.status == "no effect"
@@ -118,7 +118,7 @@ def test_what_was_applied_is_said_once_the_training_is_under_way_and_kept(plante
         one={"apply": lambda site: site.applied("well")},
         other={"apply": lambda site: site.after(site.seams.stepping, lambda *_: site.refused("too big"))},
     )
-    running = Running(torch, choices("one", "other"), seams)
+    running = AppliedPlan(torch, choices("one", "other"), seams)
     running.folder, running.quiet = tmp_path, False
     running.begin()
     running.tell()
@@ -135,7 +135,7 @@ def test_what_was_applied_is_said_once_the_training_is_under_way_and_kept(plante
 
 def test_an_entry_withdrawn_later_is_said_then(planted, seams, capsys):
     planted(one={"apply": lambda site: site.applied("well")})
-    running = Running(torch, choices("one"), seams)
+    running = AppliedPlan(torch, choices("one"), seams)
     running.quiet = False
     running.begin()
     train(room.SETTLED)
@@ -147,7 +147,7 @@ def test_an_entry_withdrawn_later_is_said_then(planted, seams, capsys):
 def test_other_ranks_and_quiet_runs_say_nothing(planted, seams, capsys, monkeypatch):
     planted(one={"apply": lambda site: site.applied("well")})
     monkeypatch.setenv("RANK", "1")
-    running = Running(torch, choices("one"), seams)
+    running = AppliedPlan(torch, choices("one"), seams)
     running.quiet = False
     running.begin()
     train(room.SETTLED)
@@ -160,7 +160,7 @@ def test_a_root_is_told_between_two_steps_to_all_who_wait(planted, seams):
         one={"apply": lambda site: site.when_root(roots.append)},
         other={"apply": lambda site: site.when_root(roots.append)},
     )
-    Running(torch, choices("one", "other"), seams).begin()
+    AppliedPlan(torch, choices("one", "other"), seams).begin()
     train(4)
     assert [type(root) for root in roots] == [nn.Linear, nn.Linear]
 
@@ -229,7 +229,7 @@ def test_a_gpu_is_named_without_starting_cuda(visible, monkeypatch):
 def test_what_is_applied_to_a_model_trained_later_is_said_then(planted, seams, capsys):
     later = []
     planted(one={"apply": lambda site: (site.no_effect("not for this model"), later.append(site))})
-    running = Running(torch, choices("one"), seams)
+    running = AppliedPlan(torch, choices("one"), seams)
     running.quiet = False
     running.begin()
     train(room.SETTLED)
@@ -259,7 +259,7 @@ def test_what_was_applied_comes_first():
 def test_one_that_gives_other_results_is_off_for_good_and_said(seams, capsys, monkeypatch):
     monkeypatch.setattr(proof.Proof, "difference", lambda self: "a weight differs by 0.1")
     begun = []
-    running = Running(torch, choices("fused-optimizer"), seams, decides=True)
+    running = AppliedPlan(torch, choices("fused-optimizer"), seams, decides=True)
     running.quiet = False
     begin = running._begin
     monkeypatch.setattr(running, "_begin", lambda site: begun.append(site.name) or begin(site))

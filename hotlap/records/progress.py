@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from hotlap.model import private
+from hotlap.records import private
 
 _LAYOUT = struct.Struct("<BHd5Q")
 STARTING, WARMING, TIMING, LOOKING, DONE, STOPPING = range(6)

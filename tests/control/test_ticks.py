@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from hotlap.control.ticks import NO_OPTIMIZER, Ticks
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seam
-from hotlap.runtime.ticks import NO_OPTIMIZER, Ticks
 
 
 class Heard:

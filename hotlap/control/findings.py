@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hotlap.model.decisions import Tried
-from hotlap.runtime.arms import Arm
-from hotlap.runtime.faster import Faster
+from hotlap.control.arms import Arm
+from hotlap.control.ratio import Faster
+from hotlap.records.decisions import Tried
 
 
 @dataclass

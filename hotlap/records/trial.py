@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from hotlap.model.plan import Choice, Outcome
-from hotlap.model.traces import Traces
+from hotlap.records.plan import Choice, Outcome
+from hotlap.records.traces import Traces
 
 
 class Ended(str, Enum):

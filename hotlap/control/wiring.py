@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.catalog import entries
-from hotlap.catalog.gpus import NO_GPU, gpus
-from hotlap.catalog.site import Site
+from hotlap.control.arms import Arm, Arms, Begin
+from hotlap.control.decider import GAIN, Decider
+from hotlap.control.findings import Candidate
+from hotlap.control.ranks import Ranks, ranks_of
+from hotlap.control.ticks import Ticks
+from hotlap.control.timing import Marks
 from hotlap.errors import RunFolderUnwritable
-from hotlap.model import private
-from hotlap.model.codec import SCHEMA, to_json
-from hotlap.model.decisions import Decisions, Remembered, Tried
-from hotlap.model.plan import Outcome, Risk, Status
-from hotlap.model.session import Session
+from hotlap.machine import NO_GPU, gpus
 from hotlap.patch.seams import Seams
-from hotlap.runtime.arms import Arm, Arms, Begin
-from hotlap.runtime.deciding import GAIN, Deciding
-from hotlap.runtime.findings import Candidate
-from hotlap.runtime.ranks import Ranks, ranks_of
-from hotlap.runtime.ticks import Ticks
-from hotlap.runtime.timing import Marks
+from hotlap.records import private
+from hotlap.records.codec import SCHEMA, to_json
+from hotlap.records.decisions import Decisions, Remembered, Tried
+from hotlap.records.plan import Outcome, Risk, Status
+from hotlap.records.session import Session
+from hotlap.runtime.site import Site
 from hotlap.version import __version__
 
 PROMISES = {
@@ -82,7 +82,7 @@ class Batches:
                 site.close()
 
 
-class Decided:
+class Wiring:
     def __init__(self, torch: Any, seams: Seams, names: list[str], batches: Batches, begin: Begin) -> None:
         self._torch, self._names, self.batches = torch, names, batches
         self._session: Session | None = None
@@ -90,7 +90,7 @@ class Decided:
         self.doubted: dict[str, str] = {}  # entries that were found to give other results, and why
         order = [name for name in entries() if name in names]
         self._arms = Arms(begin, order, lambda name: entries()[name].prepares > 0)
-        self._deciding = Deciding(
+        self._deciding = Decider(
             partial(Ticks, seams), self._arms, batches, Marks(torch), _candidates(order), ranks=self._ranks
         )
         batches.wait_while(lambda: self._deciding.waits)

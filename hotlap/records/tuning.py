@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.model.decisions import Decisions
-from hotlap.model.plan import Choice, Circumstances, Outcome
-from hotlap.model.trial import Trial
-from hotlap.model.verdict import Verdict
+from hotlap.records.decisions import Decisions
+from hotlap.records.plan import Choice, Circumstances, Outcome
+from hotlap.records.trial import Trial
+from hotlap.records.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
