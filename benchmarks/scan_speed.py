@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import hotlap
+from hotlap.analysis.parse import files
 from hotlap.scanning import Wanted, scan
-from hotlap.source import files
 
 SIZES = (25_000, 50_000, 100_000)
 PACKAGES = ("transformers", "lightning", "accelerate", "torch")

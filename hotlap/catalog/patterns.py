@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
-from hotlap.source.rule import Rule
+from hotlap.analysis.queries.rule import Rule
 
 if TYPE_CHECKING:
-    from hotlap.source.place import Place
+    from hotlap.analysis.edits.place import Place
 
 FOLDER = Path(__file__).parent
 _HEADING = re.compile(r"# (?P<name>\S+) \((?P<code>[A-Z]\d+)\)\n\n\*\*(?P<title>.+?)\.?\*\*", re.DOTALL)

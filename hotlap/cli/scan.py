@@ -9,6 +9,7 @@ import click
 
 import hotlap
 from hotlap import catalog, scanning, store
+from hotlap.analysis.parse import files
 from hotlap.catalog import patterns
 from hotlap.cli.say import say
 from hotlap.errors import RunFolderUnwritable, UnknownName
@@ -18,7 +19,6 @@ from hotlap.report import scanned as page
 from hotlap.report.sarif import sarif
 from hotlap.scanning import Repaired, Wanted, baseline, cache
 from hotlap.scanning.settings import settings
-from hotlap.source import files
 
 BASELINE = "hotlap-baseline.json"
 

@@ -16,17 +16,17 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from hotlap.analysis.parse.files import Source
 from hotlap.errors import RecordUnreadable
 from hotlap.records import private
 from hotlap.records.codec import from_json, to_json
 from hotlap.records.scanned import Scan
 from hotlap.scanning.looking import Wanted
-from hotlap.source.files import Source
 
 _MOST = 16  # results kept
 _LARGEST = 20_000_000  # bytes kept in all
 _SCANNER = (
-    "source/**/*.py", "scanning/*.py", "records/scanned.py",
+    "analysis/**/*.py", "scanning/*.py", "records/scanned.py",
     "catalog/patterns.py", "catalog/*/find.py", "catalog/*/card.md",
 )  # fmt: skip
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hotlap.analysis.parse import files, notebooks
+from hotlap.analysis.parse.files import Source
 from hotlap.records.scanned import Applicability, Scanned, Step
-from hotlap.source import files, notebooks
-from hotlap.source.files import Source
 
 
 def in_cells(findings: Iterable[Scanned]) -> list[Scanned]:

@@ -18,15 +18,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hotlap.analysis.frequency.hotness import Hotness
+from hotlap.analysis.names.project import Project
+from hotlap.analysis.parse import files, flow
+from hotlap.analysis.parse.facts import Summary
+from hotlap.analysis.parse.files import Parsed, Source
 from hotlap.machine import usable_cores
 from hotlap.records.scanned import Scan, Scanned, Unread
 from hotlap.scanning.cells import in_cells
 from hotlap.scanning.looking import State, Wanted, look, our_bug
-from hotlap.source import files, flow
-from hotlap.source.facts import Summary
-from hotlap.source.files import Parsed, Source
-from hotlap.source.hotness import Hotness
-from hotlap.source.project import Project
 
 _ALONE = 300_000  # bytes; below it starting processes costs more than they save
 _KEPT = 6_000_000  # bytes of source kept as trees, some 750 MB; what is beyond is parsed again

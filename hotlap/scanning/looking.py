@@ -8,15 +8,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap.analysis.frequency.hotness import Hotness
+from hotlap.analysis.names.project import Project
+from hotlap.analysis.parse import files, flow
+from hotlap.analysis.parse.files import Parsed, Source
+from hotlap.analysis.parse.positions import characters
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.rule import Found, Rule
 from hotlap.catalog import patterns
 from hotlap.records.scanned import Confidence, Scan, Scanned, Unread
-from hotlap.source import files, flow
-from hotlap.source.code import Code
-from hotlap.source.files import Parsed, Source
-from hotlap.source.hotness import Hotness
-from hotlap.source.positions import characters
-from hotlap.source.project import Project
-from hotlap.source.rule import Found, Rule
 
 _MOST_MAYBES = 3  # conditions that may hold rarely; behind more of them nobody can tell
 _BLOCKS = (

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from hotlap.analysis.parse import files
 from hotlap.records.observation import Observation
 from hotlap.records.scanned import Scan
 from hotlap.scanning.crew import scan
 from hotlap.scanning.looking import Wanted
 from hotlap.scanning.settings import settings
-from hotlap.source import files
 
 _MODULE = re.compile(r"[A-Za-z_]\w{0,80}(\.\w{1,80}){0,8}")
 _LIBRARIES = ("site-packages", "dist-packages")

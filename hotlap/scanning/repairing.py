@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hotlap.analysis.parse import files
+from hotlap.analysis.parse.files import Source
 from hotlap.catalog import patterns
 from hotlap.errors import PackageMissing, ScanRefused
 from hotlap.records.scanned import Applicability, Scan, Scanned
 from hotlap.scanning.crew import scan
 from hotlap.scanning.looking import Wanted, scan_text
-from hotlap.source import files
-from hotlap.source.files import Source
 
 _ROUNDS = 10
 
@@ -92,7 +92,7 @@ def _fixed(text: str, found: Sequence[Scanned]) -> str | None:
     """The text with the findings repaired; None where nothing could be, or what came out is no Python."""
     from libcst import ParserSyntaxError
 
-    from hotlap.source.place import Tree
+    from hotlap.analysis.edits.place import Tree
 
     try:
         tree = Tree(text)

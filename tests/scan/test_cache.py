@@ -125,8 +125,8 @@ def test_many_at_once_leave_whole_results(project):
 
 
 def test_all_cores_find_what_one_finds(project, monkeypatch):
+    from hotlap.analysis.parse import files
     from hotlap.scanning import Wanted, crew
-    from hotlap.source import files
 
     monkeypatch.setattr(crew, "_ALONE", 0)
     sources, _ = files.discover(["."])
@@ -139,8 +139,8 @@ def test_all_cores_find_what_one_finds(project, monkeypatch):
 def test_a_process_that_is_killed_costs_time_and_no_findings(project, monkeypatch):
     import os
 
+    from hotlap.analysis.parse import files
     from hotlap.scanning import Wanted, crew
-    from hotlap.source import files
 
     sources, _ = files.discover(["."])
     expected = crew.scan(sources, Wanted(), cores=1)

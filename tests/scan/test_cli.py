@@ -111,7 +111,7 @@ def test_fix_writes_the_file_and_diff_does_not(project):
 
 
 def test_a_fix_that_would_break_the_file_is_not_made(project, monkeypatch):
-    from hotlap.source.place import Tree
+    from hotlap.analysis.edits.place import Tree
 
     monkeypatch.setattr(Tree, "code", lambda self: "def broken(:\n")
     assert scan("--fix")[0] == 1

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from hotlap import scanning
+from hotlap.analysis.parse.files import Source
 from hotlap.catalog import patterns
 from hotlap.scanning import Wanted
-from hotlap.source.files import Source
 from tests.scan.corpus import Case, cases
 
 CASES = cases()

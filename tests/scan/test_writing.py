@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from hotlap.analysis.parse import files
 from hotlap.scanning import Wanted, repairing
-from hotlap.source import files
 from tests.scan.command import PROGRAM, TWO, scan
 
 

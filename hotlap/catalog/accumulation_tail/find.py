@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability
-from hotlap.source.code import Code, last_name
-from hotlap.source.rule import Found
-from hotlap.source.walking import walk
 
 WORDS = (".step(",)
 ONLY_HOT = True

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated, is_constant, keyword, last_name
+from hotlap.analysis.queries.invariant import is_changed, is_invariant, set_by
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source.code import Code, Definition, Repeated, is_constant, keyword, last_name
-from hotlap.source.invariant import is_changed, is_invariant, set_by
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
-from hotlap.source.syncs import shown
-from hotlap.source.walking import walk
 
 WORDS = ("torch.", "nn.", "Loss(")
 ONLY_HOT = True

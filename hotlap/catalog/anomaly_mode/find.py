@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.queries.code import Code, is_constant, keyword
+from hotlap.analysis.queries.programs import is_test
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
-from hotlap.source.code import Code, is_constant, keyword
-from hotlap.source.heat import Heat, Side
-from hotlap.source.positions import position_of
-from hotlap.source.programs import is_test
-from hotlap.source.rule import Found
 
 WORDS = ("detect_anomaly",)
 _SWITCH = frozenset(("torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.set_detect_anomaly"))

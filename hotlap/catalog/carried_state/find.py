@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.terms import MODULE
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Repeated, is_constant, last_name
+from hotlap.analysis.queries.loaders import loader, loaders, made_at
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import dotted
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code, Repeated, is_constant, last_name
-from hotlap.source.loaders import loader, loaders, made_at
-from hotlap.source.rule import Found
-from hotlap.source.samples import dotted
-from hotlap.source.terms import MODULE
-from hotlap.source.walking import walk
 
 WORDS = ("detach", "repackage", ".data", "LSTM", "GRU", "RNN", "hidden", "state")
 ONLY_HOT = True

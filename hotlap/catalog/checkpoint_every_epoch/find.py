@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.names.modules import argument
+from hotlap.analysis.parse.terms import ACCELERATOR, MODULE, STATE, Term
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import loaders
+from hotlap.analysis.queries.code import Code, Definition, keyword, last_name
+from hotlap.analysis.queries.programs import is_test
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence, Frequency
-from hotlap.source import loaders
-from hotlap.source.code import Code, Definition, keyword, last_name
-from hotlap.source.heat import Heat, Side
-from hotlap.source.modules import argument
-from hotlap.source.programs import is_test
-from hotlap.source.rule import Found
-from hotlap.source.syncs import shown
-from hotlap.source.terms import ACCELERATOR, MODULE, STATE, Term
-from hotlap.source.walking import walk
 
 WORDS = ("torch.save", "save(", "deepcopy", "state_dict", "save_pretrained", "save_checkpoint", "save_state")
 _OFTEN = (Frequency.EPOCH, Frequency.BATCH, Frequency.SAMPLE)

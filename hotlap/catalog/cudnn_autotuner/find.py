@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotlap.source import features, programs
-from hotlap.source.code import Code
-from hotlap.source.rule import Found
+from hotlap.analysis.parse import features
+from hotlap.analysis.queries import programs
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.rule import Found
 
 WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
 

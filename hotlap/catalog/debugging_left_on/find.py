@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.frequency.hotness import LoopKind
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Repeated, is_constant, keyword
+from hotlap.analysis.queries.programs import is_test
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
-from hotlap.source.code import Code, Repeated, is_constant, keyword
-from hotlap.source.heat import Heat, Side
-from hotlap.source.hotness import LoopKind
-from hotlap.source.positions import position_of
-from hotlap.source.programs import is_test
-from hotlap.source.rule import Found
-from hotlap.source.walking import walk
 
 WORDS = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "profile", "emit_nvtx", "gradcheck")
 _VARIABLES = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.queries.code import Code, last_name, spread
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence, Frequency
-from hotlap.source.code import Code, last_name, spread
-from hotlap.source.heat import Heat, Side
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
 
 WORDS = ("cuda.amp", "cpu.amp", "cuda import amp")
 _NAMES = ("autocast", "GradScaler")

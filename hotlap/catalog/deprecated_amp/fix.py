@@ -6,7 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from hotlap.source.place import Place
+from hotlap.analysis.edits.place import Place
 
 
 def fix(place: Place) -> None:

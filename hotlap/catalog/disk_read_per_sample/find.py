@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.terms import TEXT
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, keyword, last_name
+from hotlap.analysis.queries.invariant import stored_in
+from hotlap.analysis.queries.reads import ARCHIVE, ARRAY, PICTURE, READS, SOUND, WORDS, read_of
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import dependents, is_kept, mentions, per_sample, set_to
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source.code import Code, keyword, last_name
-from hotlap.source.invariant import stored_in
-from hotlap.source.reads import ARCHIVE, ARRAY, PICTURE, READS, SOUND, WORDS, read_of
-from hotlap.source.rule import Found
-from hotlap.source.samples import dependents, is_kept, mentions, per_sample, set_to
-from hotlap.source.syncs import shown
-from hotlap.source.terms import TEXT
-from hotlap.source.walking import walk
 
 __all__ = ["ONLY_HOT", "WORDS", "find"]
 ONLY_HOT = True

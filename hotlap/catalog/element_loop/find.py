@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.terms import BATCH, NUMPY, TENSOR, TENSORS, UNKNOWN
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.element_work import counts, is_scalar_work, is_sequential, is_worked_on, reads_elements
+from hotlap.analysis.queries.elements import ElementLoop, element_loops
+from hotlap.analysis.queries.groups import group_loops
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import mentions, only_shows, per_sample
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code, last_name
-from hotlap.source.element_work import counts, is_scalar_work, is_sequential, is_worked_on, reads_elements
-from hotlap.source.elements import ElementLoop, element_loops
-from hotlap.source.groups import group_loops
-from hotlap.source.rule import Found
-from hotlap.source.samples import mentions, only_shows, per_sample
-from hotlap.source.syncs import shown
-from hotlap.source.terms import BATCH, NUMPY, TENSOR, TENSORS, UNKNOWN
-from hotlap.source.walking import walk
 
 WORDS = ("for ",)
 ONLY_HOT = True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.passes import Pass, other_arguments, passes
+from hotlap.analysis.queries.programs import is_test
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code
-from hotlap.source.passes import Pass, other_arguments, passes
-from hotlap.source.programs import is_test
-from hotlap.source.rule import Found
 
 WORDS = ("epoch", "train", "evaluat", "validat")
 

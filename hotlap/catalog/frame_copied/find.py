@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated, keyword, last_name
+from hotlap.analysis.queries.frames import is_frame, is_grouped
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import dotted, mentions, prepares
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source.classes import Reference
-from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
-from hotlap.source.frames import is_frame, is_grouped
-from hotlap.source.heat import Heat
-from hotlap.source.rule import Found
-from hotlap.source.samples import dotted, mentions, prepares
-from hotlap.source.syncs import shown
-from hotlap.source.walking import walk
 
 WORDS = (".copy()", ".copy(deep", ".append(", "concat(")
 _NEW = frozenset(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat
+from hotlap.analysis.parse.terms import MODULE
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, is_constant, keyword, last_name
+from hotlap.analysis.queries.frames import has_pandas, is_frame, is_grouped, is_series, may_be_frame
+from hotlap.analysis.queries.reads import READS
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import mentions, only_shows, prepares
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source.code import Code, is_constant, keyword, last_name
-from hotlap.source.frames import has_pandas, is_frame, is_grouped, is_series, may_be_frame
-from hotlap.source.heat import Heat
-from hotlap.source.reads import READS
-from hotlap.source.rule import Found
-from hotlap.source.samples import mentions, only_shows, prepares
-from hotlap.source.syncs import shown
-from hotlap.source.terms import MODULE
-from hotlap.source.walking import walk
 
 Turns = ast.For | ast.comprehension
 WORDS = (".iterrows", ".itertuples", ".apply(", ".applymap(", ".map(", ".iloc[", ".loc[", ".at[", ".iat[")

@@ -7,7 +7,7 @@ from typing import cast
 import libcst as cst
 from libcst import matchers
 
-from hotlap.source.place import CannotFix, Place
+from hotlap.analysis.edits.place import CannotFix, Place
 
 
 def fix(place: Place) -> None:

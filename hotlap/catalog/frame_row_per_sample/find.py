@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.terms import FRAME, NUMPY, UNKNOWN
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.frames import has_pandas
+from hotlap.analysis.queries.memory import returned_by
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import is_for_test, is_kept, mentions, per_sample, set_to
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code, last_name
-from hotlap.source.frames import has_pandas
-from hotlap.source.memory import returned_by
-from hotlap.source.rule import Found
-from hotlap.source.samples import is_for_test, is_kept, mentions, per_sample, set_to
-from hotlap.source.syncs import shown
-from hotlap.source.terms import FRAME, NUMPY, UNKNOWN
-from hotlap.source.walking import walk
 
 WORDS = ("frame", "df[", ".iloc", ".loc", ".at[", ".iat[", "pandas", "pd.", "DataFrame", "Series", "get_group")
 ONLY_HOT = True

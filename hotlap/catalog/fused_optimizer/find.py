@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.features import MOVES
+from hotlap.analysis.queries.code import Code, spread
+from hotlap.analysis.queries.loaders import loader
+from hotlap.analysis.queries.programs import is_test
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
-from hotlap.source.code import Code, spread
-from hotlap.source.features import MOVES
-from hotlap.source.heat import Heat, Side
-from hotlap.source.loaders import loader
-from hotlap.source.programs import is_test
-from hotlap.source.rule import Found
 
 WORDS = ("optim",)
 _FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))

@@ -6,18 +6,18 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.statements import is_static
+from hotlap.analysis.parse.terms import BATCH, EXTENT, HOST, NUMBER, NUMPY, TENSOR, UNKNOWN, Term
+from hotlap.analysis.parse.torch_names import CONSTRUCTORS, CREATION, LIKE, RANDOM
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Project, keyword, last_name, spread
+from hotlap.analysis.queries.environments import is_acting
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.syncs import shown
+from hotlap.analysis.queries.transfers import is_device, transfers
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source.acting import is_acting
-from hotlap.source.classes import Reference
-from hotlap.source.code import Code, Definition, Project, keyword, last_name, spread
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
-from hotlap.source.statements import is_static
-from hotlap.source.syncs import shown
-from hotlap.source.terms import BATCH, EXTENT, HOST, NUMBER, NUMPY, TENSOR, UNKNOWN, Term
-from hotlap.source.torch_names import CONSTRUCTORS, CREATION, LIKE, RANDOM
-from hotlap.source.transfers import is_device, transfers
-from hotlap.source.walking import walk
 
 WORDS = (".to(", "cuda(", ".type_as(", "device(")
 ONLY_HOT = True

@@ -6,18 +6,18 @@ import ast
 import re
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.terms import SCHEDULER, TENSOR, UNKNOWN
+from hotlap.analysis.queries import syncs
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.environments import is_acting
+from hotlap.analysis.queries.graphs import differentiated, is_tensor
+from hotlap.analysis.queries.repeats import repeats
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import set_to
+from hotlap.analysis.queries.sums import accumulated
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source import syncs
-from hotlap.source.accumulate import accumulated
-from hotlap.source.acting import is_acting
-from hotlap.source.code import Code, last_name
-from hotlap.source.graphs import differentiated, is_tensor
-from hotlap.source.heat import Heat
-from hotlap.source.positions import position_of
-from hotlap.source.repeats import repeats
-from hotlap.source.rule import Found
-from hotlap.source.samples import set_to
-from hotlap.source.terms import SCHEDULER, TENSOR, UNKNOWN
 
 WORDS = ("[", "sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True

@@ -7,17 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.frequency.hotness import LoopKind
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated, keyword, last_name
+from hotlap.analysis.queries.invariant import set_by
+from hotlap.analysis.queries.reads import ARRAY, MODELS, TABLE, WORDS, read_of, reading_functions
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import dependents, in_tests, is_kept, loops, mentions, per_sample
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence, Frequency, Step
-from hotlap.source.classes import Reference
-from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
-from hotlap.source.heat import Heat, Side
-from hotlap.source.hotness import LoopKind
-from hotlap.source.invariant import set_by
-from hotlap.source.reads import ARRAY, MODELS, TABLE, WORDS, read_of, reading_functions
-from hotlap.source.rule import Found
-from hotlap.source.samples import dependents, in_tests, is_kept, loops, mentions, per_sample
-from hotlap.source.syncs import shown
-from hotlap.source.walking import walk
 
 __all__ = ["WORDS", "find"]
 _WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.features import LEFT_WORKERS, NO_WORKERS, SOME_WORKERS
+from hotlap.analysis.queries import loaders, rounds
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import set_to
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source import loaders, rounds
-from hotlap.source.code import Code
-from hotlap.source.defaults import default, is_given
-from hotlap.source.features import LEFT_WORKERS, NO_WORKERS, SOME_WORKERS
-from hotlap.source.rule import Found
-from hotlap.source.samples import set_to
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 

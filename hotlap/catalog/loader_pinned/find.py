@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.features import MOVES
+from hotlap.analysis.queries import loaders, rounds
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.memory import makes_samples
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source import loaders, rounds
-from hotlap.source.code import Code
-from hotlap.source.defaults import default, is_given
-from hotlap.source.features import MOVES
-from hotlap.source.memory import makes_samples
-from hotlap.source.rule import Found
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 _MOVES = re.compile(r"\.cuda\(|\.to\(|[\"']cuda|Trainer\(|Accelerator\(|Fabric\(")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.queries import loaders
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability
-from hotlap.source import loaders
-from hotlap.source.code import Code
-from hotlap.source.rule import Found
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 _KNOWN = frozenset((*loaders.POSITIONS, "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from hotlap.source.place import Place
+from hotlap.analysis.edits.place import Place
 
 
 def fix(place: Place) -> None:

@@ -6,17 +6,18 @@ import ast
 import re
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.parse import features
+from hotlap.analysis.parse.torch_names import CREATION
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import loaders
+from hotlap.analysis.queries.code import Code, keyword
+from hotlap.analysis.queries.programs import is_test
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import set_to
+from hotlap.analysis.queries.syncs import shown
+from hotlap.analysis.queries.transfers import is_device, transfers
 from hotlap.records.scanned import Confidence
-from hotlap.source import features, loaders
-from hotlap.source.code import Code, keyword
-from hotlap.source.heat import Side
-from hotlap.source.programs import is_test
-from hotlap.source.rule import Found
-from hotlap.source.samples import set_to
-from hotlap.source.syncs import shown
-from hotlap.source.torch_names import CREATION
-from hotlap.source.transfers import is_device, transfers
-from hotlap.source.walking import walk
 
 WORDS = ("cuda", ".to(", "device=")
 _STARTING = ("multiprocessing.", "torch.multiprocessing.", "concurrent.futures.", "multiprocess.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.features import SPLITS
+from hotlap.analysis.queries import loaders, rounds
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source import loaders, rounds
-from hotlap.source.code import Code
-from hotlap.source.defaults import default, is_given
-from hotlap.source.features import SPLITS
-from hotlap.source.rule import Found
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 _USUAL = 4  # a bound that leaves cores to the training on most machines

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import logs
+from hotlap.analysis.queries.code import Code, Repeated
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source import logs
-from hotlap.source.code import Code, Repeated
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
-from hotlap.source.syncs import shown
-from hotlap.source.walking import walk
 
 WORDS = ("print(", "log(", "info(", "write(", "add_scalar", "add_histogram", "log_metric", "writerow", "add_image")
 ONLY_HOT = True

@@ -6,7 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from hotlap.source.place import CannotFix, Place
+from hotlap.analysis.edits.place import CannotFix, Place
 
 
 def fix(place: Place) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.parse.terms import MODULE, TEXT
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.element_work import counts, is_sequential, reads_elements
+from hotlap.analysis.queries.elements import ElementLoop, element_loops
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import only_shows
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code, last_name
-from hotlap.source.element_work import counts, is_sequential, reads_elements
-from hotlap.source.elements import ElementLoop, element_loops
-from hotlap.source.heat import Side
-from hotlap.source.rule import Found
-from hotlap.source.samples import only_shows
-from hotlap.source.syncs import shown
-from hotlap.source.terms import MODULE, TEXT
-from hotlap.source.walking import walk
 
 WORDS = ("for ", "sklearn", "bleu")
 ONLY_HOT = True

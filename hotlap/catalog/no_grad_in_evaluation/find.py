@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency import modes
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.frequency.single_evaluations import is_made_once
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated
+from hotlap.analysis.queries.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence, Frequency
-from hotlap.source import modes
-from hotlap.source.code import Code, Definition, Repeated
-from hotlap.source.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
-from hotlap.source.heat import Side
-from hotlap.source.once import is_made_once
-from hotlap.source.rule import Found
-from hotlap.source.walking import walk
 
 WORDS = ("no_grad",)
 _WHY = "no_grad still counts versions and views of every tensor, for an evaluation that needs neither"

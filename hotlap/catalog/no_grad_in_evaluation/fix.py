@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from hotlap.source.place import CannotFix, Place
+from hotlap.analysis.edits.place import CannotFix, Place
 
 
 def fix(place: Place) -> None:

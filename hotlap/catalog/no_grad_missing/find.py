@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated, is_constant, last_name
+from hotlap.analysis.queries.evaluation import at_once, comprehended, evaluations, is_plain, returns_tensors, runs_model
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source.code import Code, Definition, Repeated, is_constant, last_name
-from hotlap.source.evaluation import at_once, comprehended, evaluations, is_plain, returns_tensors, runs_model
-from hotlap.source.heat import Heat
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
-from hotlap.source.walking import walk
 
 WORDS = ("for ", "while ")
 ONLY_HOT = True

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated, last_name
+from hotlap.analysis.queries.graphs import Graphs, differentiated, is_tensor
+from hotlap.analysis.queries.invariant import set_by
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source.code import Code, Definition, Repeated, last_name
-from hotlap.source.graphs import Graphs, differentiated, is_tensor
-from hotlap.source.heat import Side
-from hotlap.source.invariant import set_by
-from hotlap.source.rule import Found
-from hotlap.source.syncs import shown
-from hotlap.source.walking import walk
 
 WORDS = (".append(", "+=", "+ ", "torch.cat", ".extend(", ".update(")
 ONLY_HOT = True

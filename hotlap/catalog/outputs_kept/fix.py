@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from hotlap.source.place import CannotFix, Place
+from hotlap.analysis.edits.place import CannotFix, Place
 
 _SIMPLE: tuple[type[cst.CSTNode], ...] = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 _COMPOUND: tuple[type[cst.CSTNode], ...] = (cst.BinaryOperation, cst.UnaryOperation, cst.IfExp)

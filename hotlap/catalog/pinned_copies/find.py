@@ -6,21 +6,21 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from hotlap.analysis.frequency.containers import GIVING, MOVING
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.terms import BATCH, HOST, MODULE, TENSOR, UNKNOWN
+from hotlap.analysis.parse.torch_names import LIKE
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import arguments, loaders, turns
+from hotlap.analysis.queries.batch_parts import is_assembled
+from hotlap.analysis.queries.code import Code, Definition, Project, keyword, last_name, spread
+from hotlap.analysis.queries.invariant import set_by
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import dependents, mentions
+from hotlap.analysis.queries.syncs import shown
+from hotlap.analysis.queries.transfers import transfers
 from hotlap.records.scanned import Applicability, Confidence, Frequency
-from hotlap.source import handed, loaders, turns
-from hotlap.source.assembled import is_assembled
-from hotlap.source.code import Code, Definition, Project, keyword, last_name, spread
-from hotlap.source.containers import GIVING, MOVING
-from hotlap.source.heat import Heat, Side
-from hotlap.source.invariant import set_by
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
-from hotlap.source.samples import dependents, mentions
-from hotlap.source.syncs import shown
-from hotlap.source.terms import BATCH, HOST, MODULE, TENSOR, UNKNOWN
-from hotlap.source.torch_names import LIKE
-from hotlap.source.transfers import transfers
-from hotlap.source.walking import walk
 
 WORDS = (".to(", "cuda(", "to_device(", "move_to(")
 ONLY_HOT = True
@@ -139,7 +139,7 @@ def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | Non
         root = root.value
     if not isinstance(root, ast.Name):
         return None
-    if handed.to_model(code, call, root, kind) or (kind in (UNKNOWN, TENSOR) and _is_mover(code, call, root)):
+    if arguments.to_model(code, call, root, kind) or (kind in (UNKNOWN, TENSOR) and _is_mover(code, call, root)):
         return Confidence.MEDIUM
     return Confidence.MEDIUM if _is_given(code, call, root, kind) else None
 
@@ -191,7 +191,7 @@ def _is_stacked(code: Code, moved: ast.expr) -> bool:
         return False
     function = code.function(moved)
     listed = moved.args[0] if moved.args else None
-    return function is not None and isinstance(listed, ast.Name) and listed.id in handed.arguments(function)
+    return function is not None and isinstance(listed, ast.Name) and listed.id in arguments.arguments(function)
 
 
 def _unchanged(moved: ast.expr) -> ast.expr:
@@ -221,10 +221,10 @@ def _is_piece(code: Code, moved: ast.expr) -> bool:
 def _is_mover(code: Code, call: ast.Call, root: ast.Name) -> bool:
     """A helper that asks of its argument, or of each part of it, whether it is a tensor, and moves what is one."""
     function = code.function(root)
-    if function is None or not code.hot(call) or handed.is_placed_before(code, root):
+    if function is None or not code.hot(call) or arguments.is_placed_before(code, root):
         return False
     names = {root.id, _outer_name(code, root), _gone_over(code, root)}
-    if not names & handed.arguments(function) or not handed.is_chosen(code, call.args[0] if call.args else None):
+    if not names & arguments.arguments(function) or not arguments.is_chosen(code, call.args[0] if call.args else None):
         return False
     return any(
         isinstance(node, ast.Call) and node.args and mentions(node.args[0], names) and _asks_for_tensor(node)
@@ -250,15 +250,15 @@ def _is_helper(code: Code, call: ast.Call, root: ast.Name) -> bool:
     function = code.function(root)
     if function is None or code.heat(call).frequency is not Frequency.BATCH or function.name == "forward":
         return False
-    if handed.is_placed_before(code, root):
+    if arguments.is_placed_before(code, root):
         return False
     place = call.args[0] if call.args else keyword(call, "device")
-    given = handed.arguments(function)
+    given = arguments.arguments(function)
     names = {root.id, _outer_name(code, root), _gone_over(code, root)}
-    taken = names & (given | handed.taken(function))
+    taken = names & (given | arguments.taken(function))
     if isinstance(place, ast.Name) and place.id in code.stored(function):
         return place.id in dependents(function, given) - taken and bool(taken & given)
-    return handed.is_chosen(code, place) and bool(taken - {getattr(place, "id", "")})
+    return arguments.is_chosen(code, place) and bool(taken - {getattr(place, "id", "")})
 
 
 def _gone_over(code: Code, name: ast.Name) -> str:

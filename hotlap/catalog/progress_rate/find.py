@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hotlap.analysis.queries.code import Code, keyword, spread
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability
-from hotlap.source.code import Code, keyword, spread
-from hotlap.source.rule import Found
 
 WORDS = ("set_postfix", "set_description")
 ONLY_HOT = True

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.frequency.hotness import LoopKind
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.terms import OPTIMIZER, SCALER
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Repeated, is_constant, keyword
+from hotlap.analysis.queries.invariant import is_invariant, set_by
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Frequency
-from hotlap.source.code import Code, Repeated, is_constant, keyword
-from hotlap.source.heat import Side
-from hotlap.source.hotness import LoopKind
-from hotlap.source.invariant import is_invariant, set_by
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
-from hotlap.source.terms import OPTIMIZER, SCALER
-from hotlap.source.walking import walk
 
 WORDS = ("GradScaler",)
 

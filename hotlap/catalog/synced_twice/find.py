@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.queries import syncs
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.repeats import repeats, within
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability, Confidence
-from hotlap.source import syncs
-from hotlap.source.code import Code, last_name
-from hotlap.source.positions import position_of
-from hotlap.source.repeats import repeats, within
-from hotlap.source.rule import Found
 
 WORDS = (".item(", ".cpu(", ".tolist(", "float(")
 ONLY_HOT = True

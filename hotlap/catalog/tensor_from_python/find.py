@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.parse.terms import FRAME, TEXT, UNKNOWN
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import is_kept, per_sample, prepares
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence, Frequency
-from hotlap.source.classes import Reference
-from hotlap.source.code import Code, last_name
-from hotlap.source.heat import Heat
-from hotlap.source.rule import Found
-from hotlap.source.samples import is_kept, per_sample, prepares
-from hotlap.source.syncs import shown
-from hotlap.source.terms import FRAME, TEXT, UNKNOWN
-from hotlap.source.walking import walk
 
 WORDS = ("torch.", "np.", "numpy")
 _MAKERS = frozenset(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.terms import EXTENT, TENSOR
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, is_constant, last_name
+from hotlap.analysis.queries.graphs import differentiated, is_tensor
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code, is_constant, last_name
-from hotlap.source.graphs import differentiated, is_tensor
-from hotlap.source.heat import Heat, Side
-from hotlap.source.rule import Found
-from hotlap.source.syncs import shown
-from hotlap.source.terms import EXTENT, TENSOR
-from hotlap.source.walking import walk
 
 WORDS = (
     "if ",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.queries import logs
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.graphs import differentiated, is_tensor
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence
-from hotlap.source import logs
-from hotlap.source.code import Code
-from hotlap.source.graphs import differentiated, is_tensor
-from hotlap.source.rule import Found
-from hotlap.source.syncs import shown
 
 WORDS = ("print(", "{", "%", "add_scalar", "log(", "set_postfix", "info(", "str(", "write(")
 ONLY_HOT = True

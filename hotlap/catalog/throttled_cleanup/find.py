@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Applicability
-from hotlap.source.code import Code
-from hotlap.source.positions import position_of
-from hotlap.source.rule import Found
-from hotlap.source.walking import walk
 
 WORDS = ("empty_cache", "gc.collect", "synchronize", "ipc_collect", "collect(")
 ONLY_HOT = True

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency import modes
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.frequency.hotness import LoopKind
+from hotlap.analysis.parse.terms import MODULE
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import evaluation, loaders
+from hotlap.analysis.queries.code import Code, Definition, Repeated, keyword, last_name
+from hotlap.analysis.queries.programs import is_test
+from hotlap.analysis.queries.rule import Found
 from hotlap.records.scanned import Confidence, Frequency, Step
-from hotlap.source import evaluation, loaders, modes
-from hotlap.source.code import Code, Definition, Repeated, keyword, last_name
-from hotlap.source.heat import Heat, Side
-from hotlap.source.hotness import LoopKind
-from hotlap.source.programs import is_test
-from hotlap.source.rule import Found
-from hotlap.source.terms import MODULE
-from hotlap.source.walking import walk
 
 WORDS = ("DataLoader(", "eval_batch_size", "unsqueeze(0)", "unsqueeze(dim=0)", "[None")
 _HOOKS = frozenset(("val_dataloader", "test_dataloader", "predict_dataloader", "get_eval_dataloader"))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.names.modules import argument
+from hotlap.analysis.parse.statements import is_static
+from hotlap.analysis.parse.terms import Term
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, last_name
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import dependents, dotted, is_for_test, is_kept, mentions, per_sample, set_to
+from hotlap.analysis.queries.syncs import shown
 from hotlap.catalog.transform_per_sample import given
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code, Definition, last_name
-from hotlap.source.modules import argument
-from hotlap.source.rule import Found
-from hotlap.source.samples import dependents, dotted, is_for_test, is_kept, mentions, per_sample, set_to
-from hotlap.source.statements import is_static
-from hotlap.source.syncs import shown
-from hotlap.source.terms import Term
-from hotlap.source.walking import walk
 
 WORDS = (
     "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",

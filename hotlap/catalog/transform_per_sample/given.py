@@ -6,18 +6,18 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.terms import DATASET, LOADERS, UNKNOWN, Term
+from hotlap.analysis.parse.torch_names import LOADER_NAMES
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.loaders import is_of_trial
+from hotlap.analysis.queries.memory import returned_by
+from hotlap.analysis.queries.receivers import taking
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import in_tests, set_to
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence, Frequency, Step
-from hotlap.source.code import Code, last_name
-from hotlap.source.heat import Heat, Side
-from hotlap.source.loaders import is_of_trial
-from hotlap.source.memory import returned_by
-from hotlap.source.rule import Found
-from hotlap.source.samples import in_tests, set_to
-from hotlap.source.syncs import shown
-from hotlap.source.taking import taking
-from hotlap.source.terms import DATASET, LOADERS, UNKNOWN, Term
-from hotlap.source.torch_names import LOADER_NAMES
-from hotlap.source.walking import walk
 
 _MADE = (
     "torchaudio.transforms.",

@@ -7,16 +7,16 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.terms import HOST, NUMPY, TENSOR, TENSORS, Term
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, last_name
+from hotlap.analysis.queries.loaders import Loader, is_for_test, loaders
+from hotlap.analysis.queries.memory import returned_by
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import in_tests, mentions, per_sample, set_to
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence, Frequency, Step
-from hotlap.source.code import Code, Definition, last_name
-from hotlap.source.heat import Heat, Side
-from hotlap.source.loaders import Loader, is_for_test, loaders
-from hotlap.source.memory import returned_by
-from hotlap.source.rule import Found
-from hotlap.source.samples import in_tests, mentions, per_sample, set_to
-from hotlap.source.syncs import shown
-from hotlap.source.terms import HOST, NUMPY, TENSOR, TENSORS, Term
-from hotlap.source.walking import walk
 
 WORDS = ("TensorDataset", "__getitem__", "DataLoader(")
 _REPAIR = (

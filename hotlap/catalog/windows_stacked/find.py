@@ -6,14 +6,14 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Heat
+from hotlap.analysis.parse.terms import FRAME, NUMPY, TENSORS, TEXT
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.rule import Found
+from hotlap.analysis.queries.samples import mentions, prepares, set_to
+from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scanned import Confidence
-from hotlap.source.code import Code, last_name
-from hotlap.source.heat import Heat
-from hotlap.source.rule import Found
-from hotlap.source.samples import mentions, prepares, set_to
-from hotlap.source.syncs import shown
-from hotlap.source.terms import FRAME, NUMPY, TENSORS, TEXT
-from hotlap.source.walking import walk
 
 WORDS = (".append(", " for ")
 _STACKS = frozenset(

@@ -1,0 +1,1 @@
+"""Repairs of source, which keep its formatting and comments."""

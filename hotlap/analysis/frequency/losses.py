@@ -1,0 +1,41 @@
+"""Losses and metrics of a library: what they are for says how often they run, where nothing in it calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.names.project import Project
+from hotlap.analysis.parse.facts import Class
+from hotlap.records.scanned import Confidence, Frequency, Step
+
+_RESULTS = frozenset("compute result results get_value value get_metric get_score evaluate summary".split())
+
+
+def by_kind(project: Project, called: Container[Reference]) -> Iterator[tuple[Reference, Heat]]:
+    """Those that nothing in the project calls: whoever trains with them calls them every batch."""
+    for path, summary in project.files.items():
+        for owner in summary.classes.values():
+            for method in ("__call__", "update"):
+                reference = Reference(path, f"{owner.name}.{method}")
+                if method not in owner.methods or reference in called or not _takes_two(project, reference):
+                    continue
+                kind = _kind(project, path, owner, method)
+                if kind:
+                    step = Step(path, project.function(reference).line, f"{owner.name} is a {kind}, asked every batch")
+                    side = Side.TRAIN if kind == "loss" else Side.EVALUATE
+                    yield reference, Heat(Frequency.BATCH, Confidence.MEDIUM, side, (step,))
+
+
+def _takes_two(project: Project, reference: Reference) -> bool:
+    """Predictions and targets."""
+    return len(project.function(reference).parameters) > 2
+
+
+def _kind(project: Project, path: str, owner: Class, method: str) -> str:
+    bases = [one.lower() for one in project.base_names(path, owner)]
+    if method == "__call__":
+        loss = any("loss" in one for one in (owner.name.rsplit(".", 1)[-1].lower(), *bases))
+        return "metric" if any("metric" in one for one in bases) else "loss" if loss else ""
+    return "metric" if "reset" in owner.methods and owner.methods & _RESULTS else ""

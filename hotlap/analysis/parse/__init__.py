@@ -1,0 +1,1 @@
+"""One file of source, read once: its functions, loops, guards and calls, and what each expression may be."""

@@ -1,0 +1,393 @@
+"""The statements of one function, in order, with the loops and guards around them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hotlap.analysis.parse import early_exits as leaving
+from hotlap.analysis.parse import guards, statements
+from hotlap.analysis.parse.annotations import annotated
+from hotlap.analysis.parse.calls import handed_by, is_next, last_name, times
+from hotlap.analysis.parse.expressions import Expressions
+from hotlap.analysis.parse.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Loop
+from hotlap.analysis.parse.reader import FileState
+from hotlap.analysis.parse.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
+from hotlap.analysis.parse.tree import walk
+
+_WEIGHTS = frozenset(
+    "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights "
+    "keys".split()
+)
+_ANSWERING = ("def", "name", "attr")
+_MOST_BRANCHES = 4  # of one question; among more of them each is taken seldom
+
+
+class Body(Expressions):
+    """The statements of one function."""
+
+    owner = ""  # inside a class statement: the class
+    following: Sequence[ast.stmt] = ()  # what stands after the `if` being read, in its block
+
+    def block(self, statements: list[ast.stmt]) -> None:
+        before = self.stack
+        for number, statement in enumerate(statements, 1):
+            if statement.__class__ is ast.If:
+                self.following = statements[number:]
+            if self.reader.keep is not None:
+                self.reader.places[statement] = self.stack
+                self._file.within[statement] = self.function
+            handler = _STATEMENTS.get(statement.__class__)
+            if handler:
+                handler(self, statement)
+            else:
+                self._rest(statement)
+            if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+                break  # nothing after it runs
+        self.stack = before
+
+    @property
+    def _file(self) -> FileState:
+        assert isinstance(self.reader, FileState)
+        return self.reader
+
+    def guarded(self, statements: list[ast.stmt], guard: int) -> None:
+        if guard == DEAD:  # `if TYPE_CHECKING`: annotations name what it imports
+            self.block([one for one in statements if isinstance(one, ast.Import | ast.ImportFrom)])
+            return
+        before = self.stack
+        if guard:
+            self.stack = (*before, guard)
+        self.block(statements)
+        self.stack = before
+
+    def annotation(self, node: ast.expr | None) -> Term:
+        return annotated(node, self.plain)
+
+    def plain(self, node: ast.expr) -> Term:
+        """A name or dotted name, looked up without being noted as used."""
+        if isinstance(node, ast.Name):
+            return self.lookup(node.id)
+        if isinstance(node, ast.Attribute):
+            return self.attribute_of(self.plain(node.value), node.attr)
+        return UNKNOWN
+
+    def decorator(self, node: ast.expr) -> tuple[str, tuple[str, ...]]:
+        given: tuple[str, ...] = ()
+        if isinstance(node, ast.Call):
+            given = tuple(ast.unparse(one) for one in (*node.args, *(word.value for word in node.keywords)))
+            given += tuple(word.arg or "" for word in node.keywords)
+            node = node.func
+        term = self.plain(node)
+        full = term[1] if isinstance(term, tuple) and term[0] == "name" else statements.dotted(node)
+        return str(full), given
+
+    # Statements
+
+    def _import(self, node: ast.Import) -> None:
+        for one in node.names:
+            if one.asname:
+                self.names[one.asname] = ("name", one.name)
+            else:
+                top = one.name.split(".")[0]
+                self.names[top] = ("name", top)
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if node.level:
+            module = statements.relative(self._file.summary, node.level, module)
+        for one in node.names:
+            if one.name != "*":
+                self.names[one.asname or one.name] = ("name", f"{module}.{one.name}")
+            else:
+                self.names.setdefault(f"*{module}", ("name", module))
+
+    def _assign(self, node: ast.Assign) -> None:
+        term = self.term(node.value)
+        rare = guards.is_rare_flag(node.value, self.counters)
+        loop = handed_by(node.value, self.loop_names)
+        if loop < 0 and self.stack and is_next(node.value):
+            loop = self.here
+        for target in node.targets:
+            self.assign(target, RARELY if rare and isinstance(target, ast.Attribute) else term, loop)
+            if isinstance(target, ast.Name):
+                self.set_in[target.id] = self.here
+                self._note_list(target.id, node.value)
+                self._note_flag(target.id, node.value, rare)
+
+    def _note_list(self, name: str, value: ast.expr) -> None:
+        """A list that starts empty in every turn of a loop holds something as often as something is put in."""
+        self.rare_names.discard(name)
+        if isinstance(value, ast.List) and not value.elts and any(frame >= 0 for frame in self.stack):
+            self.rare_names.add(name)
+
+    def _note_filled(self, node: ast.expr) -> None:
+        if isinstance(node, ast.Name) and not any(frame in (RARE, FIRST, ERROR) for frame in self.stack):
+            self.rare_names.discard(node.id)
+
+    def _note_flag(self, name: str, value: ast.expr, rare: bool) -> None:
+        """Names that hold every n-th time, and names made of counters: `step = i + epoch * length`."""
+        self.few.discard(name)
+        self.ranges[name] = statements.counted(value)
+        if guards.is_small(value):
+            self.few.add(name)
+        elif rare:
+            self.rare_names.add(name)
+        elif isinstance(value, ast.BinOp) and statements.counts_on(value, self.counters):
+            self.counters.add(name)
+            self.starts[name] = times(value, self.loop_names)
+
+    def _annotated_assign(self, node: ast.AnnAssign) -> None:
+        term = self.annotation(node.annotation)
+        if node.value is not None:
+            value = self.term(node.value)
+            term = value if not term or term == TEXT else join(term, value)
+        self.assign(node.target, term)
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        value = self.term(node.value)
+        before = self.term(node.target)
+        self._note_filled(node.target)
+        if isinstance(node.target, ast.Name) and isinstance(node.value, ast.Constant):
+            self.counters.add(node.target.id)
+        if isinstance(before, tuple) and before[0] == "list" and isinstance(node.op, ast.Add):
+            value = ("list", element(value))
+        self.assign(node.target, join(before, value))
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        over = self.term(node.iter)
+        before = self.stack
+        if leaving.ends(node.body) or leaving.ends_soon(node, self.few):
+            self._once(node, over)
+            return
+        number = self.enter_loop(node.iter, over)
+        self.assign(node.target, element(over), number)
+        self._note_counter(node, self.function.loops[number])
+        self.function.loops[number].strided |= statements.strided(node.iter)
+        self.function.loops[number].weights = any(
+            isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in walk(node.iter)
+        )
+        self._turns(node.body)
+        self.stack = before
+        self.block(node.orelse)
+
+    def _turns(self, body: list[ast.stmt]) -> None:
+        """The turns of a loop. Names are looked at a second time only where a rule will ask."""
+        self._note_counted(body)
+        before = dict(self.names) if self.reader.keep is not None else {}
+        self.block(body)
+        self.carry(body, before)
+
+    def _note_counted(self, body: list[ast.stmt]) -> None:
+        """`step += 1` at the end of a turn: the name counts them from its first line on."""
+        for one in body:
+            if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and statements.is_one(one.value):
+                self.counters.add(one.target.id)
+
+    def _once(self, node: ast.For | ast.AsyncFor, over: Term) -> None:
+        """`for batch in loader: …; break`: the first element only."""
+        self.assign(node.target, element(over))
+        self.block(node.body)
+        self.block(node.orelse)
+
+    def _note_counter(self, node: ast.For | ast.AsyncFor, loop: Loop) -> None:
+        iterable = statements.counted(node.iter)
+        if isinstance(iterable, ast.Name):
+            iterable = self.ranges.get(iterable.id, iterable)
+        name = last_name(iterable.func) if isinstance(iterable, ast.Call) else ""
+        loop.batches = name in ("range", "trange") and statements.mentions_batches(*_given(iterable))
+        target = node.target
+        if isinstance(target, ast.Tuple) and target.elts and statements.counts(node.iter):
+            target = target.elts[0]
+        elif name not in ("range", "trange", "count"):
+            return
+        if isinstance(target, ast.Name):
+            self.counters.add(target.id)
+        if isinstance(target, ast.Name | ast.Attribute):  # for self.epoch in range(n)
+            loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, *_given(iterable))
+
+    def _while(self, node: ast.While) -> None:
+        before = self.stack
+        if leaving.ends(node.body):  # tries again until it works
+            self.term(node.test)
+            self.block(node.body)
+            return
+        number = self.enter_loop(node.test, UNKNOWN)
+        self.starts.update(dict.fromkeys(statements.grown(node), number))
+        self.term(node.test)
+        self._turns(node.body)
+        self.stack = before
+        self.block(node.orelse)
+
+    def _if(self, node: ast.If) -> None:
+        self.term(node.test)
+        following = self.following
+        body, other = guards.guards(node, self.counters, self.rare_names)
+        if body in (guards.NONE, MAYBE) and guards.leaves_loop(node.body) and any(frame >= 0 for frame in self.stack):
+            body = FIRST
+        if body in (guards.NONE, MAYBE) and self.is_kept_empty(node):
+            body = FIRST
+        body = TURN if body == FIRST and self.counts_here(node.test) else body
+        body, other = self._asking(node.test, body, other)
+        before = dict(self.names)
+        first, second = self._by_flag(node.test, body, other)
+        narrowed = self._narrow(node.test)
+        self.guarded(node.body, first)
+        after = self.names
+        if narrowed and after[narrowed][:1] == ("some",):
+            after[narrowed] = before[narrowed]
+        for name in statements.converted(node):
+            before[name] = after.get(name, UNKNOWN)
+        for name in statements.tested_for_tensor(node.test):
+            known = before.get(name, UNKNOWN)
+            if known == TENSOR or known[:1] == ("param",):  # what was taken out of a batch may be a list of tensors
+                before[name] = UNKNOWN
+        self.names = before
+        chained = other == MAYBE and 1 < statements.branches(node) <= _MOST_BRANCHES
+        self.guarded(node.orelse, guards.NONE if chained else second)  # `elif` is one question with the `if`
+        self._merge(after)
+        if other == RARE and guards.has_step(following):
+            return  # `if step % n: continue`, and then the optimizer's step: gradient accumulation
+        if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
+            self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
+
+    def _by_flag(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
+        """Branches that an argument decides about: whoever calls the function every batch may never take them."""
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):  # `if testing and path`
+            known = [statements.asked_flag(one) for one in test.values]
+            name, wanted = next((one for one in known if self._is_argument(one[0])), ("", True))
+            return (self._flagged(body, name, wanted) if name else body), other
+        name, wanted = statements.asked_flag(test)
+        if not self._is_argument(name):
+            return body, other
+        return self._flagged(body, name, wanted), self._flagged(other, name, not wanted)
+
+    def _is_argument(self, name: str) -> bool:
+        """Of this function, and not set to something else since."""
+        if not name or name not in self.function.parameters:
+            return False
+        term, annotated = self.names.get(name), self.function.annotations[self.function.parameters.index(name)]
+        return term == ("param", self.function.name, self.function.parameters.index(name)) or (
+            annotated != UNKNOWN and term == annotated
+        )
+
+    def _flagged(self, guard: int, name: str, wanted: bool) -> int:
+        if guard == DEAD or guard <= ASKED:
+            return guard
+        self.function.asked.append((("flag", name, wanted), guard))
+        return ASKED - len(self.function.asked) + 1
+
+    def _narrow(self, test: ast.expr) -> str:
+        """`if isinstance(x, Metric)`: there it is an object of that class of the project, or of one that inherits. The
+        name, or "" where nothing is learned."""
+        asked = statements.tested_for_class(test)
+        known = self.names.get(asked[0]) if asked is not None else None
+        kind = self.plain(asked[1]) if asked is not None and isinstance(known, tuple) else UNKNOWN
+        if asked is None or not isinstance(kind, tuple) or kind[0] not in ("def", "name"):
+            return ""
+        self.names[asked[0]] = ("some", kind, known)
+        return asked[0]
+
+    def _asking(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
+        """Branches that depend on what a function or flag of the project says: how rare they are, only it can tell."""
+        parts, negated = guards.deciding(test)
+        guard = other if negated else body
+        for part in parts if guard in (guards.NONE, MAYBE) else ():
+            term = self.plain(part.func if isinstance(part, ast.Call) else part)
+            if isinstance(term, tuple) and term[0] in (_ANSWERING if isinstance(part, ast.Call) else ("attr",)):
+                self.function.asked.append((term, guard))
+                asked = ASKED - len(self.function.asked) + 1
+                return (body, asked) if negated else (asked, other)
+        return body, other
+
+    def _merge(self, other: dict[str, Term]) -> None:
+        mine = self.names
+        for name, term in other.items():
+            if name not in mine:
+                mine[name] = term
+            elif mine[name] is not term:
+                mine[name] = join(mine[name], term)
+        # The file's own names, and those a nested function sees, are one dictionary for good.
+        other.clear()
+        other.update(mine)
+        self.names = other
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        before = self.no_grad
+        for item in node.items:
+            term = self.term(item.context_expr)
+            if term == NO_GRAD or statements.is_grad_off(item.context_expr):
+                self.no_grad = True
+            self._enter(item.context_expr, term)
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, term)
+        self.block(node.body)
+        self.no_grad = before
+
+    def _enter(self, node: ast.expr, term: Term) -> None:
+        """An object of the project may do something on entering and leaving."""
+        if isinstance(term, tuple) and term[0] not in ("name", "list", "dict", "tuple"):
+            for name in ("__enter__", "__exit__"):
+                self.function.calls.append(Call(("attr", term, name), node.lineno, self.stack))
+
+    def _try(self, node: ast.Try) -> None:
+        self.block(node.body)
+        for handler in node.handlers:
+            before = dict(self.names)
+            if handler.name:
+                self.names[handler.name] = UNKNOWN
+            self.guarded(handler.body, ERROR)
+            after, self.names = self.names, before  # `except ImportError: wandb = None`: what it was is known still
+            self._merge(after)
+        self.block(node.orelse)
+        self.block(node.finalbody)
+
+    def _match(self, node: ast.Match) -> None:
+        self.term(node.subject)
+        for case in node.cases:
+            self.block(case.body)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._file.define(node, self)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self._file.define_class(node, self)
+
+    def _return(self, node: ast.Return) -> None:
+        if node.value is not None:
+            self.function.returns = join(self.function.returns, self.term(node.value))
+            self.function.rare = self.function.rare or guards.is_rare_flag(node.value)
+
+    def _expression(self, node: ast.Expr) -> None:
+        self.term(node.value)
+        if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+            self._note_filled(node.value.func.value)
+
+    def _raise(self, node: ast.Raise) -> None:
+        before = self.stack
+        self.stack = (*before, ERROR)
+        self._rest(node)
+        self.stack = before
+
+    def _rest(self, node: ast.stmt) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.term(child)
+
+
+def _given(call: ast.expr) -> list[ast.expr]:
+    """What is counted, not what a progress bar shows beside it."""
+    return call.args if isinstance(call, ast.Call) else []
+
+
+_STATEMENTS: dict[type, Callable[[Body, Any], None]] = {
+    ast.Import: Body._import, ast.ImportFrom: Body._import_from, ast.Assign: Body._assign,
+    ast.AnnAssign: Body._annotated_assign, ast.AugAssign: Body._augmented, ast.For: Body._for,
+    ast.AsyncFor: Body._for, ast.While: Body._while, ast.If: Body._if, ast.With: Body._with,
+    ast.AsyncWith: Body._with, ast.Try: Body._try, ast.FunctionDef: Body._function,
+    ast.AsyncFunctionDef: Body._function, ast.ClassDef: Body._class, ast.Return: Body._return,
+    ast.Match: Body._match, ast.Raise: Body._raise, ast.Expr: Body._expression,
+}  # fmt: skip
+if hasattr(ast, "TryStar"):
+    _STATEMENTS[ast.TryStar] = Body._try

@@ -1,0 +1,370 @@
+"""What calls give and mean, judged by the terms of one function alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+
+from hotlap.analysis.parse import torch_names
+from hotlap.analysis.parse.facts import Loop
+from hotlap.analysis.parse.terms import (
+    ACCELERATOR,
+    BATCH,
+    DEEPEST,
+    EXTENT,
+    FILE,
+    HOST,
+    LOADERS,
+    MODULE,
+    NUMBER,
+    NUMPY,
+    OPTIMIZER,
+    PLACED_LOADER,
+    SCALER,
+    STATE,
+    TENSOR,
+    TENSORS,
+    TEXT,
+    UNKNOWN,
+    Term,
+    depth,
+    element,
+    hosted,
+    indexed,
+    join,
+    moved,
+)
+
+THROUGH = frozenset(  # calls that give back what they were given, to be iterated over
+    "tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.std.tqdm tqdm.autonotebook.tqdm tqdm.rich.tqdm "
+    "rich.progress.track alive_progress.alive_it fastprogress.progress_bar iter list tuple sorted reversed set "
+    "torch.compile torch.jit.script torch.nn.DataParallel torch.nn.parallel.DistributedDataParallel itertools.islice "
+    "itertools.cycle joblib.delayed dask.delayed copy.deepcopy copy.copy torch.autograd.Variable "
+    "torch.autograd.variable.Variable".split()
+)
+OF_TENSORS = frozenset(
+    "to view size dim item cpu cuda detach numpy reshape transpose permute float backward append items keys values get "
+    "parameters mean sum max min format join split strip startswith endswith".split()
+)
+OF_MODULES = frozenset(("eval", "train", "parameters", "named_parameters"))  # nothing else has these, without arguments
+_KEEPING = frozenset(  # methods that give the same sort of thing: a question stays as short as it was
+    "detach clone float contiguous half double train eval requires_grad_ mean sum squeeze unsqueeze view reshape "
+    "permute transpose argmax sigmoid softmax log_softmax clamp exp sqrt abs long int bool any all flatten "
+    "repeat expand argmin norm pow relu tanh eq ne lt gt le ge mul div masked_fill".split()
+)
+_OF_MODULE = frozenset("train eval float half double requires_grad_".split())
+_ALONG = 5  # how deep a question may be to go along with a call
+BACKWARDS = frozenset(("backward", "manual_backward"))
+
+
+def prepared(base: Term, arguments: list[Term]) -> Term | None:
+    """accelerator.prepare(model, loader): the same things, the batches now on the device."""
+    if not arguments or (isinstance(base, str) and base not in (ACCELERATOR, UNKNOWN)):
+        return None
+    placed = [PLACED_LOADER if one in LOADERS else one for one in arguments]
+    return placed[0] if len(placed) == 1 else ("tuple", *placed)
+
+
+def method_of_unknown(base: Term, name: str, on_host: bool) -> Term | None:
+    if name == "item":
+        return NUMBER
+    if name == "state_dict":
+        return STATE
+    if name in torch_names.WEIGHTS and name not in ("items", "values", "keys"):
+        return torch_names.WEIGHTS[name]
+    if name in ("to", "cuda"):
+        return hosted(base) if on_host else moved(base)
+    if name == "cpu":
+        return hosted(base)
+    if base[0] in ("self", "super") and name not in _OF_MODULE:
+        return None  # a method of the project's own
+    if name in _KEEPING:
+        return base
+    if name == "gather" and base[0] == "attr":
+        return TENSOR  # of an accelerator, or of a tensor that is kept
+    if name in torch_names.ONLY_TENSORS and name != "backward":
+        return join(base, TENSOR) if base[0] == "call" else base
+    return None
+
+
+def mode_set(node: ast.Call, name: str) -> str:
+    """`model.train(False)` and `model.train(mode=False)` do what `model.eval()` does; only modules have a mode."""
+    given = node.args or [word.value for word in node.keywords if word.arg == "mode"]
+    if name != "train" or not given:
+        return name if name in OF_MODULES and not node.args else ""
+    off = isinstance(given[0], ast.Constant) and given[0].value is False
+    return "eval" if off else "train" if node.keywords else ""
+
+
+def to_host(node: ast.Call) -> bool:
+    return any(
+        isinstance(one, ast.Constant) and one.value == "cpu"
+        for one in (*node.args, *(word.value for word in node.keywords))
+    )
+
+
+def beginning(node: ast.expr) -> str:
+    """What a text begins with, as far as it is written out: `"loss_" + name`, `f"loss_{name}"`."""
+    if isinstance(node, ast.BinOp):
+        return beginning(node.left)
+    if isinstance(node, ast.JoinedStr):
+        return beginning(node.values[0]) if node.values else ""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def names_host(node: ast.Call) -> bool:
+    """torch.device("cpu")."""
+    first = node.args[0] if node.args else None
+    return isinstance(first, ast.Constant) and str(first.value).startswith("cpu")
+
+
+def builtin(name: str, arguments: list[Term]) -> Term:
+    first = arguments[0] if arguments else UNKNOWN
+    if name == "len":
+        return EXTENT if first in TENSORS else NUMBER
+    if name in ("float", "int", "bool", "round", "isinstance", "hasattr", "any", "all", "abs", "pow"):
+        return first if name == "abs" else NUMBER
+    if name in ("str", "repr", "format", "input"):
+        return TEXT
+    if name == "range":
+        return EXTENT if EXTENT in arguments else NUMBER
+    if name == "sum":
+        return element(first)
+    if name in ("max", "min"):
+        return element(first) if len(arguments) == 1 else join(first, arguments[1])
+    return element(first) if name == "next" else _several(name, first, arguments)
+
+
+def _several(name: str, first: Term, arguments: list[Term]) -> Term:
+    """Builtins that go over things, or give access to them."""
+    if name == "enumerate":
+        return ("enumerated", first)
+    if name == "open":
+        return FILE
+    if name == "map":
+        return ("list", ("call", first)) if may_be_function(first) else UNKNOWN
+    if name == "filter":
+        return arguments[1] if len(arguments) > 1 else UNKNOWN
+    if name == "getattr":
+        return ("member", first) if isinstance(first, tuple) and first[0] == "name" else UNKNOWN
+    return ("zipped", *arguments) if name == "zip" else UNKNOWN
+
+
+def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term:
+    """What calling something by its full name gives."""
+    if name in THROUGH and (arguments or "iterable" in keywords):
+        return arguments[0] if arguments else keywords["iterable"]
+    if name == "functools.partial" and arguments:
+        return ("partial", arguments[0], len(arguments) - 1) if len(arguments) > 1 else arguments[0]
+    if name == "dict" and keywords and not arguments and "**" not in keywords:
+        return _written_out(list(keywords.values()))
+    if name in torch_names.BUILTINS:
+        return builtin(name, arguments)
+    known = torch_names.called(name, arguments, keywords)
+    if known is not None:
+        return known
+    return result_of(("name", name), arguments)
+
+
+def _written_out(values: list[Term]) -> Term:
+    """`dict(loss=loss, rate=0.1)`. With a text among others it is a record, of which nobody knows what is what."""
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    mixed = TEXT in values and any(value != TEXT for value in values)
+    return ("dict", UNKNOWN if mixed or depth(result) >= DEEPEST else result)
+
+
+def result_of(callee: Term, arguments: list[Term]) -> Term:
+    """The question what a call gives. One or two arguments go along: some functions give back what they get."""
+    if depth(callee) >= DEEPEST:
+        return UNKNOWN
+    along = len(arguments) == 1 or (len(arguments) == 2 and callee[0] in ("def", "name", "star"))
+    given = arguments if along and any(arguments) and all(depth(one) < _ALONG for one in arguments) else ()
+    result: Term = ("call", callee, *given)
+    return ("aside", result) if all_on_host(arguments) else result
+
+
+def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
+    """An optimizer, or a scaler in its place, is stepped; not a scheduler."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    if isinstance(node, ast.Name) and lookup(name) in (OPTIMIZER, SCALER):
+        return True
+    return any(word in name.lower() for word in ("opt", "scaler")) and "sched" not in name.lower()
+
+
+def steps_given(node: ast.Call) -> bool:
+    """`precision.step(model, optimizer)`."""
+    return any(isinstance(one, ast.Name | ast.Attribute) and "optim" in last_name(one).lower() for one in node.args)
+
+
+def runs_module(function: ast.expr) -> bool:
+    """`model(x)` or `model.encoder(x)`, not `model.to(x)`."""
+    if not isinstance(function, ast.Attribute):
+        return True
+    return torch_names.method(MODULE, function.attr, [], on_host=False) == TENSOR
+
+
+def may_be_model(callee: Term) -> bool:
+    """An argument, or an attribute of one or of self, that is called; no method of a tensor or container."""
+    if not isinstance(callee, tuple) or callee[0] not in ("param", "attr"):
+        return False
+    if callee[0] == "attr":
+        owner = callee[1][1] if callee[1][0] == "attr" else callee[1]
+        return owner[0] in ("param", "self") and callee[2] not in OF_TENSORS and not callee[2].endswith("_")
+    return True
+
+
+def is_on_device(term: Term) -> bool:
+    if isinstance(term, tuple) and term[0] == "list":
+        return is_on_device(term[1])
+    if isinstance(term, tuple) and term[0] == "join":  # moved, where there is a device
+        return any(map(is_on_device, term[1:]))
+    return term == TENSOR or (isinstance(term, tuple) and term[0] == "moved")
+
+
+def holds_module(term: Term) -> bool:
+    """A module, as far as one function tells: `model` after `model.eval()`."""
+    return term == MODULE or (isinstance(term, tuple) and term[0] == "join" and MODULE in term[1:])
+
+
+def all_on_host(arguments: list[Term]) -> bool:
+    """Nothing from the device goes into a call, and some tensor does: what comes out is on the host."""
+    plain = (HOST, BATCH, NUMPY, NUMBER, EXTENT, TEXT)
+    return any(one in (HOST, BATCH) for one in arguments) and all(one in plain for one in arguments)
+
+
+_FLAGS = (True, False, None)
+
+
+def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
+    """`validate(loader, quiet=True)`: arguments that are True, False or None, written out; "*" where some hide."""
+    found: list[tuple[int | str, bool]] = []
+    for number, value in enumerate(node.args):
+        if value.__class__ is ast.Starred:
+            found.append(("*", True))
+        elif isinstance(value, ast.Constant) and value.value in _FLAGS:
+            found.append((number, bool(value.value)))
+    for word in node.keywords:
+        if word.arg is None:
+            found.append(("*", True))
+        elif isinstance(word.value, ast.Constant) and word.value.value in _FLAGS:
+            found.append((word.arg, bool(word.value.value)))
+    return tuple(found)
+
+
+def said(node: ast.Call) -> str:
+    """`before_step` of `call_hook("before_step")`, `notify(hooks, "before_step")` and `send(event="before_step")`."""
+    for one in (*node.args, *(word.value for word in node.keywords)):
+        if one.__class__ is ast.Constant and isinstance(one.value, str) and one.value.isidentifier():
+            return one.value
+    return ""
+
+
+def is_library(callee: Term) -> bool:
+    if isinstance(callee, str):
+        return True
+    if callee[0] == "attr":
+        return callee[2] in OF_TENSORS
+    if callee[0] != "name" or callee[1] in torch_names.LOADER_NAMES or callee[1] == "numpy.load":
+        return False  # noted, though the library's
+    return callee[1] in torch_names.BUILTINS or callee[1].startswith(("torch.", "numpy.", "math.", "time.", "os."))
+
+
+def may_be_function(term: Term) -> bool:
+    return isinstance(term, tuple) and term[0] in ("def", "attr", "name", "partial")
+
+
+def last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
+    """The loop that gives what an expression begins with, or -1."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return given.get(node.id, -1) if isinstance(node, ast.Name) else -1
+
+
+def handed_by(node: ast.expr, given: Mapping[str, int]) -> int:
+    """The same for what a function takes out of it: `self.parse(batch)`."""
+    number = given_by(node, given)
+    if number < 0 and isinstance(node, ast.Tuple):
+        return max((handed_by(one, given) for one in node.elts), default=-1)
+    if number < 0 and isinstance(node, ast.Subscript):  # data[indices], of indices that the loop gives
+        return given.get(node.slice.id, -1) if isinstance(node.slice, ast.Name) else -1
+    if number < 0 and isinstance(node, ast.Call):
+        names = [one.id for one in node.args if isinstance(one, ast.Name)]
+        return next((given[name] for name in names if name in given), -1)
+    return number
+
+
+_NEXT = ("next", "__next__")
+_TAKING = (*_NEXT, "pop", "popleft", "get", "get_next", "next_batch")
+
+
+def is_next(value: ast.expr) -> bool:
+    """`next(batches)`, `prefetcher.next()`, `batches.pop()`."""
+    if not isinstance(value, ast.Call) or last_name(value.func) not in _TAKING:
+        return False
+    return last_name(value.func) in _NEXT or not (value.args or value.keywords)
+
+
+def times(node: ast.expr, given: Mapping[str, int]) -> int:
+    """The loop whose number is multiplied: `i * size`, `(i + 1) * size`, `offset + i * size`; else -1."""
+    if not isinstance(node, ast.BinOp):
+        return -1
+    if isinstance(node.op, ast.Add):
+        return max(times(node.left, given), times(node.right, given))
+    if not isinstance(node.op, ast.Mult):
+        return -1
+    sides = [one.left if isinstance(one, ast.BinOp) else one for one in (node.left, node.right)]  # (i - 1) * size
+    return max(given_by(one, given) for one in sides)
+
+
+def mark_module(names: dict[str, Term], name: str, known: Term) -> None:
+    """Only modules have what was called on it."""
+    if isinstance(known, tuple) and known[0] == "moved":
+        known = known[1]  # model = model.to(device)
+    own = isinstance(known, tuple) and known[0] == "self"  # its class tells more: what those that inherit make of it
+    if not own and (known == UNKNOWN or isinstance(known, tuple)):
+        names[name] = join(known, MODULE)
+
+
+def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
+    """What a loop gives is moved to a device."""
+    number = handed_by(node, given)
+    if number >= 0:
+        loops[number].moves = True
+
+
+def mark_use(call: ast.Call, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
+    """What a loop gives goes into a call."""
+    for argument in (*call.args, *(word.value for word in call.keywords)):
+        if isinstance(argument, ast.Name) and argument.id in given:
+            loops[given[argument.id]].unpacks = True
+
+
+def container_method(names: dict[str, Term], function: ast.Attribute, base: Term, arguments: list[Term]) -> Term:
+    """A method of a list, set or dict; what is put in changes what the name stands for."""
+    name = function.attr
+    if name in ("append", "add", "extend", "insert") and arguments and isinstance(function.value, ast.Name):
+        added = element(arguments[-1]) if name == "extend" else arguments[-1]
+        put(names, function.value.id, base, added)
+        return UNKNOWN
+    if name == "items":
+        return ("list", ("tuple", UNKNOWN, indexed(base)))
+    if name == "values":
+        return ("list", indexed(base))
+    if name == "copy":
+        return base
+    return indexed(base) if name in ("get", "pop", "popleft", "setdefault") else UNKNOWN
+
+
+def put(names: dict[str, Term], name: str, base: Term, added: Term) -> None:
+    """Something goes into a container that has a name."""
+    if isinstance(base, tuple) and base[0] in ("list", "dict"):
+        whole = join(indexed(base), added)
+        names[name] = (base[0], whole if depth(whole) < DEEPEST - 1 else UNKNOWN)

@@ -1,0 +1,53 @@
+"""Loops that are left in their first turn, or after a few."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Iterator
+
+from hotlap.analysis.parse import guards
+
+
+def ends(body: list[ast.stmt]) -> bool:
+    """The body of a loop that is never begun again: it ends in break or return, unless something failed."""
+    last = body[-1]
+    if isinstance(last, ast.With | ast.AsyncWith):
+        return ends(last.body)
+    if isinstance(last, ast.Try) and not last.finalbody:
+        inner = ends(last.orelse or last.body)
+    else:
+        inner = isinstance(last, ast.Break | ast.Return)
+    again = any(isinstance(one, ast.Continue) for one in _own_statements(body))
+    return inner and (not again or any(isinstance(one, ast.Try) for one in body))
+
+
+def ends_soon(loop: ast.For | ast.AsyncFor, few: Container[str]) -> bool:
+    """`if count == 3: break`, of a counter of its turns and a small number."""
+    for one in loop.body:
+        if isinstance(one, ast.If) and guards.leaves_loop(one.body) and isinstance(one.test, ast.Compare):
+            name, most = getattr(one.test.left, "id", ""), one.test.comparators[0]
+            small = guards.is_small(most) or getattr(most, "id", "") in few
+            if small and isinstance(one.test.ops[0], ast.Eq | ast.GtE | ast.Gt) and _counts_turns(loop, name):
+                return True
+    return False
+
+
+def _counts_turns(loop: ast.For | ast.AsyncFor, name: str) -> bool:
+    numbered = (
+        loop.target.elts[0] if isinstance(loop.target, ast.Tuple) and guards.called(loop.iter) == "enumerate" else None
+    )
+    return bool(name) and (
+        getattr(numbered, "id", "") == name
+        or any(isinstance(one, ast.AugAssign) and getattr(one.target, "id", "") == name for one in loop.body)
+    )
+
+
+def _own_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of this loop, not of one inside."""
+    for statement in body:
+        yield statement
+        if not isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.ClassDef):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _own_statements(getattr(statement, field, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _own_statements(handler.body)

@@ -1,0 +1,283 @@
+"""What statements look like, as far as reading a file needs to know."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container
+
+from hotlap.analysis.parse.calls import BACKWARDS, last_name
+from hotlap.analysis.parse.facts import Function, Summary
+from hotlap.analysis.parse.terms import MODULE, TENSOR, Term
+from hotlap.analysis.parse.tree import walk
+
+Decorators = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def relative(summary: Summary, level: int, module: str) -> str:
+    """The full name of what `from ..x import y` names."""
+    parts = summary.module.split(".")
+    up = level - 1 if summary.package else level
+    return "@" + ".".join([*parts[: max(len(parts) - up, 0)], *([module] if module else [])])
+
+
+def qualified(owner: str, function: Function, name: str) -> str:
+    """The name of something defined in a class or function."""
+    if owner:
+        return f"{owner}.{name}"
+    return f"{function.name}.{name}" if function.name else name
+
+
+def free_name(functions: dict[str, Function], name: str, line: int, decorators: Decorators) -> str:
+    """A name for each definition: the last one has it, but for the setter of a property."""
+    known = functions.get(name)
+    if known is None:
+        return name
+    if any(full.endswith((".setter", ".deleter")) for full, _ in decorators):
+        return f"{name}@{line}"
+    known.name = f"{name}@{known.line}"
+    functions[known.name] = known
+    return name
+
+
+def default_flags(arguments: ast.arguments) -> tuple[tuple[str, bool], ...]:
+    """Arguments that are True, False or nothing unless given."""
+    plain = [*arguments.posonlyargs, *arguments.args]
+    last = zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)
+    every = (*last, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
+    found = ((one.arg, value.value) for one, value in every if isinstance(value, ast.Constant))
+    return tuple((name, bool(value)) for name, value in found if value is None or value is True or value is False)
+
+
+def asked_flag(test: ast.expr) -> tuple[str, bool]:
+    """The name that a condition asks, and what it must be: `quiet`, `not quiet`, `quiet is False`, `x is not None`."""
+    if isinstance(test, ast.Name):
+        return test.id, True
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        name, wanted = asked_flag(test.operand)
+        return name, not wanted
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.Eq) and isinstance(test.left, ast.Name):
+        other = test.comparators[0]
+        if isinstance(other, ast.Constant) and (other.value is None or other.value is True or other.value is False):
+            return test.left.id, bool(other.value)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and isinstance(test.left, ast.Name):
+        other = test.comparators[0]
+        return (test.left.id, True) if isinstance(other, ast.Constant) and other.value is None else ("", True)
+    return "", True
+
+
+def is_static(function: Function) -> bool:
+    return any(name == "staticmethod" for name, _ in function.decorators)
+
+
+def properties(node: ast.ClassDef) -> frozenset[str]:
+    """Those whose function is run each time."""
+    return frozenset(
+        one.name
+        for one in node.body
+        if isinstance(one, ast.FunctionDef)
+        and any(isinstance(part, ast.Name) and part.id == "property" for part in one.decorator_list)
+    )
+
+
+def losses(function: ast.AST) -> frozenset[str]:
+    """Names that a backward pass starts from: tensors, whatever made them."""
+    found = set()
+    for one in walk(function):
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in BACKWARDS:
+            start = one.args[0] if one.args else one.func.value
+            if isinstance(start, ast.Call) and last_name(start.func) == "scale" and start.args:
+                start = start.args[0]
+            if isinstance(start, ast.Name):
+                found.add(start.id)
+    return frozenset(found)
+
+
+def converted(node: ast.If) -> list[str]:
+    """`if not isinstance(x, list): x = x.tolist()`: afterwards x is what the branch made of it, on either path."""
+    if node.orelse:
+        return []
+    targets = [target for one in node.body if isinstance(one, ast.Assign) for target in one.targets]
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    if not names:
+        return []
+    tested = {_not_none(node.test)} | {
+        one.args[0].id
+        for one in walk(node.test)
+        if isinstance(one, ast.Call) and one.args and isinstance(one.args[0], ast.Name)
+        if last_name(one.func) in ("isinstance", "is_tensor", "hasattr")
+    }
+    return [name for name in names if name in tested]
+
+
+def _not_none(test: ast.expr) -> str:
+    """`x` of `x is not None`: where the branch is passed over, it is nothing at all."""
+    if (
+        not isinstance(test, ast.Compare)
+        or not isinstance(test.ops[0], ast.IsNot)
+        or not isinstance(test.left, ast.Name)
+    ):
+        return ""
+    other = test.comparators[0]
+    return test.left.id if isinstance(other, ast.Constant) and other.value is None else ""
+
+
+def tested_for_tensor(test: ast.expr) -> list[str]:
+    """`if isinstance(x, torch.Tensor)`: in the other branch x is anything but that."""
+    if not isinstance(test, ast.Call) or not test.args or not isinstance(test.args[0], ast.Name):
+        return []
+    asked = last_name(test.func)
+    tensor = asked == "isinstance" and len(test.args) == 2 and last_name(test.args[1]) == "Tensor"
+    return [test.args[0].id] if tensor or asked == "is_tensor" else []
+
+
+def tested_for_class(test: ast.expr) -> tuple[str, ast.expr] | None:
+    """The name and the class of `isinstance(x, Metric)`."""
+    if not isinstance(test, ast.Call) or last_name(test.func) != "isinstance" or len(test.args) != 2:
+        return None
+    name, kind = test.args
+    return (name.id, kind) if isinstance(name, ast.Name) and isinstance(kind, ast.Name | ast.Attribute) else None
+
+
+def counts(node: ast.expr) -> bool:
+    """enumerate(…), also inside tqdm(…)."""
+    while isinstance(node, ast.Call):
+        if last_name(node.func) == "enumerate":
+            return True
+        if not node.args:
+            return False
+        node = node.args[0]
+    return False
+
+
+def counted(node: ast.expr) -> ast.expr:
+    """`range(n)` of `tqdm(range(n))`."""
+    while isinstance(node, ast.Call) and last_name(node.func) in ("tqdm", "track") and node.args:
+        node = node.args[0]
+    return node
+
+
+def dotted(node: ast.expr) -> str:
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else last_name(node)
+
+
+def counts_on(value: ast.expr, counters: Container[str]) -> bool:
+    """Arithmetic on a counter of a loop and plain numbers."""
+    if isinstance(value, ast.BinOp):
+        return counts_on(value.left, counters) or counts_on(value.right, counters)
+    return isinstance(value, ast.Name) and value.id in counters
+
+
+_OF_TENSORS = frozenset("shape size dim device view permute unsqueeze squeeze masked_fill contiguous numel".split())
+
+
+def used_as_tensors(node: ast.AST, parameters: tuple[str, ...]) -> set[str]:
+    """Arguments of a forward pass that are asked for what only tensors have, and never taken apart."""
+    found, apart = set(), set()
+    for one in walk(node):
+        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
+            found |= {one.value.id} if one.attr in _OF_TENSORS else set()
+        elif isinstance(one, ast.Subscript) and isinstance(one.value, ast.Name):
+            named = isinstance(one.slice, ast.Constant) and isinstance(one.slice.value, str)
+            apart |= {one.value.id} if named else set()
+        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Name) and isinstance(one.targets[0], ast.Tuple):
+            apart.add(one.value.id)
+    return (found - apart) & set(parameters)
+
+
+_MODEL_FIRST = (".compute_loss", ".prediction_step", ".training_step")  # of Hugging Face's trainer
+_WITH_OUTPUTS = (".on_train_batch_end", ".on_validation_batch_end", ".on_test_batch_end")  # of Lightning's callbacks
+
+
+def hook_arguments(function: Function) -> dict[str, Term]:
+    """What a framework hands to its hooks, by the names it gives to the arguments."""
+    if not function.owner or len(function.parameters) < 2:
+        return {}
+    if function.name.endswith(_MODEL_FIRST) and function.parameters[1] == "model":
+        return {"model": MODULE}
+    if function.name.endswith(_WITH_OUTPUTS) and "outputs" in function.parameters:
+        return {"outputs": ("dict", TENSOR)}
+    return {}
+
+
+def branches(node: ast.If) -> int:
+    """How many `if` and `elif` are left of a chain."""
+    count = 1
+    while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        node, count = node.orelse[0], count + 1
+    return count
+
+
+def is_one(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1
+
+
+def is_grad_off(node: ast.expr) -> bool:
+    """`torch.set_grad_enabled(False)`."""
+    named = isinstance(node, ast.Call) and last_name(node.func) == "set_grad_enabled" and node.args
+    return bool(named) and isinstance(node.args[0], ast.Constant) and node.args[0].value is False  # type: ignore[attr-defined]
+
+
+def mentions_epochs(*nodes: ast.expr) -> bool:
+    """`for epoch in range(n)`, `for e in range(args.epochs)`."""
+    names = (getattr(one, "id", getattr(one, "attr", "")) for node in nodes for one in walk(node))
+    return any("epoch" in name.lower() and "per_epoch" not in name.lower() for name in names if isinstance(name, str))
+
+
+_PIECES = ("split", "chunk", "tensor_split", "array_split")
+
+
+def grown(loop: ast.While) -> list[str]:
+    """`start` of `while start < n: …; start += size`."""
+    asked = {one.id for one in walk(loop.test) if isinstance(one, ast.Name)}
+    names = [getattr(one.target, "id", "") for one in loop.body if isinstance(one, ast.AugAssign)]
+    return [name for name in names if name in asked]
+
+
+def strided(node: ast.expr) -> bool:
+    """range(start, end, step), x.split(size) or torch.chunk(x, n), also inside enumerate(…) or tqdm(…): pieces of one
+    long sequence."""
+    while isinstance(node, ast.Call):
+        if last_name(node.func) == "range":
+            return len(node.args) == 3
+        if last_name(node.func) in _PIECES:
+            return bool(node.args) and not isinstance(getattr(node.args[0], "value", None), str)
+        if not node.args:
+            return False
+        node = node.args[0]
+    return False
+
+
+def mentions_batches(*nodes: ast.expr) -> bool:
+    """`num_batches`, `self.val_steps`, `state[STEPS]`: how many, not how large."""
+    names = [
+        last_name(one).lower() for node in nodes for one in walk(node) if isinstance(one, ast.Name | ast.Attribute)
+    ]
+    return any(name.endswith(("batches", "steps", "iters", "iterations")) for name in names)
+
+
+def starts_again(node: ast.If) -> bool:
+    """`if gathered == n: …; gathered = 0`: every n-th time, not once."""
+    left = ast.unparse(node.test.left) if isinstance(node.test, ast.Compare) else ""
+    return any(
+        isinstance(one, ast.Assign)
+        and isinstance(one.value, ast.Constant)
+        and any(ast.unparse(target) == left for target in one.targets)
+        for one in node.body
+    )
+
+
+_MESSAGES = frozenset("print warn warning error exception info debug critical".split())
+
+
+def gives_up(node: ast.If) -> bool:
+    """`if image is None: print("not found"); continue`: a turn that goes wrong is passed over with a message."""
+    messages = node.body[:-1]
+    return isinstance(node.body[-1], ast.Continue) and bool(messages) and all(map(_is_message, messages))
+
+
+def _is_message(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and last_name(statement.value.func) in _MESSAGES
+    )

@@ -1,0 +1,139 @@
+"""What functions are handed: by whom, on which side it is, and what they take out of it."""
+
+from __future__ import annotations
+
+import ast
+
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.names.modules import argument
+from hotlap.analysis.parse.statements import is_static
+from hotlap.analysis.parse.terms import BATCH, DEVICE, MODULE, TENSOR, TENSORS, UNKNOWN, Term
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition
+
+_DEEPEST = 3  # callers of callers
+_SETTINGS = frozenset(  # objects that hold settings; their device is one that was chosen, not that of a tensor
+    "self args cfg config conf opt opts option options hparams hps params settings flags accelerator fabric trainer "
+    "engine runner learner ctx".split()
+)
+
+
+def arguments(function: Definition) -> set[str]:
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    rest = {one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None}
+    return {one.arg for one in every} - {"self", "cls"} | rest
+
+
+def taken(function: Definition) -> set[str]:
+    """Names that hold parts of the arguments: `x, y = batch`, `image = batch["image"]`."""
+    given, found = arguments(function), set[str]()
+    for node in walk(function):
+        if isinstance(node, ast.Assign) and begins_with(node.value, given | found):
+            found |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
+    return found - given
+
+
+def begins_with(value: ast.expr, names: set[str]) -> bool:
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(begins_with(one, names) for one in value.elts)
+    while isinstance(value, ast.Subscript | ast.Attribute):
+        value = value.value
+    return isinstance(value, ast.Name) and value.id in names
+
+
+def is_chosen(code: Code, place: ast.expr | None) -> bool:
+    """A device that somebody chose: `.cuda()`, `device`, `self.device`; not where another tensor is, `x.device`."""
+    if isinstance(place, ast.Attribute):
+        base = place.value
+        name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
+        kind = code.kind(base)
+        return kind == MODULE or (name.lower().lstrip("_") in _SETTINGS and kind not in TENSORS)
+    if isinstance(place, ast.Name) and code.kind(place) == DEVICE:
+        return not _is_of_tensor(code, place)
+    return place is None or isinstance(place, ast.Name | ast.Constant)
+
+
+def _is_of_tensor(code: Code, place: ast.Name) -> bool:
+    """`device = x.device` before."""
+    function = code.function(place)
+    return function is not None and any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Attribute)
+        and any(isinstance(one, ast.Name) and one.id == place.id for one in node.targets)
+        and not is_chosen(code, node.value)
+        for node in walk(function)
+    )
+
+
+def by_callers(code: Code, name: ast.Name) -> set[str]:
+    """What those who call the function give for an argument of it, as kinds."""
+    function = code.function(name)
+    known = code.reference(name)
+    if function is None or known is None:
+        return set()
+    facts = code.project.function(known)
+    if name.id not in facts.parameters:
+        return set()
+    return _given(code, known, facts.parameters.index(name.id), 0)
+
+
+def _given(code: Code, known: Reference, number: int, deep: int) -> set[str]:
+    facts = code.project.function(known)
+    place = number - 1 if facts.owner and not is_static(facts) else number
+    place = place if number < len(facts.parameters) - facts.named else -1
+    found: set[str] = set()
+    for path, call in code.project.callers.get(known, ()):
+        given = argument(call, place, facts.parameters[number])
+        if given is not None:
+            found |= _kinds(code, given, path, deep)
+    return found
+
+
+def _kinds(code: Code, term: Term, path: str, deep: int) -> set[str]:
+    """What it may be, each way by itself: a batch that is moved before on one branch is still a batch on the other."""
+    if isinstance(term, tuple) and term[0] == "join":
+        return {kind for part in term[1:] for kind in _kinds(code, part, path, deep)}
+    if isinstance(term, tuple) and term[0] == "param" and deep < _DEEPEST:
+        found = _given(code, Reference(path, term[1]), term[2], deep + 1)
+        if found:
+            return found
+    return {code.simple(code.project.answer(term, path))}
+
+
+def to_model(code: Code, call: ast.Call, name: ast.Name, kind: str) -> bool:
+    """`x = x.to(device)` in a forward pass, of an argument that is given as it comes from the loader."""
+    function = code.function(name)
+    if function is None or name.id not in arguments(function) or kind not in (UNKNOWN, TENSOR):
+        return False
+    if _is_set_before(code, function, name):
+        return False
+    kinds = by_callers(code, name)
+    if BATCH in kinds:
+        return True
+    device = call.args[0] if call.args else next((one.value for one in call.keywords if one.arg == "device"), None)
+    if function.name != "forward" or kinds - {UNKNOWN} or isinstance(device, ast.Constant):
+        return False
+    return is_chosen(code, device) and code.trains() and not is_placed_before(code, name)
+
+
+def _is_set_before(code: Code, function: Definition, name: ast.Name) -> bool:
+    """Set to something else on the way; not in the branch that is taken instead."""
+    choices = [one for one in code.ancestors(name) if isinstance(one, ast.If)]
+    instead = [
+        statement
+        for choice in choices
+        if any(part.lineno <= name.lineno <= (part.end_lineno or 0) for part in choice.orelse)
+        for statement in choice.body
+    ]
+    return any(
+        isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Store) and one.lineno < name.lineno
+        and not any(part.lineno <= one.lineno <= (part.end_lineno or 0) for part in instead)
+        for one in walk(function)
+    )  # fmt: skip
+
+
+def is_placed_before(code: Code, name: ast.Name) -> bool:
+    """Lightning moves the batches of its modules, and gives them to its callbacks as they are there."""
+    known: Reference | None = code.reference(name)
+    owner = code.project.files[code.path].classes.get(code.project.function(known).owner) if known else None
+    return owner is not None and any("lightning" in base.lower() for base in code.project.base_names(code.path, owner))

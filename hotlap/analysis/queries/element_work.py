@@ -1,0 +1,154 @@
+"""What a loop over elements does with them."""
+
+from __future__ import annotations
+
+import ast
+
+from hotlap.analysis.parse.terms import MODULE
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.elements import ARRAYS, ElementLoop
+from hotlap.analysis.queries.samples import mentions
+
+_SCALAR = frozenset(
+    "item int float bool abs max min round len append add update extend sqrt exp log tolist numpy cpu detach get str "
+    "sum isnan setdefault index count format print range enumerate zip size long".split()
+)
+_READS = frozenset(("item", "tolist", "numpy", "cpu"))
+_TO_NUMBER = frozenset(("int", "float", "bool", "max", "min", "abs"))
+_LARGE = frozenset("matmul mm bmm index_add_ index_copy_ scatter_ masked_fill masked_fill_ copy_ view reshape".split())
+
+
+def is_scalar_work(code: Code, found: ElementLoop) -> bool:
+    """The body computes with single numbers: it calls no model, and nothing that works on a whole row at once."""
+    for statement in found.loop.body:
+        for node in walk(statement):
+            if isinstance(node, ast.Call) and not _is_scalar_call(code, node):
+                return False
+            if isinstance(node, ast.Yield | ast.Await | ast.Try | ast.With | ast.Slice):
+                return False
+            if isinstance(node, ast.Constant) and node.value is Ellipsis:
+                return False
+    words = derived(found)
+    return any(_is_computed(code, node, words) for statement in found.loop.body for node in walk(statement))
+
+
+def _is_computed(code: Code, node: ast.AST, words: set[str]) -> bool:
+    """An element is compared, added to, read or written: more than put somewhere."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Subscript) and code.kind(node.targets[0].value) in ARRAYS
+    reads = isinstance(node, ast.Call) and last_name(node.func) in (*_READS, *_TO_NUMBER)
+    works = isinstance(node, ast.Compare | ast.BinOp | ast.AugAssign)
+    return (reads or works) and mentions(node, words)
+
+
+def _is_scalar_call(code: Code, call: ast.Call) -> bool:
+    name = code.full_name(call.func)
+    if name.startswith("math."):
+        return True
+    if name.startswith(("torch.", "numpy.")):
+        return name.rsplit(".", 1)[-1] in ("abs", "sqrt", "exp", "log", "max", "min", "sum", "equal", "isnan", "round")
+    return code.callee_kind(call) != MODULE and last_name(call.func) in _SCALAR
+
+
+def is_worked_on(code: Code, found: ElementLoop) -> bool:
+    """The body gives each row to torch or a model: it is large, or it must go alone."""
+    return any(
+        isinstance(node, ast.Call)
+        and (
+            code.callee_kind(node) == MODULE
+            or code.full_name(node.func).startswith("torch.")
+            or last_name(node.func) in _LARGE
+        )
+        for statement in found.loop.body
+        for node in walk(statement)
+    )
+
+
+def reads_elements(found: ElementLoop, single: bool = False) -> bool:
+    """`.item()`, `.tolist()` and their like on an element; only those that read one number if asked for."""
+    names = ("item",) if single else _READS
+    return any(
+        isinstance(node, ast.Call) and last_name(node.func) in names
+        for statement in found.loop.body
+        for node in walk(statement)
+    )
+
+
+def counts(found: ElementLoop) -> list[str]:
+    """What the body counts: `correct += 1`, under a condition that compares elements, or `matrix[t][p] += 1`."""
+    return [
+        ast.unparse(node.target)
+        for statement in found.loop.body
+        for node in walk(statement)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_count(node, found)
+    ]
+
+
+def _is_count(node: ast.AugAssign, found: ElementLoop) -> bool:
+    one = isinstance(node.value, ast.Constant) and node.value.value == 1
+    compared = any(isinstance(part, ast.Compare) for part in walk(node.value))
+    return (one or compared) and (compared or _decides(found))
+
+
+def _decides(found: ElementLoop) -> bool:
+    """Some condition, or the place that is counted in, looks at an element."""
+    words = derived(found)
+    tests = [
+        node.test for statement in found.loop.body for node in walk(statement) if isinstance(node, ast.If | ast.IfExp)
+    ]
+    places = [
+        node.target
+        for statement in found.loop.body
+        for node in walk(statement)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript)
+    ]
+    return any(isinstance(one, ast.Name) and one.id in words for part in (*tests, *places) for one in walk(part))
+
+
+def derived(found: ElementLoop) -> set[str]:
+    """What stands for an element, its number, or something made of them in the body."""
+    words = {*found.names, *([found.index] if found.index else [])}
+    for statement in found.loop.body:
+        if isinstance(statement, ast.Assign) and mentions(statement.value, words):
+            words |= {one.id for target in statement.targets for one in walk(target) if isinstance(one, ast.Name)}
+    return words
+
+
+def is_sequential(found: ElementLoop) -> bool:
+    """Each turn needs the one before: `state = step(state, x[i])`. Sums and lists do not count as that."""
+    set_here = {
+        target.id
+        for statement in found.loop.body
+        for node in walk(statement)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    if any(_builds_on(node) for statement in found.loop.body for node in walk(statement)):
+        return True
+    first_read: set[str] = set()
+    written: set[str] = set()
+    for statement in found.loop.body:
+        for node in _in_order(statement):
+            if isinstance(node.ctx, ast.Store):
+                written.add(node.id)
+            elif node.id in set_here and node.id not in written:
+                first_read.add(node.id)
+    return bool(first_read)
+
+
+def _builds_on(node: ast.AST) -> bool:
+    """`first += time[i] * ~first.bool()`: what is added depends on what is there."""
+    if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name):
+        return False
+    return mentions(node.value, {node.target.id})
+
+
+def _in_order(statement: ast.stmt) -> list[ast.Name]:
+    """Names of a statement as they are evaluated: values before targets."""
+    if isinstance(statement, ast.Assign):
+        parts: list[ast.AST] = [statement.value, *statement.targets]
+    else:
+        parts = [statement]
+    return [node for part in parts for node in walk(part) if isinstance(node, ast.Name)]

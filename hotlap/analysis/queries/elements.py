@@ -1,0 +1,261 @@
+"""Loops in Python over the elements, or the rows, of tensors and arrays."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hotlap.analysis.parse.terms import EXTENT, MODULE, NUMPY, TENSORS
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.samples import mentions
+
+ARRAYS = TENSORS | {NUMPY}
+_PARTS = frozenset(  # methods that give several things
+    "split chunk unbind tolist items values keys get copy forward parameters named_parameters modules named_modules "
+    "children named_children buffers state_dict".split()
+)
+_SEVERAL = frozenset(  # functions that give several tensors, or numbers to count with
+    "torch.split torch.chunk torch.unbind torch.tensor_split torch.meshgrid torch.where torch.arange torch.randperm "
+    "numpy.ndindex numpy.arange numpy.ndenumerate numpy.split numpy.array_split numpy.where numpy.meshgrid".split()
+)
+_OF_TENSORS = frozenset("is_cuda size dim numel ndim shape requires_grad".split())
+
+
+@dataclass(frozen=True)
+class ElementLoop:
+    loop: ast.For
+    arrays: tuple[ast.expr, ...]  # what is gone through
+    names: frozenset[str]  # what stands for an element of them
+    index: str  # what stands for its number, or ""
+    written: bool = False  # numbers are written into it, piece by piece
+    fixed: bool = False  # over a number written out: of the rows of a batch, or of a few channels
+
+
+@lru_cache(maxsize=2)
+def element_loops(code: Code) -> tuple[ElementLoop, ...]:
+    """Those of a file, in what runs every batch."""
+    loops = [node for node in code.nodes(ast.For) if isinstance(node, ast.For) and code.heat(node.body[0]).hot]
+    every = [_direct(code, node) or _first(code, node) for node in loops]
+    return tuple(one for one in every if one is not None)
+
+
+def _first(code: Code, node: ast.For) -> ElementLoop | None:
+    filled = _filled(code, node)
+    return filled if filled is not None and filled.written else _numbered(code, node) or filled
+
+
+def _direct(code: Code, node: ast.For) -> ElementLoop | None:
+    """`for x in tensor`, also through enumerate, zip and a progress bar."""
+    iterable, target = node.iter, node.target
+    while isinstance(iterable, ast.Call) and last_name(iterable.func) in ("tqdm", "enumerate", "list", "reversed"):
+        if not iterable.args:
+            return None
+        if last_name(iterable.func) == "enumerate":
+            if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+                return None
+            target = target.elts[1]
+        iterable = iterable.args[0]
+    zipped = isinstance(iterable, ast.Call) and last_name(iterable.func) == "zip"
+    arrays = [one for one in iterable.args if _is_array(code, one)] if zipped else []  # type: ignore[attr-defined]
+    if not zipped and _is_array(code, iterable):
+        arrays = [iterable]
+    whole = len(iterable.args) if zipped else 1  # type: ignore[attr-defined]
+    if not arrays or len(arrays) * 2 < whole:
+        return None
+    names = frozenset(one.id for one in walk(target) if isinstance(one, ast.Name))
+    return ElementLoop(node, tuple(arrays), names, "")
+
+
+def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
+    """`for i in range(len(tensor))` with `tensor[i]` in it."""
+    if not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
+        return None
+    if last_name(node.iter.func) not in ("range", "trange") or not node.iter.args:
+        return None
+    index = node.target.id
+    found = [
+        one.value
+        for statement in node.body
+        for one in walk(statement)
+        if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load) and _starts_with(one.slice, index)
+        if _is_array(code, one.value) or _has_size(node.iter, one.value)
+    ]
+    if found and isinstance(node.iter.args[-1], ast.Constant):
+        return ElementLoop(node, tuple(found), frozenset(), index, fixed=True)
+    if not found or not _is_length(code, node.iter.args[-1] if len(node.iter.args) < 3 else node.iter.args[1], found):
+        return None
+    return ElementLoop(node, tuple(found), frozenset(), index)
+
+
+def _filled(code: Code, node: ast.For) -> ElementLoop | None:
+    """`for i, k in enumerate(codes): table[i][k] = 1`: a tensor written number by number."""
+    names = {one.id for one in walk(node.target) if isinstance(one, ast.Name)}
+    for statement in (one for part in node.body for one in walk(part)):
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
+            continue
+        base, places = _places(statement.targets[0])
+        counted = isinstance(statement.value, ast.Constant)
+        single = all(isinstance(one, ast.Name | ast.Constant) for one in places)
+        moving = any(isinstance(one, ast.Name) and one.id in names for one in places)
+        counted_rows = _counts_rows(code, node) or _enumerates(code, node, places[-1])
+        own = next(code.loops(statement), None) is node
+        rows = own and counted_rows and isinstance(places[0], ast.Name) and not _runs_model(code, node)
+        if counted and moving and (rows or (single and statement in node.body)) and code.kind(base) in TENSORS:
+            return ElementLoop(node, (base,), frozenset(names), "", written=rows)
+    return None
+
+
+def _enumerates(code: Code, node: ast.For, cut: ast.expr) -> bool:
+    """`for i, length in enumerate(lengths): mask[i, length:] = 0`, where the model waits for it."""
+    named = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "enumerate" and len(node.iter.args) == 1
+    if not named or not isinstance(node.target, ast.Tuple) or not isinstance(cut, ast.Slice):
+        return False
+    given = {one.id for one in walk(node.target) if isinstance(one, ast.Name)}
+    ends = [one for one in (cut.lower, cut.upper) if isinstance(one, ast.Name) and one.id in given]
+    return bool(ends) and code.hot(node.body[0])
+
+
+def _counts_rows(code: Code, node: ast.For) -> bool:
+    """`for i in range(batch_size)`, of a number that is no constant."""
+    ranged = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "range" and len(node.iter.args) == 1
+    if not ranged or not isinstance(node.iter, ast.Call):
+        return False
+    many = node.iter.args[0]
+    return code.kind(many) == EXTENT or (isinstance(many, ast.Name) and "batch" in many.id.lower())
+
+
+def _runs_model(code: Code, node: ast.For) -> bool:
+    return any(
+        isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in node.body for one in walk(part)
+    )
+
+
+def _places(node: ast.expr) -> tuple[ast.expr, list[ast.expr]]:
+    """`table` and `i`, `k` of table[i][k] and table[i, k]."""
+    places: list[ast.expr] = []
+    while isinstance(node, ast.Subscript):
+        places += node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        node = node.value
+    return node, places
+
+
+def _has_size(iterable: ast.expr, node: ast.expr) -> bool:
+    """`range(x.size(0))`: nothing but a tensor has that."""
+    name = ast.unparse(node)
+    return any(
+        isinstance(one, ast.Call) and one.args and isinstance(one.func, ast.Attribute) and one.func.attr == "size"
+        and ast.unparse(one.func.value) == name
+        for one in walk(iterable)
+    )  # fmt: skip
+
+
+def _starts_with(node: ast.expr, index: str) -> bool:
+    """`[i]`, or `[i, j]`: not `[:, i]`, which is a column or a step of time."""
+    first = node.elts[0] if isinstance(node, ast.Tuple) and node.elts else node
+    if isinstance(first, ast.Slice) and isinstance(
+        node, ast.Tuple
+    ):  # [: lengths[i], i], of sequences beside each other
+        ends = [one for one in (first.lower, first.upper) if one is not None]
+        first = node.elts[1] if any(mentions(one, {index}) for one in ends) else first
+    return isinstance(first, ast.Name) and first.id == index
+
+
+def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
+    """Of one of the arrays, or of a batch."""
+    if code.kind(node) == EXTENT:
+        return True
+    names = {ast.unparse(one) for one in arrays}
+    if isinstance(node, ast.Call) and last_name(node.func) == "size" and isinstance(node.func, ast.Attribute):
+        return ast.unparse(node.func.value) in names
+    if isinstance(node, ast.Call) and last_name(node.func) == "len" and node.args:
+        return ast.unparse(node.args[0]) in names or _is_array(code, node.args[0])
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        return _is_array(code, node.value.value)
+    if isinstance(node, ast.Name) and "batch" not in node.id.lower():
+        made = _last_value(code, node)  # `n = inputs.size(0)`: only tensors are asked for one of their sizes
+        if isinstance(made, ast.Subscript):  # `n = inputs.shape[0]`
+            return isinstance(made.value, ast.Attribute) and made.value.attr == "shape"
+        return isinstance(made, ast.Call) and last_name(made.func) == "size" and bool(made.args)
+    kept = isinstance(node, ast.Attribute | ast.Subscript) and "batch" in ast.unparse(node).rpartition(".")[2].lower()
+    return isinstance(node, ast.Name) or kept
+
+
+def _is_array(code: Code, node: ast.expr) -> bool:
+    kind = code.kind(node)
+    if kind not in ARRAYS:
+        return False
+    return not _may_be_list(code, node)
+
+
+def _may_be_list(code: Code, node: ast.expr) -> bool:
+    """What a model gives may be a tuple of tensors, and a batch a list of them: only an operation proves a tensor."""
+    if isinstance(node, ast.Name):
+        made = _last_value(code, node)
+        return not _is_said(code, node) if made is None else _may_be_list(code, made)
+    if isinstance(node, ast.Call):
+        if code.callee_kind(node) == MODULE:
+            return True
+        name = code.full_name(node.func)
+        if name:
+            return name in _SEVERAL or name.startswith(("torch.nn.utils", "numpy.load", "numpy.random."))
+        return not isinstance(node.func, ast.Attribute) or _may_be_list_of_method(code, node, node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr not in ("data", "grad", "T")
+    if isinstance(node, ast.Subscript):
+        held = code.term(node.value)
+        if isinstance(held, tuple) and held[0] == "dict" and held[1] in TENSORS and _is_said(code, node.value):
+            return False
+        return not isinstance(node.slice, ast.Tuple) and _may_be_list(code, node.value)
+    return not isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp)
+
+
+def _is_said(code: Code, node: ast.expr) -> bool:
+    """An argument that is annotated as a tensor, or as a mapping of tensors; or asked for what only arrays have."""
+    function = code.function(node)
+    if function is None or not isinstance(node, ast.Name):
+        return False
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    said = next((one.annotation for one in every if one.arg == node.id), None)
+    if said is None and any(one.arg == node.id for one in every):
+        return any(
+            isinstance(one, ast.Attribute) and one.attr in _OF_TENSORS and getattr(one.value, "id", "") == node.id
+            for one in walk(function)
+        )
+    return said is not None and "Tensor" in ast.unparse(said) and "List" not in ast.unparse(said).title()
+
+
+def _may_be_list_of_method(code: Code, node: ast.Call, function: ast.Attribute) -> bool:
+    if function.attr in ("to", "cuda"):  # a tensor's, or of whatever a framework made
+        return isinstance(function.value, ast.Call) and _may_be_list(code, function.value)
+    return function.attr in _PARTS or code.kind(function.value) == MODULE
+
+
+def _last_value(code: Code, node: ast.Name) -> ast.expr | None:
+    """What the name was set to last before, in the same function; None for arguments and what loops give."""
+    scope = code.function(node) or code.tree
+    best: ast.expr | None = None
+    for one in walk(scope):
+        if isinstance(one, ast.Assign) and one.lineno < node.lineno:
+            for target in one.targets:
+                if isinstance(target, ast.Name) and target.id == node.id:
+                    best = one.value
+                elif isinstance(target, ast.Tuple) and any(getattr(part, "id", "") == node.id for part in target.elts):
+                    best = _part(target, one.value, node.id)
+    return best
+
+
+def _part(target: ast.Tuple, value: ast.expr, name: str) -> ast.expr | None:
+    """Of `a, b = x.to(d), y.to(d)`, and of `values, indices = torch.max(…)`."""
+    if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+        return value.elts[[getattr(part, "id", "") for part in target.elts].index(name)]
+    made_pair = isinstance(value, ast.Call) and last_name(value.func) in (
+        "max",
+        "min",
+        "topk",
+        "sort",
+        "median",
+        "kthvalue",
+    )
+    return value if made_pair else None

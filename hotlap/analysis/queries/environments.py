@@ -1,0 +1,47 @@
+"""Reads that an environment waits for: an agent's action must be on the host before the next step of its world."""
+
+from __future__ import annotations
+
+import ast
+
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+
+_ACTING = frozenset("act acts action actions policy rollout".split())
+
+
+def is_acting(code: Code, call: ast.Call) -> bool:
+    """Given to `env.step(…)`, or returned by a function that chooses an action and makes no backward pass."""
+    if any(isinstance(one, ast.Call) and _is_step_of_world(code, one) for one in code.ancestors(call)):
+        return True
+    function = code.function(call)
+    if function is None or any(code.loops(call)):
+        return False
+    if not _ACTING & set(function.name.lower().strip("_").split("_")) and not _is_stepped(code, call, function.name):
+        return False
+    calls = [one for one in walk(function) if isinstance(one, ast.Call)]
+    return not any(last_name(one.func) in ("backward", "zero_grad") for one in calls)
+
+
+def _is_stepped(code: Code, call: ast.Call, name: str) -> bool:
+    """Returned, and what the function returns is the argument of `env.step(…)` in the same file."""
+    if not any(isinstance(one, ast.Return) for one in code.ancestors(call)):
+        return False
+    chosen = {
+        target.id
+        for node in code.nodes(ast.Assign)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func) == name
+        for target in walk(node.targets[0])
+        if isinstance(target, ast.Name)
+    }
+    return any(
+        _is_step_of_world(code, one) and any(getattr(given, "id", "") in chosen for given in one.args)
+        for one in code.calls("step")
+    )
+
+
+def _is_step_of_world(code: Code, call: ast.Call) -> bool:
+    """`observation, reward, … = env.step(action)`: no optimizer and no scheduler gives anything back."""
+    statement = code.statement(call)
+    given = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
+    return last_name(call.func) == "step" and given and len(statement.targets[0].elts) > 2  # type: ignore[attr-defined]

@@ -1,0 +1,207 @@
+"""Which values of a turn of a loop carry a graph: what was differentiated in it, and what a model gave."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from hotlap.analysis.parse.terms import MODULE, TENSOR, UNKNOWN
+from hotlap.analysis.parse.torch_names import CREATION
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated, last_name
+from hotlap.analysis.queries.evaluation import trains
+
+_BACKWARD = ("backward", "manual_backward")
+_WITHOUT = frozenset(
+    "detach item tolist numpy argmax argmin argsort long int bool eq ne gt lt ge le sign round floor ceil size dim "
+    "numel nonzero any all isnan isfinite detach_ state_dict keys".split()
+)
+_MADE = frozenset((*CREATION, "Tensor", "FloatTensor"))
+_SECOND = frozenset(("max", "min", "topk", "sort", "median", "mode"))  # give values, and indices without a graph
+
+
+class Graphs:
+    """What is known of one loop over batches, or of one function that is called every batch."""
+
+    def __init__(self, code: Code, scope: Repeated | Definition) -> None:
+        self.code, self.scope = code, scope
+        self.differentiated = set(self._differentiated())
+        self.trains = bool(self.differentiated)
+        self.free = not self.trains and self._without_graph()
+
+    def _without_graph(self) -> bool:
+        if isinstance(self.scope, Definition):
+            return True  # a framework calls it, under no_grad unless it trains
+        return self.code.under_no_grad(self.scope) or trains(self.code, self.scope)
+
+    def _differentiated(self) -> Iterator[str]:
+        """Names that a backward pass starts from, in this turn."""
+        for node in walk(self.scope):
+            if (
+                isinstance(node, ast.Call)
+                and last_name(node.func) in _BACKWARD
+                and isinstance(node.func, ast.Attribute)
+            ):
+                start = node.args[0] if node.args else node.func.value
+                yield from (one.id for one in walk(start) if isinstance(one, ast.Name))
+        if isinstance(self.scope, Definition) and self.scope.name == "training_step":
+            yield from self._returned()
+
+    def _returned(self) -> Iterator[str]:
+        """Lightning differentiates what training_step returns: the loss, or the loss of a dictionary."""
+        for node in walk(self.scope):
+            if not isinstance(node, ast.Return) or node.value is None:
+                continue
+            value = node.value
+            made = self._last_made(value) if isinstance(value, ast.Name) else None
+            if made is not None and isinstance(made[0].value, ast.Dict):
+                value = made[0].value
+            if isinstance(value, ast.Name):
+                yield value.id
+            elif isinstance(value, ast.Dict):
+                for key, part in zip(value.keys, value.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == "loss" and isinstance(part, ast.Name):
+                        yield part.id
+
+    def carries(self, node: ast.expr, deep: int = 0) -> bool:
+        if self.free:
+            return self._is_returned_loss(node)
+        if deep > 12 or self._under_no_grad(node):
+            return False
+        if isinstance(node, ast.Name):
+            return self._name(node, deep)
+        if isinstance(node, ast.Call):
+            return self._call(node, deep)
+        if isinstance(node, ast.Attribute):
+            return node.attr not in ("data", "shape", "ndim", "dtype", "device") and self.carries(node.value, deep + 1)
+        if isinstance(node, ast.Subscript):
+            return not self._is_index(node) and self.carries(node.value, deep + 1)
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            return self.carries(node.elt, deep + 1)
+        if isinstance(node, ast.BinOp | ast.IfExp | ast.Tuple | ast.List | ast.UnaryOp | ast.Dict):
+            parts = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+            return any(self.carries(one, deep + 1) for one in parts)
+        return False
+
+    def _is_index(self, node: ast.Subscript) -> bool:
+        """`x.max(1)[1]`."""
+        second = isinstance(node.slice, ast.Constant) and node.slice.value == 1
+        return second and isinstance(node.value, ast.Call) and last_name(node.value.func) in _SECOND
+
+    def _name(self, node: ast.Name, deep: int) -> bool:
+        made = self._last_made(node)
+        if made is None:
+            return node.id in self.differentiated and self.code.kind(node) == TENSOR
+        statement, number = made
+        value = statement.value
+        assert value is not None
+        if number == 1 and isinstance(value, ast.Call) and last_name(value.func) in _SECOND:
+            return False
+        if node.id in self.differentiated and not self._is_read(value):
+            return True
+        return self.carries(value, deep + 1)
+
+    def _is_read(self, value: ast.expr) -> bool:
+        """`loss = loss.item()`, `.detach().cpu()`, or a tensor made anew."""
+        while isinstance(value, ast.Call):
+            name = self.code.full_name(value.func)
+            if last_name(value.func) in _WITHOUT or (name.startswith("torch.") and name[6:] in _MADE):
+                return True
+            if not isinstance(value.func, ast.Attribute):
+                return False
+            value = value.func.value
+        return False
+
+    def _last_made(self, node: ast.Name) -> tuple[ast.Assign | ast.AnnAssign, int] | None:
+        """The assignment nearest before, and the place in its tuple."""
+        found: tuple[ast.Assign | ast.AnnAssign, int] | None = None
+        for one in walk(self.scope):
+            if not isinstance(one, ast.Assign | ast.AnnAssign) or one.value is None or one.lineno >= node.lineno:
+                continue
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            for target in targets:
+                parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                names = [part.id if isinstance(part, ast.Name) else "" for part in parts]
+                if node.id in names and (found is None or one.lineno >= found[0].lineno):
+                    found = one, names.index(node.id)
+        return found
+
+    def _call(self, node: ast.Call, deep: int) -> bool:
+        name = last_name(node.func)
+        if name in _WITHOUT or self._is_read(node):
+            return False
+        if self.code.callee_kind(node) == MODULE:
+            return True
+        if self.code.full_name(node.func).startswith("torch."):
+            return any(self.carries(one, deep + 1) for one in node.args)
+        if isinstance(node.func, ast.Attribute) and self.code.kind(node.func.value) == TENSOR:
+            return self.carries(node.func.value, deep + 1)
+        return isinstance(node.func, ast.Attribute) and self.carries(node.func.value, deep + 1)
+
+    def _is_returned_loss(self, node: ast.expr) -> bool:
+        """What a function that trains gives back, here or where the name was set."""
+        if isinstance(self.scope, Definition):
+            return False
+        made = self._last_made(node) if isinstance(node, ast.Name) else None
+        value, place = (made[0].value, made[1]) if made is not None else (node, 0)
+        return isinstance(value, ast.Call) and self._gives_differentiated(value, place)
+
+    def _gives_differentiated(self, node: ast.Call, place: int) -> bool:
+        """A function of the same file makes the backward pass itself and returns the loss as it is."""
+        targets = self.code.project.targets(self.code.asked(node.func), self.code.path)
+        lines = {self.code.project.function(one).line for one in targets if one.path == self.code.path}
+        for function in self.code.nodes(ast.FunctionDef) if lines else ():
+            assert isinstance(function, ast.FunctionDef)
+            if function.lineno in lines and function is not self.scope:
+                inner = Graphs(self.code, function)
+                if inner.trains and any(inner.carries(one) for one in _returned_at(function, place)):
+                    return True
+        return False
+
+    def _under_no_grad(self, node: ast.AST) -> bool:
+        for outer in self.code.ancestors(node):
+            if outer is self.scope:
+                return False
+            if isinstance(outer, ast.With) and any(self._is_no_grad(item.context_expr) for item in outer.items):
+                return True
+        return False
+
+    def _is_no_grad(self, node: ast.expr) -> bool:
+        name = self.code.full_name(node.func if isinstance(node, ast.Call) else node)
+        return name in ("torch.no_grad", "torch.inference_mode")
+
+
+def _returned_at(function: ast.FunctionDef, place: int) -> Iterator[ast.expr]:
+    """What is returned at one place of a tuple, or alone."""
+    for node in walk(function):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            yield from node.value.elts[place : place + 1]
+        elif isinstance(node, ast.Return) and node.value is not None and place == 0:
+            yield node.value
+
+
+@lru_cache(maxsize=2)
+def differentiated(code: Code) -> frozenset[tuple[ast.AST | None, str]]:
+    """Names that some backward pass of their function starts from, and what the object keeps that one starts from:
+    tensors of the device, whatever made them."""
+    found: set[tuple[ast.AST | None, str]] = set()
+    for call in code.calls(*_BACKWARD):
+        if isinstance(call.func, ast.Attribute):
+            start = call.args[0] if call.args else call.func.value
+            if isinstance(start, ast.Call) and last_name(start.func) == "scale" and start.args:
+                start = start.args[0]
+            if isinstance(start, ast.Name):
+                found.add((code.function(call), start.id))
+            elif isinstance(start, ast.Attribute | ast.Subscript):
+                found.add((None, ast.unparse(start)))
+    return frozenset(found)
+
+
+def is_tensor(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None, str]]) -> bool:
+    """A tensor of the device: by what it is, or by what is done with it later."""
+    kind = code.kind(node)
+    if isinstance(node, ast.Attribute | ast.Subscript) and kind != TENSOR:
+        return any(scope is None for scope, _ in known) and (None, ast.unparse(node)) in known
+    named = isinstance(node, ast.Name) and kind == UNKNOWN
+    return kind == TENSOR or (named and (code.function(node), node.id) in known)  # type: ignore[attr-defined]

@@ -1,0 +1,328 @@
+"""DataLoaders as the source makes them: their settings, and where one is made that a loop iterates over."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.frequency.loops import LoopKind
+from hotlap.analysis.frequency.single_evaluations import in_tests, is_made_once
+from hotlap.analysis.parse.facts import Function
+from hotlap.analysis.parse.forwarded_keywords import is_base
+from hotlap.analysis.parse.terms import HOST, TENSOR, Term
+from hotlap.analysis.parse.torch_names import LOADER_NAMES, TORCH_LOADERS
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import makers
+from hotlap.analysis.queries.code import Code, keyword, last_name
+from hotlap.analysis.queries.makers import POSITIONS
+from hotlap.analysis.queries.mappings import assigned, mapping
+from hotlap.analysis.queries.memory import is_in_memory, tensor_dataset
+from hotlap.analysis.queries.samples import dotted
+from hotlap.analysis.queries.transfers import is_device
+from hotlap.records.scanned import Confidence, Frequency, Step
+
+_TESTING = frozenset("test testing predict prediction inference infer".split())
+_TRYING = frozenset("detect demo export visualize plot embed generate".split())
+_VALIDATING = frozenset("val valid validation validate dev eval evaluation".split())
+
+__all__ = ["POSITIONS", "Loader", "assigned", "loader", "loaders", "made_at"]
+
+
+@dataclass(frozen=True)
+class Loader:
+    call: ast.Call
+    settings: dict[str, ast.expr]
+    complete: bool  # nothing is hidden in a **mapping that cannot be seen
+    direct: bool = True  # torch's own class, called right here
+
+    def constant(self, name: str) -> object:
+        """The value where it is written out, else None."""
+        value = self.settings.get(name)
+        return value.value if isinstance(value, ast.Constant) else None
+
+    def lacks(self, name: str) -> bool:
+        """Not given, or given as False, None or 0."""
+        if name not in self.settings:
+            return self.complete
+        value = self.settings[name]
+        return isinstance(value, ast.Constant) and not value.value
+
+    def workers(self) -> str:
+        """ "none", "some", "unknown": whether worker processes load its batches."""
+        if "num_workers" not in self.settings:
+            return "none" if self.complete else "unknown"
+        value = self.settings["num_workers"]
+        if isinstance(value, ast.Constant):
+            return "some" if value.value else "none"
+        return "unknown"
+
+
+def loaders(code: Code) -> Iterator[Loader]:
+    """Those that a file makes: by torch's class, by one that inherits from it, or by a function that makes one."""
+    seen = set()
+    for call in code.calls(*_names(code)):
+        if code.full_name(call.func) in LOADER_NAMES:
+            seen.add(call)
+            yield loader(code, call)
+    for call in code.calls("__init__"):
+        if is_base(call.func) and _inherits(code, call) and not _hands_on(code, call):
+            yield loader(code, call)
+    for call, maker in makers.calls(code):
+        if call not in seen:
+            yield loader(code, call) if maker is None else _made_by(code, call, maker)
+
+
+def _names(code: Code) -> set[str]:
+    """What the file calls torch's class."""
+    own = code.project.files[code.path].names.items()
+    return {"DataLoader"} | {
+        name for name, term in own if isinstance(term, tuple) and term[0] == "name" and term[1] in LOADER_NAMES
+    }
+
+
+def _hands_on(code: Code, call: ast.Call) -> bool:
+    """Who calls the constructor decides about the rest: `super().__init__(dataset, **options)`."""
+    function = code.function(call)
+    rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
+    return bool(rest) and any(
+        word.arg is None and any(isinstance(one, ast.Name) and one.id == rest for one in walk(word.value))
+        for word in call.keywords
+    )
+
+
+def _inherits(code: Code, call: ast.Call) -> bool:
+    owner = next((one for one in code.ancestors(call) if isinstance(one, ast.ClassDef)), None)
+    return owner is not None and any(code.full_name(one) in LOADER_NAMES for one in owner.bases)
+
+
+def _made_by(code: Code, call: ast.Call, maker: makers.Maker) -> Loader:
+    complete = len(call.args) <= len(maker.parameters) and not any(isinstance(one, ast.Starred) for one in call.args)
+    settings = {name: _constant(code, value) for name, value in makers.bound(call, maker).items()}
+    for word in call.keywords:
+        if word.arg is None:
+            entries, whole = mapping(code, call, word.value)
+            complete = complete and whole
+            settings.update(entries)
+    return Loader(call, settings, complete, direct=False)
+
+
+def loader(code: Code, call: ast.Call) -> Loader:
+    settings: dict[str, ast.expr] = {}
+    complete = not any(isinstance(one, ast.Starred) for one in call.args)
+    direct = code.full_name(call.func) in TORCH_LOADERS or is_base(call.func)
+    for name, value in zip(POSITIONS if direct else POSITIONS[:3], call.args, strict=False):
+        settings[name] = _constant(code, value)
+    for word in call.keywords:
+        if word.arg is not None:
+            settings[word.arg] = _constant(code, word.value)
+        else:
+            entries, whole = mapping(code, call, word.value)
+            complete = complete and whole
+            settings.update(entries)
+    return Loader(call, settings, complete, direct)
+
+
+def _constant(code: Code, value: ast.expr) -> ast.expr:
+    """A name that the file sets once, to a constant, stands for it."""
+    if not isinstance(value, ast.Name):
+        return value
+    function = code.function(value)
+    if function is not None and value.id in {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}:
+        return value
+    found = assigned(code, value.id)
+    if len(found) != 1 or not isinstance(found[0], ast.Constant):
+        return value
+    elsewhere = function is not None and value.id in code.stored(function) and code.function(found[0]) is not function
+    return value if elsewhere else found[0]
+
+
+def in_memory(code: Code, one: Loader) -> bool:
+    """Workers would only copy what is there already."""
+    dataset = one.settings.get("dataset")
+    return dataset is not None and is_in_memory(code, dataset)
+
+
+def on_device(code: Code, one: Loader) -> bool:
+    """What it gives was put on the device before: there is nothing to pin, and nothing to copy."""
+    made = tensor_dataset(code, one.settings.get("dataset"))
+    if made is not None:
+        return any(_is_moved(code, given) for given in made.args)
+    dataset, collate = one.settings.get("dataset"), one.settings.get("collate_fn")
+    if collate is not None:
+        targets = code.project.targets(code.asked(collate), code.path)
+        return bool(targets) and all(_is_made_there(code.project.function(target)) for target in targets)
+    return dataset is not None and _is_kept_there(code, dataset)
+
+
+def _is_kept_there(code: Code, dataset: ast.expr) -> bool:
+    """A class of the project that keeps tensors on the device, and gives rows of them."""
+    found = code.project.class_of(code.project.answer(code.asked(dataset), code.path), code.path)
+    method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
+    if method is None:
+        return False
+    parts = list(_returned(code.project.function(method).returns))
+    return all(_is_row(part) and code.project.answer(part, method.path) == TENSOR for part in parts)
+
+
+def _returned(term: Term) -> Iterator[Term]:
+    """Each of several things, whichever way they are returned."""
+    if isinstance(term, tuple) and term[0] in ("tuple", "join"):
+        for part in term[1:]:
+            yield from _returned(part)
+    else:
+        yield term
+
+
+def _is_row(term: Term) -> bool:
+    return isinstance(term, tuple) and term[0] == "index" and isinstance(term[1], tuple) and term[1][0] == "attr"
+
+
+def _is_made_there(function: Function) -> bool:
+    """A collate function that makes the tensors with `device=…`, and returns them as they are or in an object."""
+    given = function.returns
+    if isinstance(given, tuple) and given[0] == "call":
+        made = [call for call in function.calls if call.callee == given[1]]
+        parts = [term for call in made for term in (*call.arguments, *(term for _, term in call.keywords))]
+    else:
+        parts = list(_returned(given))
+    return TENSOR in parts and HOST not in parts
+
+
+def _is_moved(code: Code, given: ast.expr) -> bool:
+    if isinstance(given, ast.Name):
+        return any(_is_moved(code, one) for one in assigned(code, given.id) if isinstance(one, ast.Call))
+    if not isinstance(given, ast.Call) or last_name(given.func) not in ("to", "cuda"):
+        return False
+    place = given.args[0] if given.args else keyword(given, "device")
+    there = last_name(given.func) == "cuda" or (place is not None and is_device(code, place))
+    return there and code.kind(given) == TENSOR
+
+
+def is_changed_between(code: Code, one: Loader) -> bool:
+    """A loop has its dataset change something: `loader.dataset.resample()`. Workers that stay would not see it."""
+    statement = code.statement(one.call)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    dataset = one.settings.get("dataset")
+    places = {f"{ast.unparse(target)}.dataset"} if target is not None else set()
+    places |= {ast.unparse(dataset)} if isinstance(dataset, ast.Name | ast.Attribute) else set()
+    return any(
+        _changes(node, places) and any(code.loops(node)) and _sees(code, node, one.call)
+        for node in code.nodes(ast.Expr, ast.Assign)
+    )
+
+
+def _sees(code: Code, node: ast.AST, call: ast.Call) -> bool:
+    """Runs after the loader was made, and means the same names: those of its function, of the file, or of `self`."""
+    function = code.function(call)
+    if code.function(node) is function:
+        return code.statement(node).lineno > call.lineno
+    return function is None or ast.unparse(node).startswith("self.")
+
+
+def _changes(node: ast.AST, places: set[str]) -> bool:
+    """`place.method(…)` by itself, or `place.attribute = …`."""
+    if isinstance(node, ast.Assign):
+        return any(isinstance(one, ast.Attribute) and ast.unparse(one.value) in places for one in node.targets)
+    call = node.value if isinstance(node, ast.Expr) else None
+    function = call.func if isinstance(call, ast.Call) else None
+    return isinstance(function, ast.Attribute) and ast.unparse(function.value) in places
+
+
+def heat(code: Code, one: Loader) -> Heat:
+    """Settings are made once and felt at every batch. In tests nobody waits for them."""
+    never = code.heat(one.call).frequency is Frequency.NEVER
+    once = _is_for_one_pass(code, one) or is_for_test(code, one)
+    confidence = Confidence.LOW if never or once or in_tests(code.path) else Confidence.HIGH
+    return Heat(
+        Frequency.BATCH,
+        confidence,
+        Side.LOAD,
+        (Step(code.path, one.call.lineno, "every batch comes from this loader"),),
+    )
+
+
+def _is_for_one_pass(code: Code, one: Loader) -> bool:
+    """Made and gone through in a function that predicts, or tests after the training."""
+    known = code.reference(one.call)
+    if known is None or known in code.hotness.functions or known in code.hotness.trainings:
+        return False
+    loops = code.project.function(known).loops
+    kinds = code.hotness.kinds.get(known, [])
+    batches = [loop for loop, kind in zip(loops, kinds, strict=True) if kind >= LoopKind.BATCH_LIKELY]
+    alone = bool(batches) and not any(loop.trains for loop in batches) and LoopKind.EPOCH not in kinds
+    return alone and code.trains() and is_made_once(code.hotness, known)
+
+
+def is_for_test(code: Code, one: Loader) -> bool:
+    """Called so, beside one for validation: it waits for the end of the training. Not where a loop has it again."""
+    name = _called(code, one.call)
+    if _VALIDATING & set(_words(name)):
+        return False
+    if is_of_trial(code, one.call):
+        return True
+    if not _TESTING & set(_words(name)):
+        return False
+    beside = {_called(code, call) for call in code.calls(*_names(code))} | {
+        function.name for function in code.nodes(ast.FunctionDef) if isinstance(function, ast.FunctionDef)
+    }
+    return any(_VALIDATING & set(_words(other)) for other in beside) and not _is_gone_through_again(code, name)
+
+
+def is_of_trial(code: Code, node: ast.AST) -> bool:
+    """In test.py or predict.py, of a project that trains elsewhere, and in nothing that a training calls."""
+    named = (_TESTING | _TRYING) & set(_words(PurePath(code.path).stem))
+    if not named or not code.trains() or code.heat(node).frequency.rank >= Frequency.EPOCH.rank:
+        return False
+    functions = code.project.files[code.path].functions.values()
+    return not any(function.builds or any(loop.trains for loop in function.loops) for function in functions)
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().strip("_").split("_")
+
+
+def _called(code: Code, call: ast.Call) -> str:
+    """The name that a loader gets, or that of the function which makes no other."""
+    statement = code.statement(call)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Attribute):
+        name = last_name(statement.targets[0])
+        if len(_words(name)) > 1:
+            return name
+        if isinstance(statement.targets[0], ast.Attribute) and dotted(statement.targets[0].value) not in ("", "self"):
+            return last_name(statement.targets[0].value)  # test_set.loader
+    given = call.args[0] if call.args else keyword(call, "dataset")
+    if not isinstance(statement, ast.Assign) and isinstance(given, ast.Name) and len(_words(given.id)) > 1:
+        return given.id  # return DataLoader(train_set), DataLoader(test_set)
+    function = code.function(call)
+    return function.name if function is not None else ""
+
+
+def _is_gone_through_again(code: Code, name: str) -> bool:
+    """Named in a loop: `for epoch in …: test(model, test_loader)`."""
+    return any(
+        name in (getattr(node, "id", ""), getattr(node, "attr", "")) and _is_read_again(code, node)
+        for node in code.nodes(ast.Name, ast.Attribute)
+    )
+
+
+def _is_read_again(code: Code, node: ast.AST) -> bool:
+    around = [loop for loop in code.loops(node) if not isinstance(loop, ast.For) or node not in walk(loop.iter)]
+    return bool(around) and isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def made_at(code: Code, iterable: ast.expr) -> ast.Call | None:
+    """The DataLoader(…) that a loop iterates over, where it is made in the same file."""
+    while isinstance(iterable, ast.Call):
+        if code.full_name(iterable.func) in TORCH_LOADERS:
+            return iterable
+        if not iterable.args:
+            return None
+        iterable = iterable.args[0]
+    if not isinstance(iterable, ast.Name):
+        return None
+    made = assigned(code, iterable.id)
+    calls = [one for one in made if isinstance(one, ast.Call) and code.full_name(one.func) in TORCH_LOADERS]
+    return calls[0] if len(calls) == 1 == len(made) else None

@@ -1,0 +1,126 @@
+"""Functions and classes of the project that make a DataLoader of what they are called with."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.names.project import Project
+from hotlap.analysis.parse.facts import Function, Handing
+from hotlap.analysis.parse.forwarded_keywords import BASE, ELSEWHERE
+from hotlap.analysis.parse.statements import is_static
+from hotlap.analysis.parse.torch_names import LOADER_NAMES
+from hotlap.analysis.queries.code import Code
+
+POSITIONS = (
+    "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout "
+    "worker_init_fn multiprocessing_context generator"
+).split()
+_UNKNOWN = ast.Name("elsewhere", ast.Load())
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What calling it says to the loader: for each setting a constant, or the argument that it comes from."""
+
+    parameters: tuple[str, ...]  # without self
+    settings: dict[str, tuple[str, Any]]
+
+
+@lru_cache(maxsize=2)
+def makers(project: Project) -> dict[Reference, Maker]:
+    """Functions that hand their `**options` to a loader, and constructors of classes that inherit from one."""
+    found: dict[Reference, Maker] = {}
+    for _ in range(2):  # one may go through another
+        for reference, function in project.functions():
+            for handing in function.hands:
+                settings = _settings(project, reference, function, handing, found)
+                if settings is not None:
+                    found.setdefault(reference, Maker(_own(function), settings))
+    return found
+
+
+@lru_cache(maxsize=2)
+def names(project: Project) -> frozenset[str]:
+    """The last names that such functions and classes are called by."""
+    found = set()
+    for one in makers(project):
+        parts = one.name.split(".")
+        found.add(parts[-2] if parts[-1] == "__init__" and len(parts) > 1 else parts[-1])
+    return frozenset(found | set(plain_classes(project)))
+
+
+@lru_cache(maxsize=2)
+def plain_classes(project: Project) -> frozenset[str]:
+    """Classes that inherit from torch's loader and have no constructor of their own."""
+    return frozenset(
+        owner.name.rsplit(".", 1)[-1]
+        for path, summary in project.files.items()
+        for owner in summary.classes.values()
+        if project.base_names(path, owner) & LOADER_NAMES and project.method(path, owner, "__init__") is None
+    )
+
+
+def _own(function: Function) -> tuple[str, ...]:
+    return function.parameters[1:] if function.owner and not is_static(function) else function.parameters
+
+
+def _settings(
+    project: Project, reference: Reference, function: Function, handing: Handing, known: dict[Reference, Maker]
+) -> dict[str, tuple[str, Any]] | None:
+    if handing.callee == BASE:
+        owner = project.files[reference.path].classes.get(function.owner)
+        if owner is None or not project.base_names(reference.path, owner) & LOADER_NAMES:
+            return None
+        return {**dict(zip(POSITIONS, handing.arguments, strict=False)), **dict(handing.keywords)}
+    answer = project.answer(handing.callee, reference.path)
+    if isinstance(answer, tuple) and answer[0] == "name" and answer[1] in LOADER_NAMES:
+        return {**dict(zip(POSITIONS, handing.arguments, strict=False)), **dict(handing.keywords)}
+    targets = [one for one in project.targets(handing.callee, reference.path) if one in known and one != reference]
+    return _through(known[targets[0]], handing) if targets else None
+
+
+def _through(inner: Maker, handing: Handing) -> dict[str, tuple[str, Any]]:
+    """A maker that calls another one."""
+    given = {**dict(zip(inner.parameters, handing.arguments, strict=False)), **dict(handing.keywords)}
+    settings = {word: value for word, value in given.items() if word not in inner.parameters}
+    for word, (source, default) in inner.settings.items():
+        name = source.removeprefix("argument ")
+        plain = ("constant", default) if default != ELSEWHERE else (ELSEWHERE, None)
+        settings[word] = given.get(name, plain) if source.startswith("argument ") else (source, default)
+    return settings
+
+
+def calls(code: Code) -> Iterator[tuple[ast.Call, Maker | None]]:
+    """The calls of such functions and classes in a file; None for a class that is called as torch's own."""
+    every = makers(code.project)
+    for call in code.calls(*names(code.project)):
+        targets = code.project.targets(code.asked(call.func), code.path)
+        maker = next((every[one] for one in targets if one in every), None)
+        if maker is not None:
+            yield call, maker
+        elif not targets and code.project.is_loader(code.term(call)):
+            yield call, None
+
+
+def bound(call: ast.Call, maker: Maker) -> dict[str, ast.expr]:
+    """The settings of the loader that a call makes; what nobody can see is given as a name."""
+    given = dict(zip(maker.parameters, call.args, strict=False))
+    given |= {word.arg: word.value for word in call.keywords if word.arg is not None}
+    settings: dict[str, ast.expr] = {word: value for word, value in given.items() if word not in maker.parameters}
+    for word, (source, value) in maker.settings.items():
+        settings[word] = _expression(source, value, given)
+    return settings
+
+
+def _expression(source: str, value: Any, given: dict[str, ast.expr]) -> ast.expr:
+    if source == "constant":
+        return ast.Constant(value)
+    name = source.removeprefix("argument ")
+    if source.startswith("argument ") and name in given:
+        return given[name]
+    return ast.Constant(value) if source.startswith("argument ") and value != ELSEWHERE else _UNKNOWN

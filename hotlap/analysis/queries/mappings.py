@@ -1,0 +1,119 @@
+"""What a `**mapping` holds, as far as the file says."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.samples import dotted, set_to
+
+Entries = dict[str, ast.expr]
+_DEEPEST = 4  # mappings made of mappings
+
+
+def mapping(code: Code, call: ast.Call, value: ast.expr, deep: int = 0) -> tuple[Entries, bool]:
+    """Its entries, and whether that is all of them. Entries that depend on a condition count as given."""
+    if deep > _DEEPEST:
+        return {}, False
+    if isinstance(value, ast.Dict):
+        return _displayed(code, call, value, deep)
+    if isinstance(value, ast.IfExp | ast.BoolOp):
+        parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else value.values
+        return _merged(mapping(code, call, one, deep + 1) for one in parts)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        return _merged(mapping(code, call, one, deep + 1) for one in (value.left, value.right))
+    if isinstance(value, ast.Call):
+        return _called(code, call, value, deep)
+    if isinstance(value, ast.Name | ast.Attribute):
+        return _merged(_put(code, call, value, deep))
+    return {}, False
+
+
+def _merged(parts: Iterator[tuple[Entries, bool]]) -> tuple[Entries, bool]:
+    entries: Entries = {}
+    whole, some = True, False
+    for known, complete in parts:
+        entries.update(known)
+        whole, some = whole and complete, True
+    return entries, whole and some
+
+
+def _displayed(code: Code, call: ast.Call, value: ast.Dict, deep: int) -> tuple[Entries, bool]:
+    entries: Entries = {}
+    whole = True
+    for key, one in zip(value.keys, value.values, strict=True):
+        if isinstance(key, ast.Constant):
+            entries[str(key.value)] = one
+        elif key is None:
+            known, complete = mapping(code, call, one, deep + 1)
+            entries.update(known)
+            whole = whole and complete
+        else:
+            whole = False
+    return entries, whole
+
+
+def _called(code: Code, call: ast.Call, value: ast.Call, deep: int) -> tuple[Entries, bool]:
+    """`dict(…)`, and `options.copy()`."""
+    if isinstance(value.func, ast.Attribute) and value.func.attr == "copy" and not value.args:
+        return mapping(code, call, value.func.value, deep + 1)
+    if last_name(value.func) not in ("dict", "deepcopy", "copy"):
+        return {}, False
+    entries, whole = _merged(mapping(code, call, one, deep + 1) for one in value.args) if value.args else ({}, True)
+    for word in value.keywords:
+        if word.arg is not None:
+            entries[word.arg] = word.value
+        else:
+            known, complete = mapping(code, call, word.value, deep + 1)
+            entries, whole = {**entries, **known}, whole and complete
+    return entries, whole
+
+
+def _put(code: Code, call: ast.Call, value: ast.Name | ast.Attribute, deep: int) -> Iterator[tuple[Entries, bool]]:
+    """Everything that is put into a name of this function, of the file, or into an attribute of the object."""
+    scope = code.function(call) or code.tree
+    name = dotted(value)
+    own = name.startswith("self.")
+    arguments = {one.arg for one in walk(scope) if isinstance(one, ast.arg)}
+    made = [] if own else [one for node in walk(scope) for one in _made(node, name)]
+    if isinstance(value, ast.Name) and value.id in arguments:
+        yield {}, False
+    elif own or not made:
+        made = [*set_to(code, value), *(one for node in code.nodes(ast.Call, ast.Assign) for one in _added(node, name))]
+    for one in made:
+        yield mapping(code, call, one, deep + 1)
+
+
+def _made(node: ast.AST, name: str) -> Iterator[ast.expr]:
+    """What a statement sets the mapping to, or puts into it."""
+    if isinstance(node, ast.Assign):
+        yield from (node.value for target in node.targets if isinstance(target, ast.Name) and target.id == name)
+    if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+        yield from (one for one in (node.value,) if one is not None)
+    yield from _added(node, name)
+
+
+def _added(node: ast.AST, name: str) -> Iterator[ast.expr]:
+    """`options["shuffle"] = True`, `options.update(…)`, `options.setdefault("shuffle", True)`."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and dotted(target.value) == name:
+                yield ast.Dict(keys=[target.slice], values=[node.value])
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or dotted(node.func.value) != name:
+        return
+    if node.func.attr == "update":
+        yield from node.args
+        yield ast.Call(ast.Name("dict"), [], node.keywords)
+    elif node.func.attr == "setdefault" and len(node.args) == 2:
+        yield ast.Dict(keys=[node.args[0]], values=[node.args[1]])
+
+
+def assigned(code: Code, name: str) -> list[ast.expr]:
+    """Everything the file sets a plain name to."""
+    return [
+        node.value
+        for node in code.nodes(ast.Assign)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    ]

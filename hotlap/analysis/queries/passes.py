@@ -1,0 +1,177 @@
+"""Passes over a loader that a program makes every epoch: loops, and calls of functions that loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hotlap.analysis.frequency import modes
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.frequency.hotness import LoopKind
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.names.modules import argument
+from hotlap.analysis.parse.facts import Function
+from hotlap.analysis.parse.statements import is_static
+from hotlap.analysis.parse.terms import LOADERS, UNKNOWN, Term
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.evaluation import trains
+from hotlap.records.scanned import Frequency
+
+_AROUND = frozenset(("enumerate", "tqdm", "iter", "track", "trange", "progress_bar", "prefetch"))
+
+
+@dataclass(frozen=True)
+class Pass:
+    node: ast.For | ast.Call | ast.ListComp | ast.GeneratorExp
+    loader: str  # as it is written where the pass is made
+    trains: bool
+    no_grad: bool
+    function: str  # what is called; "" for a loop right there
+
+
+def passes(code: Code) -> Iterator[tuple[ast.AST, list[Pass]]]:
+    """A loop over epochs, or a function called every epoch, and the passes that each epoch makes in it, in order."""
+    found: dict[ast.AST, list[Pass]] = {}
+    for node in (*code.nodes(ast.For, ast.ListComp, ast.GeneratorExp), *code.all_calls()):
+        assert isinstance(node, ast.For | ast.Call | ast.ListComp | ast.GeneratorExp)
+        heat = code.heat(node)
+        if heat.frequency is not Frequency.EPOCH or heat.rarely or heat.maybes or heat.side is Side.LOAD:
+            continue
+        for one in _of_node(code, node):
+            found.setdefault(_scope(code, node), []).append(one)
+    for scope, made in found.items():
+        yield scope, sorted(made, key=lambda one: (one.node.lineno, one.node.col_offset))
+
+
+def _scope(code: Code, node: ast.AST) -> ast.AST:
+    return next(code.loops(node), None) or code.function(node) or code.tree
+
+
+def _of_node(code: Code, node: ast.For | ast.Call | ast.ListComp | ast.GeneratorExp) -> Iterator[Pass]:
+    if isinstance(node, ast.For):
+        yield from _of_loop(code, node)
+    elif isinstance(node, ast.Call):
+        yield from _of_call(code, node)
+    elif code.goes_over_batches(node):
+        quiet = code.is_quiet(node)
+        trained = not quiet and code.heat(node.elt).side is Side.TRAIN
+        yield Pass(node, ast.unparse(_stripped(node.generators[0].iter)), trained, quiet, "")
+
+
+def _of_loop(code: Code, loop: ast.For) -> Iterator[Pass]:
+    if code.is_batch_loop(loop):
+        over = _loader(code, loop)
+        yield Pass(loop, over, trains(code, loop), code.under_no_grad(loop), "")
+
+
+def _loader(code: Code, loop: ast.For) -> str:
+    """As it is written; a name that stands for several in turn, with the line it was set in last."""
+    over = _stripped(loop.iter)
+    scope = code.function(loop) or code.tree
+    if not isinstance(over, ast.Name):
+        return ast.unparse(over)
+    lines = [
+        one.lineno
+        for one in walk(scope)
+        if isinstance(one, ast.Name) and one.id == over.id and isinstance(one.ctx, ast.Store)
+    ]
+    last = max((line for line in lines if line <= loop.lineno), default=0)
+    return over.id if len(lines) < 2 else f"{over.id} of line {last}"
+
+
+def _stripped(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Call) and last_name(node.func) in _AROUND and node.args:
+        node = node.args[0]
+    return node
+
+
+def _of_call(code: Code, call: ast.Call) -> Iterator[Pass]:
+    targets = code.project.targets(code.term(call.func), code.path)
+    if len(targets) != 1:
+        return
+    reference = targets[0]
+    function = code.project.function(reference)
+    for number, kind in enumerate(code.hotness.kinds.get(reference, ())):
+        if kind < LoopKind.BATCH_LIKELY:
+            continue
+        over = _given(call, function, _plain(function.loops[number].over))
+        if over:
+            heat = code.hotness.at(reference, (number,))
+            trained = heat is None or heat.side is Side.TRAIN
+            yield Pass(
+                call, over, trained, _records_nothing(code, reference, number), f"{reference.path}:{reference.name}"
+            )
+            return
+    through = _through(code, reference)
+    over = _given(call, function, through) if through else ""
+    if over and code.is_quiet(call):  # a helper of a helper, whose side nobody knows
+        yield Pass(call, over, False, True, f"{reference.path}:{reference.name}")
+
+
+def _through(code: Code, reference: Reference, deep: int = 0) -> Term:
+    """The argument of the function that one it calls goes over, batch by batch: `compute(metrics, model, loader)`."""
+    function = code.project.function(reference)
+    for one in function.calls:
+        targets = code.project.targets(one.callee, reference.path)
+        if len(targets) != 1 or targets[0] == reference:
+            continue
+        inner = code.project.function(targets[0])
+        kinds = code.hotness.kinds.get(targets[0], ())
+        gone = [
+            _plain(loop.over) for loop, kind in zip(inner.loops, kinds, strict=False) if kind >= LoopKind.BATCH_LIKELY
+        ] or ([_through(code, targets[0], deep + 1)] if deep < 2 else [])
+        shift = 1 if inner.owner and not is_static(inner) else 0
+        for over in gone:
+            if not isinstance(over, tuple) or over[0] != "param" or over[1] != inner.name:
+                continue
+            given = argument(one, over[2] - shift, inner.parameters[over[2]])
+            if isinstance(given, tuple) and given[0] == "param" and given[1] == function.name:
+                return given
+    return UNKNOWN
+
+
+def _records_nothing(code: Code, reference: Reference, number: int) -> bool:
+    function = code.project.function(reference)
+    quiet = function.loops[number].no_grad or modes.under_no_grad(code.project, code.hotness.callers, reference)
+    return quiet or (function.evaluates and function.loops[number].parent < 0)
+
+
+def _plain(term: Term) -> Term:
+    while isinstance(term, tuple) and term[0] in ("enumerated", "list") and isinstance(term[1], tuple):
+        term = term[1]
+    return term
+
+
+def _given(call: ast.Call, function: Function, over: Term) -> str:
+    """The loader as the caller writes it; "" where that cannot be told."""
+    if over in LOADERS:
+        over = _annotated(function)
+    if not isinstance(over, tuple):
+        return ""
+    if over[0] == "attr" and isinstance(over[1], tuple) and over[1][0] == "self":
+        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+        return f"{ast.unparse(receiver)}.{over[2]}" if isinstance(receiver, ast.Name) else ""
+    if over[0] != "param" or over[1] != function.name:
+        return ""
+    name = function.parameters[over[2]]
+    given = next((word.value for word in call.keywords if word.arg == name), None)
+    number = over[2] - (1 if function.owner and isinstance(call.func, ast.Attribute) else 0)
+    if given is None and 0 <= number < len(call.args) and not any(isinstance(one, ast.Starred) for one in call.args):
+        given = call.args[number]
+    return ast.unparse(_stripped(given)) if given is not None else ""
+
+
+def _annotated(function: Function) -> Term:
+    """The one parameter that is said to be a loader."""
+    found = [number for number, said in enumerate(function.annotations) if said in LOADERS]
+    return ("param", function.name, found[0]) if len(found) == 1 else UNKNOWN
+
+
+def other_arguments(one: Pass) -> set[str]:
+    """What the call gets besides the loader."""
+    if not isinstance(one.node, ast.Call):
+        return set()
+    given = [*one.node.args, *(word.value for word in one.node.keywords)]
+    return {ast.unparse(value) for value in given} - {one.loader}

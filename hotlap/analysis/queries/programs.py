@@ -1,0 +1,222 @@
+"""Programs within a project: which files run together, and the one place where advice for all of them is given."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import PurePath
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.frequency.hotness import Hotness, LoopKind
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.parse import features
+from hotlap.analysis.parse.facts import Function, Summary
+from hotlap.analysis.parse.terms import Term
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.records.scanned import Confidence, Frequency, Step
+
+_TRAINERS = ("lightning.", "pytorch_lightning.", "lightning_fabric.", "transformers.", "trl.", "sentence_transformers.")
+
+_MENTIONED = {  # by many a library that leaves it to its users
+    features.AUTOCAST,
+    features.COMPILE,
+    features.CONVOLUTION,
+    features.CONVOLUTION_2D,
+    features.NETWORK,
+    features.RECURRENT,
+}
+
+
+class Anchor(NamedTuple):
+    """Where a file trains: a framework's trainer is made, or a loop makes backward passes."""
+
+    rank: int
+    path: str
+    line: int
+
+
+class Programs:
+    def __init__(self, hotness: Hotness) -> None:
+        self.hotness, self.project = hotness, hotness.project
+
+    @cached_property
+    def imports(self) -> dict[str, set[str]]:
+        """Files that a file imports from."""
+        return {path: self._imported(summary) - {path} for path, summary in self.project.files.items()}
+
+    def _imported(self, summary: Summary) -> set[str]:
+        found = set()
+        for name in _names(summary):
+            place = self.project.definition(name, summary.path)
+            path = place[0] if place else self.project.module_file(name, summary.path) if name else None
+            if path is not None:
+                found.add(path)
+        return found
+
+    @cached_property
+    def _importers(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for path, imported in self.imports.items():
+            if not is_test(path):
+                for one in imported:
+                    found[one].add(path)
+        return found
+
+    def _roots(self, path: str) -> frozenset[str]:
+        """The scripts that a file is part of: those that can be run, and those that nobody imports."""
+        found, seen, waiting = set(), {path}, [path]
+        while waiting:
+            one = waiting.pop()
+            if features.SCRIPT in self.project.files[one].uses or not self._importers.get(one):
+                found.add(one)
+                continue
+            waiting += self._importers[one] - seen
+            seen |= self._importers[one]
+        return frozenset(found or seen)  # a package whose files all import it
+
+    @cached_property
+    def anchors(self) -> dict[str, Anchor]:
+        """The first place of each file that trains."""
+        found: dict[str, Anchor] = {}
+        for reference, function in self.project.functions():
+            for rank, line in self._places(reference, function):
+                one = Anchor(rank, reference.path, line)
+                if not is_test(reference.path) and (reference.path not in found or one < found[reference.path]):
+                    found[reference.path] = one
+        return found
+
+    def _places(self, reference: Reference, function: Function) -> Iterator[tuple[int, int]]:
+        for number, kind in enumerate(self.hotness.kinds.get(reference, ())):
+            heat = self.hotness.at(reference, (number,)) if kind >= LoopKind.BATCH_LIKELY else None
+            if heat is not None and heat.hot and heat.side is Side.TRAIN and self._updates(reference, number):
+                yield 1, function.loops[number].line
+        for call in function.calls:
+            if self._is_trainer(call.callee, reference.path):
+                yield 0, call.line
+
+    def _updates(self, reference: Reference, number: int) -> bool:
+        """The file, or what the loop calls, steps an optimizer: a backward pass alone is no training."""
+        function = self.project.function(reference)
+        paths = {reference.path}
+        for call in function.calls:
+            if number in call.stack:
+                paths |= {target.path for target in self.project.targets(call.callee, reference.path)}
+        return any(features.STEPS in self.project.files[path].uses for path in paths)
+
+    def _is_trainer(self, callee: Term, path: str) -> bool:
+        """Something of a framework that runs the training."""
+        answer = self.project.answer(callee, path)
+        if not isinstance(answer, tuple):
+            return False
+        if answer[0] == "name":
+            return str(answer[1]).startswith(_TRAINERS) and str(answer[1]).endswith("Trainer")
+        if answer[0] == "class":
+            names = self.project.base_names(answer[1], self.project.files[answer[1]].classes[answer[2]])
+            return any(name.startswith(_TRAINERS) and name.endswith("Trainer") for name in names)
+        return False
+
+    @cached_property
+    def speakers(self) -> dict[str, tuple[Anchor, frozenset[str]]]:
+        """Anchors that speak for their programs, with what those use: of files that run together the first."""
+        found: dict[str, tuple[Anchor, frozenset[str]]] = {}
+        spoken: set[str] = set()
+        for anchor in sorted(self.anchors.values()):
+            roots = self._roots(anchor.path)
+            if not roots & spoken:
+                found[anchor.path] = (anchor, self._uses(anchor.path))
+            spoken |= roots
+        return found
+
+    def _uses(self, path: str) -> frozenset[str]:
+        """What is mentioned by the file, by those that lead to it, and by what they import; no deeper than two imports:
+        a library that can do something is no program that does it."""
+        spine = _reached([path], self._importers)
+        near = spine | {one for path in spine for one in self.imports[path]}
+        far = near | {one for path in near for one in self.imports[path]}
+        words = {word for path in near for word in self.project.files[path].uses}
+        return frozenset(words | {word for path in far - near for word in self.project.files[path].uses - _MENTIONED})
+
+
+def _names(summary: Summary) -> Iterator[str]:
+    """Full names that a file mentions."""
+    for key, term in summary.names.items():
+        if isinstance(term, tuple) and term[0] == "name":
+            yield key[1:] if key[0] == "*" else term[1]
+    for function in summary.functions.values():
+        for call in function.calls:
+            callee = call.callee
+            while isinstance(callee, tuple) and callee[0] in ("attr", "call"):
+                callee = callee[1]
+            if isinstance(callee, tuple) and callee[0] == "name":
+                yield callee[1]
+
+
+def _reached(start: Iterable[str], edges: dict[str, set[str]]) -> set[str]:
+    found, waiting = set(start), list(start)
+    while waiting:
+        for one in edges.get(waiting.pop(), ()):
+            if one not in found:
+                found.add(one)
+                waiting.append(one)
+    return found
+
+
+def is_test(path: str) -> bool:
+    """Nobody waits for what a test trains."""
+    parts = PurePath(path).parts
+    return any(part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in parts)
+
+
+_KNOWN: WeakKeyDictionary[Hotness, Programs] = WeakKeyDictionary()
+
+
+def of(code: Code) -> Programs:
+    found = _KNOWN.get(code.hotness)
+    if found is None:
+        found = _KNOWN[code.hotness] = Programs(code.hotness)
+    return found
+
+
+class Advised(NamedTuple):
+    """The place in this file to give advice at, and what its program uses."""
+
+    node: ast.AST
+    uses: frozenset[str]
+    heat: Heat
+
+    def lacks(self, *names: str) -> bool:
+        return not any(name in self.uses for name in names)
+
+
+def advised(code: Code) -> Advised | None:
+    """Where this file speaks for a program that trains on a GPU, as far as the source can tell."""
+    found = of(code).speakers.get(code.path)
+    if found is None:
+        return None
+    anchor, uses = found
+    if features.CPU_ONLY in uses or (anchor.rank and not {features.CUDA, features.STEPS} <= uses):
+        return None  # a framework takes the GPU by itself
+    node = _node(code, anchor)
+    if node is None or code.heat(node).frequency is Frequency.NEVER:
+        return None
+    text = "trains here" if anchor.rank else "the framework trains here"
+    heat = Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (Step(code.path, anchor.line, text),))
+    return Advised(node, uses, heat)
+
+
+def _node(code: Code, anchor: Anchor) -> ast.AST | None:
+    if anchor.rank == 0:
+        return next((one for one in code.all_calls() if one.lineno == anchor.line and _is_class(one)), None)
+    for loop in code.nodes(ast.For, ast.AsyncFor, ast.While):
+        first = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
+        if first.lineno == anchor.line:
+            return loop
+    return None
+
+
+def _is_class(call: ast.Call) -> bool:
+    return last_name(call.func)[:1].isupper()

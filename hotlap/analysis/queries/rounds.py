@@ -1,0 +1,173 @@
+"""Whether a loader is gone through more than once: in an epoch loop, or by a function that is called every epoch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from enum import Enum
+
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.frequency.hotness import LoopKind
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.loaders import Loader
+from hotlap.records.scanned import Frequency
+
+_AROUND = frozenset("enumerate tqdm iter zip track trange progress_bar list cycle islice len next".split())
+_ONCE_HOOKS = frozenset(("test_dataloader", "predict_dataloader"))  # of Lightning: once, after the training
+
+
+class Use(Enum):
+    ONCE = "gone through once"
+    AGAIN = "gone through again and again, or nobody knows"
+    NONE = "only looked at"
+
+
+def is_once(code: Code, one: Loader) -> bool:
+    """Every use of it that can be seen goes through it a single time: a prediction, an export, a statistic."""
+    function = code.function(one.call)
+    if function is not None and function.name in _ONCE_HOOKS:
+        return True
+    made = _given_out(code, one.call)
+    return all(_is_used_once(code, call) for call in made) if made else _is_used_once(code, one.call)
+
+
+def _given_out(code: Code, call: ast.Call) -> list[ast.Call]:
+    """The calls of a function that returns the loader, where all of them stand in its file."""
+    function, known = code.function(call), code.reference(call)
+    if function is None or known is None or not isinstance(code.parent(call), ast.Return):
+        return []
+    callers = code.hotness.callers.get(known, ())
+    here = [one for one in code.calls(function.name) if known in code.project.targets(code.asked(one.func), code.path)]
+    return here if len(here) == len(callers) else []
+
+
+def _is_used_once(code: Code, call: ast.Call) -> bool:
+    if _is_looked_at(code, call):
+        return not _repeats(code, call)
+    parent = _outside(code, call)
+    if isinstance(parent, ast.For) and parent.iter in (call, *_chain(code, call)):
+        return not _repeats(code, parent)
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+        return False
+    target = parent.targets[0]
+    if not isinstance(target, ast.Name):
+        return False
+    uses = [_use(code, node) for node in _loads(code, call, target.id)]
+    return Use.ONCE in uses and Use.AGAIN not in uses
+
+
+def is_made_anew(code: Code, one: Loader) -> bool:
+    """Gone through once where it is made, however often that is: what it keeps for the next time is lost."""
+    around = list(code.loops(one.call))
+    outside = _outside(code, one.call)
+    if isinstance(outside, ast.For):
+        return True
+    target = outside.targets[0] if isinstance(outside, ast.Assign) and len(outside.targets) == 1 else None
+    if not isinstance(target, ast.Name) or code.function(one.call) is None:
+        return False
+    uses = [node for node in _loads(code, one.call, target.id) if _use(code, node) is not Use.NONE]
+    loops = [_outside(code, node) for node in uses]
+    return bool(loops) and all(isinstance(loop, ast.For) and list(code.loops(loop)) == around for loop in loops)
+
+
+def is_tried_once(code: Code, one: Loader) -> bool:
+    """The same, of a loader that no training goes through."""
+    made = _given_out(code, one.call) or [one.call]
+    return not any(_is_trained_on(code, call) for call in made) and is_once(code, one)
+
+
+def _is_trained_on(code: Code, call: ast.Call) -> bool:
+    loops = [_outside(code, call)]
+    if isinstance(loops[0], ast.Assign) and isinstance(loops[0].targets[0], ast.Name):
+        loops = [_outside(code, node) for node in _loads(code, call, loops[0].targets[0].id)]
+    return any(isinstance(loop, ast.For) and code.heat(loop.body[0]).side is Side.TRAIN for loop in loops)
+
+
+def _outside(code: Code, node: ast.AST) -> ast.AST | None:
+    """What the expression is part of, past progress bars and their like."""
+    parent = code.parent(node)
+    while isinstance(parent, ast.Call) and node in parent.args and last_name(parent.func) in _AROUND:
+        node, parent = parent, code.parent(parent)
+    return parent
+
+
+def _chain(code: Code, node: ast.AST) -> Iterator[ast.AST]:
+    parent = code.parent(node)
+    while isinstance(parent, ast.Call):
+        yield parent
+        parent = code.parent(parent)
+
+
+def _loads(code: Code, made: ast.AST, name: str) -> Iterator[ast.Name]:
+    """Where the name is read: in its function, or for names of the file, anywhere in it; or that of a bar around."""
+    scope = code.function(made) or code.tree
+    for node in walk(scope):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            bar = _named_around(code, node)
+            if bar and bar != name:
+                yield from _loads(code, node, bar)
+            else:
+                yield node
+
+
+def _named_around(code: Code, node: ast.Name) -> str:
+    """`bar` of `bar = tqdm(loader)`."""
+    outside = _outside(code, node)
+    target = outside.targets[0] if isinstance(outside, ast.Assign) and outside.value is not node else None
+    return target.id if isinstance(target, ast.Name) and isinstance(code.parent(node), ast.Call) else ""
+
+
+def _use(code: Code, node: ast.Name) -> Use:
+    parent = code.parent(node)
+    if isinstance(parent, ast.Attribute):
+        return Use.NONE
+    if isinstance(parent, ast.Call) and last_name(parent.func) == "len":
+        return Use.NONE
+    if _is_looked_at(code, node):
+        return Use.AGAIN if _repeats(code, node) else Use.ONCE
+    outside = _outside(code, node)
+    if isinstance(outside, ast.For | ast.comprehension):
+        return Use.AGAIN if _repeats(code, outside) else Use.ONCE
+    if isinstance(outside, ast.Call) and isinstance(outside.func, ast.Name | ast.Attribute):
+        return _given(code, outside)
+    return Use.AGAIN
+
+
+def is_glimpsed(code: Code, one: Loader) -> bool:
+    """Nothing but a single batch is ever taken from it: an example, a demonstration."""
+    if _is_looked_at(code, one.call):
+        return not _repeats(code, one.call)
+    parent = code.parent(one.call)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
+    if not isinstance(target, ast.Name):
+        return False
+    uses = list(_loads(code, one.call, target.id))
+    return bool(uses) and all(_is_looked_at(code, node) and not _repeats(code, node) for node in uses)
+
+
+def _is_looked_at(code: Code, node: ast.AST) -> bool:
+    """`next(iter(loader))`: one batch of it."""
+    parent = code.parent(node)
+    taken = code.parent(parent) if isinstance(parent, ast.Call) and last_name(parent.func) == "iter" else None
+    return isinstance(taken, ast.Call) and last_name(taken.func) == "next"
+
+
+def _repeats(code: Code, node: ast.AST) -> bool:
+    heat = code.heat(node)
+    return heat.frequency.rank >= Frequency.EPOCH.rank or heat.frequency is Frequency.RARE or any(code.loops(node))
+
+
+def _given(code: Code, call: ast.Call) -> Use:
+    """Handed to a function of the project that goes through its batches in no loop around them."""
+    targets = code.project.targets(code.asked(call.func), code.path)
+    if not targets or _repeats(code, call):
+        return Use.AGAIN
+    for target in targets:
+        function, kinds = code.project.function(target), code.hotness.kinds.get(target, [])
+        batches = [
+            loop for loop, kind in zip(function.loops, kinds, strict=True) if kind >= LoopKind.BATCH_LIKELY
+        ]  # fmt: skip
+        if not batches or any(loop.parent >= 0 or loop.trains for loop in batches) or LoopKind.EPOCH in kinds:
+            return Use.AGAIN
+    return Use.ONCE

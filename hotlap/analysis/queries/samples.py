@@ -1,0 +1,289 @@
+"""The way of the data: what runs for every sample, what is prepared before, and what is kept once it is made."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import PurePath
+
+from hotlap.analysis.frequency.heat import Side
+from hotlap.analysis.frequency.hotness import Hotness
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.parse.facts import Summary
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Definition, Repeated, last_name
+from hotlap.records.scanned import Frequency
+
+_MEMOS = frozenset("cache lru_cache cached memoize memoized cached_property".split())
+_TESTED = frozenset("Test Testing Inference Infer Predict Prediction".split())
+_IN_MEMORY = frozenset("ram memory lazy inmemory".split())  # such words can only make a place colder
+_SHOWS = frozenset(
+    "print info debug warning write writelines writerow plot scatter annotate text barh bar hist imshow axvline "
+    "axhline savefig figure title add_scalar log show legend echo remove unlink copy2 copyfile move makedirs "
+    "mkdir".split()
+)
+
+
+def per_sample(code: Code, node: ast.AST) -> bool:
+    """Runs for every sample, or for every batch that is put together."""
+    heat = code.heat(node)
+    return heat.hot and (heat.side is Side.LOAD or any(step.text.endswith("loads a sample") for step in heat.why))
+
+
+def prepares(code: Code, node: ast.AST) -> bool:
+    """Runs where the data of a training is made: not in tests, nor in what training has no part in."""
+    if code.heat(node).frequency is Frequency.NEVER or in_tests(code.path):
+        return False
+    if not code.trains() and not any(is_of_training(code, path) for path in code.project.files):
+        return "TensorDataset" in code.text
+    return _makes_tensors(code, node) or any(is_of_training(code, path) for path in _callers(code, node))
+
+
+def _makes_tensors(code: Code, node: ast.AST) -> bool:
+    """The function it is in gives data to torch."""
+    scope = code.function(node)
+    return scope is not None and any(
+        isinstance(one, ast.Call) and code.full_name(one.func).startswith("torch.") for one in walk(scope)
+    )
+
+
+def in_tests(path: str) -> bool:
+    return any(
+        part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in PurePath(path).parts
+    )
+
+
+def is_of_training(code: Code, path: str) -> bool:
+    """The file trains, defines a dataset or makes a loader."""
+    return path in _files_of_training(code.hotness)
+
+
+@lru_cache(maxsize=2)
+def _files_of_training(hotness: Hotness) -> frozenset[str]:
+    return frozenset(path for path, one in hotness.project.files.items() if hotness.is_hot(path) or _loads(one))
+
+
+def _loads(summary: Summary) -> bool:
+    if any(name.endswith(("Dataset", "DataModule")) for owner in summary.classes.values() for name in owner.base_names):
+        return True
+    return any(
+        isinstance(call.callee, tuple) and call.callee[0] == "name" and str(call.callee[1]).endswith("DataLoader")
+        for function in summary.functions.values()
+        for call in function.calls
+    )
+
+
+def _callers(code: Code, node: ast.AST) -> Iterator[str]:
+    """The files from which a node is reached, its own first."""
+    yield code.path
+    function = code._reader_function(node)
+    waiting = [Reference(code.path, function.name)] if function is not None else []
+    seen = set(waiting)
+    while waiting and len(seen) < 200:
+        for caller, _ in code.hotness.callers.get(waiting.pop(), ()):
+            if caller not in seen:
+                seen.add(caller)
+                waiting.append(caller)
+                yield caller.path
+
+
+def is_for_test(code: Code, node: ast.AST) -> bool:
+    """In a dataset that is called so, beside others: it is gone through after the training."""
+    owner = next((one for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), None)
+    if owner is None or not _names_test(owner):
+        return False
+    return any(
+        isinstance(one, ast.ClassDef) and not _names_test(one) and _gives_samples(one)
+        for one in code.nodes(ast.ClassDef)
+    )
+
+
+def _names_test(owner: ast.ClassDef) -> bool:
+    return bool(_TESTED & set(re.findall(r"[A-Z][a-z]+", owner.name)))
+
+
+def _gives_samples(owner: ast.ClassDef) -> bool:
+    return any(isinstance(one, ast.FunctionDef) and one.name == "__getitem__" for one in owner.body)
+
+
+def loops(code: Code, node: ast.AST) -> Iterator[Repeated]:
+    """The loops around a node that run it in every turn: not those it is iterated over by."""
+    inner = node
+    for one in code.ancestors(node):
+        if isinstance(one, Definition | ast.Lambda):
+            return
+        if isinstance(one, Repeated) and inner in one.body:
+            yield one
+        inner = one
+
+
+# What is made once and kept
+
+
+def is_kept(code: Code, node: ast.AST) -> bool:
+    """Made once for each key: by a memo of the function, or because it is looked up before it is made."""
+    function = code.function(node)
+    if function is None:
+        return False
+    if any(last_name(_undecorated(one)) in _MEMOS for one in function.decorator_list):
+        return True
+    own = _becomes_own(code, node) and not _is_made_anew(code, node)
+    if function.name != "__getitem__" and (own or "cache" in function.name.lower()):
+        return True
+    if isinstance(node, ast.Call) and any(_asks_memory(one) for one in node.args[:1]):
+        return True  # what was kept on disk
+    if function.name not in ("__init__", "setup") and any(_is_filed(one) for one in walk(function)):
+        return True
+    return any(
+        isinstance(one, ast.If | ast.IfExp) and (_asks_memory(one.test) or _was_looked_up(function, one.test))
+        for one in code.ancestors(node)
+    )
+
+
+def _becomes_own(code: Code, node: ast.AST) -> bool:
+    """`self.file = open(path)` in a helper."""
+    parent = code.parent(node)
+    return isinstance(parent, ast.Assign) and any(dotted(one).startswith("self.") for one in parent.targets)
+
+
+def _is_made_anew(code: Code, node: ast.AST) -> bool:
+    """The object that keeps it is itself made for every sample."""
+    return any(step.text == "calls __init__" for step in code.heat(node).why)
+
+
+def _undecorated(node: ast.expr) -> ast.expr:
+    return node.func if isinstance(node, ast.Call) else node
+
+
+def _is_filed(node: ast.AST) -> bool:
+    """`self.samples[index] = …`."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Attribute)
+        and isinstance(node.value.value, ast.Name)
+        and node.value.value.id in ("self", "cls")
+    )
+
+
+def _was_looked_up(function: Definition, test: ast.expr) -> bool:
+    """`image = self.images[i]`, then `if image is None`."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Is) or not isinstance(test.left, ast.Name):
+        return False
+    name = test.left.id
+    return any(
+        isinstance(part, ast.Subscript) and dotted(part.value).startswith("self.")
+        for targets, value in _all_bindings(function)
+        if mentions(targets, {name})
+        for part in walk(value)
+    )
+
+
+def _all_bindings(function: Definition) -> Iterator[tuple[ast.AST, ast.AST]]:
+    for node in walk(function):
+        yield from _bindings(node)
+
+
+def _asks_memory(test: ast.expr) -> bool:
+    names = [last_name(one) for one in walk(test) if isinstance(one, ast.Name | ast.Attribute)]
+    words = {word for name in names for word in name.lower().split("_")}
+    return bool(words & _IN_MEMORY) or any(word.startswith(("cach", "preload")) for word in words)
+
+
+# What depends on what
+
+
+def dependents(function: Definition, roots: set[str] | None = None) -> set[str]:
+    """Names of a function that depend on its arguments, `self` left out, or on the names given."""
+    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    found = {one.arg for one in every} - {"self", "cls"} if roots is None else set(roots)
+    for _ in range(3):
+        before = len(found)
+        for node in walk(function):
+            for targets, value in _bindings(node):
+                if mentions(value, found):
+                    found |= {one.id for one in walk(targets) if isinstance(one, ast.Name)} - {"self", "cls"}
+        if len(found) == before:
+            break
+    return found
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if not isinstance(target, ast.Attribute):
+                yield target, node.value
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield node.target, node.iter
+    elif isinstance(node, ast.With):
+        for item in node.items:
+            if item.optional_vars is not None:
+                yield item.optional_vars, item.context_expr
+
+
+def mentions(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(one, ast.Name) and one.id in names for one in walk(node))
+
+
+def set_to(code: Code, node: ast.expr) -> list[ast.expr]:
+    """Everything its function, else the file, sets a name to, or the class an attribute such as `self.x`; else any
+    class of the file."""
+    if not isinstance(node, ast.Attribute | ast.Name):
+        return []
+    name, every = dotted(node), _assignments(code)
+    if not name:  # part of something that has no name
+        return []
+    scope = _class_of(code, node) if name.startswith("self.") else _function_of(code, node)
+    return every.get(f"{scope}:{name}", []) or every.get(name, [])
+
+
+def _class_of(code: Code, node: ast.AST) -> str:
+    return next((f"{one.name}@{one.lineno}" for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), "")
+
+
+def _function_of(code: Code, node: ast.AST) -> str:
+    known = code.reference(node)
+    return known.name if known is not None else ""
+
+
+@lru_cache(maxsize=2)
+def _assignments(code: Code) -> Mapping[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = defaultdict(list)
+    for node in code.nodes(ast.Assign, ast.AnnAssign):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                name = dotted(target)
+                found[name].append(node.value)
+                scope = _class_of(code, node) if name.startswith("self.") else _function_of(code, node)
+                found[f"{scope}:{name}"].append(node.value)
+    return found
+
+
+def dotted(node: ast.expr) -> str:
+    """`self.a.b` as text; "" for anything that is no dotted name."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# What is done with it
+
+
+def only_shows(body: list[ast.stmt]) -> bool:
+    """The statements only print, draw or write: nothing of it goes on."""
+    calls = [one for statement in body for one in walk(statement) if isinstance(one, ast.Call)]
+    shows = any(last_name(one.func) in _SHOWS for one in calls)
+    gathers = any(last_name(one.func) in ("append", "extend", "add") for one in calls)
+    kept = any(
+        isinstance(one, ast.AugAssign | ast.Yield)
+        or (isinstance(one, ast.Subscript | ast.Attribute) and isinstance(one.ctx, ast.Store))
+        for statement in body
+        for one in walk(statement)
+    )
+    return shows and not gathers and not kept

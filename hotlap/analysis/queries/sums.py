@@ -1,0 +1,168 @@
+"""Values read from the device every batch only to be added up, or put in a list, until the loop is over."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hotlap.analysis.parse.terms import NUMBER
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Repeated, last_name
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """`name` gets the value in `loop`, and nobody looks at it before the loop is over."""
+
+    name: str
+    loop: Repeated
+    whole: bool  # an integer: counted, not measured
+    listed: bool  # appended to a list, not added up
+
+
+def accumulated(code: Code, call: ast.Call) -> Accumulated | None:
+    """Where `.item()` could as well be made once, after the loop; None where the value is needed at once."""
+    loop = next(code.loops(call), None)
+    if loop is None or not code.is_batch_loop(loop) or isinstance(call.func, ast.Name):
+        return None
+    statement = code.statement(call)
+    name, listed = _receiver(code, statement, call)
+    if not name or not _only_collected(loop, name, code) or not _starts_empty(code, loop, name, listed):
+        return None
+    return Accumulated(name, loop, _counts(code, call), listed)
+
+
+def _receiver(code: Code, statement: ast.stmt, call: ast.Call) -> tuple[str, bool]:
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        adds = isinstance(statement.op, ast.Add) and _is_arithmetic(code, statement.value, call)
+        return (statement.target.id, False) if adds else ("", False)
+    if isinstance(statement, ast.Expr) and _appended(statement.value) is call:
+        assert isinstance(statement.value, ast.Call)
+        function = statement.value.func
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            return function.value.id, True
+    return "", False
+
+
+def _appended(node: ast.expr) -> ast.expr | None:
+    if isinstance(node, ast.Call) and last_name(node.func) == "append" and len(node.args) == 1:
+        return node.args[0]
+    return None
+
+
+def _is_arithmetic(code: Code, value: ast.expr, call: ast.Call) -> bool:
+    """The value read, alone or times and divided by plain numbers; perhaps inside int() or float()."""
+    if value is call:
+        return True
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("int", "float"):
+        return len(value.args) == 1 and _is_arithmetic(code, value.args[0], call)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
+        if _is_arithmetic(code, value.left, call):
+            return _is_plain(code, value.right)
+        return (
+            isinstance(value.op, ast.Mult) and _is_arithmetic(code, value.right, call) and _is_plain(code, value.left)
+        )
+    return False
+
+
+def _is_plain(code: Code, node: ast.expr) -> bool:
+    """A number, or a count such as x.size(0) or len(batch)."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) in ("size", "len", "numel")
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    return isinstance(node, ast.Constant) or code.kind(node) in (NUMBER, "extent")
+
+
+def _only_collected(loop: Repeated, name: str, code: Code) -> bool:
+    """Inside the loop the name is added to, or appended to, and never read or set."""
+    for node in _inside(loop):
+        if isinstance(node, ast.Name) and node.id == name and not _collects(code, node):
+            return False
+        if isinstance(node, ast.Global | ast.Nonlocal) and name in node.names:
+            return False
+    return True
+
+
+def _collects(code: Code, node: ast.Name) -> bool:
+    parent = code.parent(node)
+    if isinstance(parent, ast.AugAssign) and parent.target is node:
+        return isinstance(parent.op, ast.Add) and _ends_in_item(parent.value)
+    if isinstance(parent, ast.Attribute) and parent.attr == "append":
+        grand = code.parent(parent)
+        value = _appended(grand) if isinstance(grand, ast.Call) else None
+        return value is not None and _ends_in_item(value) and isinstance(value, ast.Call)
+    return False
+
+
+def _ends_in_item(value: ast.expr) -> bool:
+    return sum(isinstance(one, ast.Call) and last_name(one.func) == "item" for one in walk(value)) == 1
+
+
+def _inside(loop: Repeated) -> Iterator[ast.AST]:
+    for statement in loop.body:
+        yield from walk(statement)
+
+
+def _starts_empty(code: Code, loop: Repeated, name: str, listed: bool) -> bool:
+    """The last thing said of the name before the loop, in no loop of its own, is `= 0` or `= []`."""
+    here: ast.stmt = loop
+    while True:
+        block = code.block(here)
+        for statement in reversed(block[: block.index(here)]):
+            found = _start(statement, name)
+            if found is not None:
+                return _is_empty(found, listed)
+            if _mentions(statement, name):
+                return False
+        parent = code.parent(here)
+        if not isinstance(parent, ast.With | ast.If | ast.Try):
+            return False
+        here = parent
+
+
+def _start(statement: ast.stmt, name: str) -> ast.expr | None:
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.target.id == name:
+        return statement.value
+    if not isinstance(statement, ast.Assign):
+        return None
+    for target in statement.targets:
+        if isinstance(target, ast.Name) and target.id == name:
+            return statement.value
+        if isinstance(target, ast.Tuple):
+            names = [one.id if isinstance(one, ast.Name) else "" for one in target.elts]
+            if name in names and isinstance(statement.value, ast.Tuple) and len(statement.value.elts) == len(names):
+                return statement.value.elts[names.index(name)]
+    return None
+
+
+def _is_empty(value: ast.expr, listed: bool) -> bool:
+    if listed:
+        return isinstance(value, ast.List) and not value.elts
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value == 0
+
+
+def _mentions(statement: ast.stmt, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in walk(statement))
+
+
+def _counts(code: Code, call: ast.Call) -> bool:
+    """Made by comparing: `(a == b).sum().item()` is a whole number."""
+    if isinstance(code.parent(call), ast.Call) and last_name(code.parent(call).func) == "int":  # type: ignore[union-attr]
+        return True
+    assert isinstance(call.func, ast.Attribute)
+    node: ast.expr = call.func.value
+    while True:
+        if isinstance(node, ast.Compare):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("eq", "ne", "gt", "lt", "ge", "le", "argmax", "count_nonzero", "logical_and"):
+                return True
+            if node.func.attr in ("float", "mean", "double"):
+                return False
+            node = node.func.value
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
+            node = node.left
+        else:
+            return False

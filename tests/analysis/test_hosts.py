@@ -1,0 +1,63 @@
+"""Which files keep their models on the host: what they read waits for no device."""
+
+from __future__ import annotations
+
+from hotlap import scanning
+from hotlap.analysis.parse.files import Source
+from hotlap.scanning import Wanted
+
+HEAD = "import torch\nimport torch.nn as nn\n"
+SMALL = (
+    HEAD
+    + """
+class Small(nn.Module):
+    def forward(self, x):
+        return x.mean()
+
+
+def fit(net, batches):
+    optimizer = torch.optim.Adam(net.parameters())
+    for epoch in range(9):
+        total = []
+        for x in batches:
+            loss = net(x)
+            loss.backward()
+            optimizer.step()
+            total.append(loss.item())
+"""
+)
+LARGE = (
+    HEAD
+    + """
+def fit_large(net, loader, optimizer):
+    net.to("cuda")
+    for x in loader:
+        net(x.to("cuda")).mean().backward()
+        optimizer.step()
+"""
+)
+
+
+def reads(**files: str) -> set[str]:
+    """The files in which a read is found that waits for the device."""
+    sources = [Source(f"{name}.py", name, False, text) for name, text in files.items()]
+    return {one.path for one in scanning.scan(sources, Wanted(select=("H201",))).findings}
+
+
+def test_a_file_that_names_no_device_is_silent_beside_one_that_does():
+    assert reads(small=SMALL, large=LARGE) == set()
+
+
+def test_a_model_that_another_file_puts_on_a_device_is_not_on_the_host():
+    main = "from small import Small, fit\n\nfit(Small().to('cuda'), batches)\n"
+    assert reads(small=SMALL, main=main) == {"small.py"}
+
+
+def test_a_file_that_takes_a_helper_from_one_with_a_device_is_not_on_the_host():
+    helped = "from large import fit_large\n" + SMALL
+    assert reads(small=helped, large=LARGE) == {"small.py"}
+
+
+def test_a_file_without_a_model_of_its_own_says_nothing():
+    alone = SMALL.replace("class Small(nn.Module)", "class Small")
+    assert reads(small=alone, large=LARGE) == {"small.py"}

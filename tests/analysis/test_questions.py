@@ -1,0 +1,58 @@
+"""Questions that lead back to themselves: whatever is asked first, the answers are the same."""
+
+from __future__ import annotations
+
+import itertools
+
+from hotlap.analysis.names.questions import Questions
+from hotlap.analysis.parse.terms import TENSOR, UNKNOWN, join
+
+
+class Graph(Questions):
+    """Each question leads to others; what they all say is joined."""
+
+    def __init__(self, edges: dict[str, tuple[object, ...]]) -> None:
+        super().__init__([])
+        self.edges, self.made = edges, []
+
+    def _answer(self, term, origin):
+        self.made.append(term[1])
+        result = UNKNOWN
+        for one in self.edges[term[1]]:
+            result = join(result, self.answer(one, origin))
+        return result
+
+
+def asked(name: str) -> tuple[str, str]:
+    return ("ask", name)
+
+
+CIRCLE = {"first": (asked("second"),), "second": (asked("third"),), "third": (asked("first"), TENSOR)}
+
+
+def test_an_answer_made_inside_a_circle_is_not_kept_for_those_outside():
+    for order in itertools.permutations(CIRCLE):
+        graph = Graph(CIRCLE)
+        assert [graph.answer(asked(name), "train.py") for name in order] == [TENSOR] * 3, order
+
+
+def test_a_circle_that_says_nothing_is_unknown_and_ends():
+    graph = Graph({"first": (asked("second"),), "second": (asked("first"),)})
+    assert graph.answer(asked("first"), "train.py") == UNKNOWN
+    assert graph.answer(asked("second"), "train.py") == UNKNOWN
+
+
+def test_what_needs_no_open_question_is_answered_once():
+    edges = {"outer": (asked("inner"), asked("outer")), "inner": (asked("leaf"), asked("leaf")), "leaf": (TENSOR,)}
+    graph = Graph(edges)
+    assert graph.answer(asked("outer"), "train.py") == TENSOR
+    assert graph.answer(asked("inner"), "train.py") == TENSOR
+    assert graph.made == ["outer", "inner", "leaf"]
+
+
+def test_a_chain_too_long_to_follow_spoils_none_of_its_parts():
+    edges = {str(number): (asked(str(number + 1)),) for number in range(60)} | {"60": (TENSOR,)}
+    graph = Graph(edges)
+    assert graph.answer(asked("0"), "train.py") == UNKNOWN
+    assert graph.answer(asked("50"), "train.py") == TENSOR
+    assert graph.answer(asked("40"), "train.py") == TENSOR
