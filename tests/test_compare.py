@@ -25,7 +25,7 @@ from hotlap.errors import (
 from hotlap.records.codec import from_json
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.trial import Ended, Stage
-from hotlap.report import compare_page
+from hotlap.report.compare import page as compare_page
 from hotlap.trial.runner import Spec
 from tests.comparisons import Scripted, arms, made_repository, options
 from tests.observations import machine, observation

@@ -26,8 +26,8 @@ from hotlap.plan.files import read
 from hotlap.records.plan import Choice, Outcome, Plan
 from hotlap.records.trial import Ended, Reading
 from hotlap.records.tuning import Metric, Tuning
-from hotlap.report import tune_rows
-from hotlap.report.tune_coverage import not_covered
+from hotlap.report.tune import rows as tune_rows
+from hotlap.report.tune.coverage import not_covered
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
 from hotlap.tuning.book import Watcher
 from hotlap.tuning.length import length

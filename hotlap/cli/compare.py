@@ -19,7 +19,7 @@ from hotlap.errors import NotComparable, PackageMissing, RunFolderUnwritable, Ru
 from hotlap.records.codec import to_json
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.visible import visible
-from hotlap.report import compare_page
+from hotlap.report.compare import page as compare_page
 
 EXIT_CODES = {Result.REGRESSION.value: 1, Result.INCONCLUSIVE.value: 2, Result.NO_REGRESSION.value: 0}
 

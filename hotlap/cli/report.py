@@ -21,7 +21,7 @@ from hotlap.records.observation import Observation
 from hotlap.records.plan import Outcome, Outcomes
 from hotlap.records.tuning import Tuning
 from hotlap.records.visible import visible
-from hotlap.report import decided
+from hotlap.report.run import decisions as decided
 
 HTML, MARKDOWN, JSON, TERMINAL = "html", "markdown", "json", "terminal"
 SUFFIXES = {".html": HTML, ".htm": HTML, ".md": MARKDOWN, ".markdown": MARKDOWN, ".json": JSON}

@@ -15,8 +15,8 @@ from hotlap.cli.say import say
 from hotlap.errors import RunFolderUnwritable, UnknownName
 from hotlap.records.scanned import Scan, Unread
 from hotlap.records.visible import everywhere, visible, visible_lines
-from hotlap.report import scanned as page
-from hotlap.report.sarif import sarif
+from hotlap.report.scan import findings as page
+from hotlap.report.scan.sarif import sarif
 from hotlap.scanning import Repaired, Wanted, baseline, cache
 from hotlap.scanning.settings import settings
 

@@ -9,10 +9,15 @@ from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.observation import Observation
 from hotlap.records.tuning import Tuning
 from hotlap.records.visible import everywhere
-from hotlap.report import html_profile, html_tune, markdown_page, terminal_page, tune_markdown, tune_terminal
-from hotlap.report.page import Page, page
-from hotlap.report.tune_page import tune_page
-from hotlap.report.tune_parts import TunePage
+from hotlap.report.profile import html as html_profile
+from hotlap.report.profile import markdown as markdown_page
+from hotlap.report.profile import terminal as terminal_page
+from hotlap.report.profile.page import Page, page
+from hotlap.report.tune import html as html_tune
+from hotlap.report.tune import markdown as tune_markdown
+from hotlap.report.tune import terminal as tune_terminal
+from hotlap.report.tune.page import tune_page
+from hotlap.report.tune.parts import TunePage
 
 __all__ = ["as_json", "html", "markdown", "terminal", "tuned_html", "tuned_json", "tuned_markdown", "tuned_terminal"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hotlap.records.figures import number, times
-from hotlap.report.figures import count, megabytes, parts_of, quantile, short_path
+from hotlap.report.shared.figures import count, megabytes, parts_of, quantile, short_path
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from hotlap.diagnose import diagnose
 from hotlap.report import html, tuned_html
-from hotlap.report.html_style import COLOURS, PAIRS
+from hotlap.report.shared.html_style import COLOURS, PAIRS
 from tests import observations
 from tests.report import tunings
 from tests.report.test_tune_drawn import SCENARIOS

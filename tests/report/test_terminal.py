@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hotlap.diagnose import diagnose
 from hotlap.report import terminal
-from hotlap.report.actions import next_steps
+from hotlap.report.profile.actions import next_steps
 from tests.observations import (
     PROJECT,
     device,

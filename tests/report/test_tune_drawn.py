@@ -13,9 +13,9 @@ from hotlap.diagnose import diagnose
 from hotlap.records.codec import from_json
 from hotlap.records.tuning import Tuning
 from hotlap.report import tuned_json, tuned_markdown, tuned_terminal
-from hotlap.report.tune_axis import Axis
-from hotlap.report.tune_parts import Interval
-from hotlap.report.tune_tables import picture
+from hotlap.report.tune.axis import Axis
+from hotlap.report.tune.parts import Interval
+from hotlap.report.tune.tables import picture
 from tests.observations import input_bound
 from tests.report import tunings
 

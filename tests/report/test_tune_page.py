@@ -13,11 +13,14 @@ from hotlap.diagnose import diagnose
 from hotlap.records.plan import Outcome
 from hotlap.records.trial import Stage
 from hotlap.records.verdict import Check, Decision, PaysOff
-from hotlap.report import html_tune, tune_markdown, tune_terminal
-from hotlap.report.tune_axis import axis
-from hotlap.report.tune_figures import clean, duration, ratio, spelled
-from hotlap.report.tune_page import tune_page
-from hotlap.report.tune_parts import FAILED, INCONCLUSIVE, KEPT, LEFT_OUT, PENDING, REJECTED, Interval
+from hotlap.report.shared.figures import clean, duration, ratio
+from hotlap.report.tune import html as html_tune
+from hotlap.report.tune import markdown as tune_markdown
+from hotlap.report.tune import terminal as tune_terminal
+from hotlap.report.tune.axis import axis
+from hotlap.report.tune.figures import spelled
+from hotlap.report.tune.page import tune_page
+from hotlap.report.tune.parts import FAILED, INCONCLUSIVE, KEPT, LEFT_OUT, PENDING, REJECTED, Interval
 from tests.observations import input_bound
 from tests.report import tunings
 from tests.report.tunings import choice, gate, noise, sample, speed, tried, tuning

@@ -1,0 +1,1 @@
+"""The report of a profile: one page, drawn for a terminal, Markdown and HTML."""

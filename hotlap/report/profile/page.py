@@ -1,0 +1,62 @@
+"""What a report says, as plain text and tables: every way of drawing it shows this one page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotlap.records.caution import Caution
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import SPAN_PREFIX, Observation
+from hotlap.report.profile import actions, facts, tables
+from hotlap.report.shared.figures import ordered_shares, parts_of
+from hotlap.report.shared.parts import Segment, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    verdict: str
+    sentence: str
+    figures: tuple[str, ...]  # the line of figures under the verdict
+    background: tuple[str, ...]  # warm-up, memory, loss
+    segments: tuple[Segment, ...]
+    tables: tuple[Table, ...]
+    next_steps: tuple[str, ...]
+    cautions: tuple[str, ...]
+    unknowns: tuple[str, ...]
+    footer: tuple[tuple[str, str], ...]
+
+
+def page(observation: Observation, diagnosis: Diagnosis) -> Page:
+    return Page(
+        verdict=diagnosis.verdict,
+        sentence=diagnosis.sentence,
+        figures=tuple(facts.figures(observation)),
+        background=tuple(facts.background(observation)),
+        segments=segments(observation),
+        tables=tables.all_of(observation, diagnosis),
+        next_steps=actions.next_steps(observation, diagnosis),
+        cautions=tuple(caution_text(name) for name in observation.cautions),
+        unknowns=diagnosis.unknowns,
+        footer=tuple(facts.footer(observation)),
+    )
+
+
+def segments(observation: Observation) -> tuple[Segment, ...]:
+    shares = ordered_shares(observation.shares)
+    whole = sum(share for _, share in shares)
+    percents = parts_of(100, [share for _, share in shares])
+    return tuple(
+        Segment(
+            phase=phase,
+            name=phase.removeprefix(SPAN_PREFIX),
+            ms=share * observation.mean_step_ms,
+            share=share / whole,
+            percent=percent,
+        )
+        for (phase, share), percent in zip(shares, percents, strict=True)
+    )
+
+
+def caution_text(name: str) -> str:
+    """A name this version does not know is shown as it is: the record may come from another one."""
+    return Caution[name].value if name in Caution.__members__ else name.lower().replace("_", " ")

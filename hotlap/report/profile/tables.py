@@ -1,0 +1,231 @@
+"""The tables of a report as plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotlap.records.diagnosis import Diagnosis, Written
+from hotlap.records.figures import NONE, number, times
+from hotlap.records.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
+from hotlap.report.shared.figures import percent, short_path
+from hotlap.report.shared.parts import Column, Table
+
+MOST_SYNCS, MOST_LINES, MOST_KERNELS, MOST_FINDINGS, MOST_COPIES, MOST_WRITTEN = 8, 6, 6, 8, 4, 8
+
+
+def all_of(seen: Observation, diagnosis: Diagnosis) -> tuple[Table, ...]:
+    drawn = (
+        syncs(seen),
+        copies(seen),
+        hot_lines(seen),
+        kernels(seen),
+        ranks(seen),
+        findings(seen, diagnosis),
+        written(seen, diagnosis),
+    )
+    return tuple(table for table in drawn if table.rows)
+
+
+def where(file: str, line: int, seen: Observation) -> str:
+    return f"{short_path(file, seen.directory)}:{line}"
+
+
+def _and_more(rows: Sequence[object], most: int) -> str:
+    return f"and {len(rows) - most} more" if len(rows) > most else ""
+
+
+def findings(seen: Observation, diagnosis: Diagnosis) -> Table:
+    found = diagnosis.findings
+    return Table(
+        title="Findings",
+        columns=(
+            Column("#", figures=True),
+            Column("code", minimum=13),
+            Column("what", minimum=16),
+            Column("at most", figures=True),
+            Column("where", place=True, minimum=10),
+        ),
+        rows=tuple(
+            (
+                str(rank),
+                one.code,
+                f"{one.title}: {one.evidence}",
+                times(one.at_most) if one.at_most > 1.0 else NONE,
+                where(one.place.file, one.place.line, seen) if one.place else NONE,
+            )
+            for rank, one in enumerate(found[:MOST_FINDINGS], 1)
+        ),
+        note="; ".join(
+            filter(None, (_and_more(found, MOST_FINDINGS), "at most: if its cost were zero; gains never add up"))
+        ),
+    )
+
+
+def written(seen: Observation, diagnosis: Diagnosis) -> Table:
+    """Patterns in the source that no finding accounts for, those on one line together."""
+    lines: dict[tuple[str, int], list[Written]] = {}
+    for one in diagnosis.written:
+        lines.setdefault((one.finding.path, one.finding.line), []).append(one)
+    found = list(lines.values())
+    return Table(
+        title="Also in the source",
+        columns=(
+            Column("where", place=True, minimum=10),
+            Column("code"),
+            Column("what", minimum=16),
+            Column("ms/step", figures=True),
+            Column("what to do", minimum=16, extra=True),
+        ),
+        rows=tuple(
+            (
+                where(there[0].finding.path, there[0].finding.line, seen),
+                ", ".join(dict.fromkeys(one.finding.code for one in there)),
+                "; ".join(dict.fromkeys(one.finding.message for one in there)),
+                number(there[0].ms_per_step),
+                "; ".join(dict.fromkeys(one.finding.repair for one in there)),
+            )
+            for there in found[:MOST_WRITTEN]
+        ),
+        note="; ".join(filter(None, (_and_more(found, MOST_WRITTEN), "see the repairs: hotlap scan --diff"))),
+    )
+
+
+def syncs(seen: Observation) -> Table:
+    found = sorted(seen.syncs, key=lambda sync: -sync.ms_per_step)
+    return Table(
+        title="Host syncs",
+        columns=(
+            Column("where", place=True, minimum=10),
+            Column("function", extra=True),
+            Column("kind"),
+            Column("calls/step", figures=True),
+            Column("ms/step", figures=True),
+            Column("", minimum=9),
+        ),
+        rows=tuple(
+            (
+                where(sync.file, sync.line, seen) + (f" via {sync.via}" if sync.via else ""),
+                sync.function,
+                sync.kind,
+                number(sync.per_step),
+                number(sync.ms_per_step),
+                "waits" if sync.waits else "would wait on CUDA",
+            )
+            for sync in found[:MOST_SYNCS]
+        ),
+        note=_and_more(found, MOST_SYNCS),
+    )
+
+
+def copies(seen: Observation) -> Table:
+    found = sorted(seen.copies, key=lambda copy: -copy.ms_per_step)
+    return Table(
+        title="Copies to the device",
+        columns=(
+            Column("where", place=True, minimum=10),
+            Column("memory"),
+            Column("call"),
+            Column("MB/step", figures=True),
+            Column("ms/step", figures=True),
+        ),
+        rows=tuple(
+            (
+                where(copy.file, copy.line, seen),
+                "pinned" if copy.pinned else "pageable",
+                "blocking" if copy.blocking else "non-blocking",
+                number(copy.bytes_per_step / 1e6),
+                number(copy.ms_per_step),
+            )
+            for copy in found[:MOST_COPIES]
+        ),
+        note=_and_more(found, MOST_COPIES),
+    )
+
+
+def hot_lines(seen: Observation) -> Table:
+    found = sorted(seen.hot_lines, key=lambda line: -line.share)
+    return Table(
+        title="Hot lines",
+        columns=(
+            Column("where", place=True, minimum=10),
+            Column("function", extra=True),
+            Column("phase"),
+            Column("ms/step", figures=True),
+            Column("share", figures=True),
+        ),
+        rows=tuple(
+            (
+                where(line.file, line.line, seen),
+                line.function,
+                line.phase.removeprefix(SPAN_PREFIX),
+                number(line.ms_per_step),
+                percent(line.share),
+            )
+            for line in found[:MOST_LINES]
+        ),
+        note=_and_more(found, MOST_LINES),
+    )
+
+
+def kernels(seen: Observation) -> Table:
+    found = sorted(seen.device.kernels, key=lambda kernel: -kernel.ms_per_step) if seen.device else []
+    return Table(
+        title="Kernels on the device",
+        columns=(
+            Column("kernel", place=True),
+            Column("kind"),
+            Column("calls/step", figures=True),
+            Column("ms/step", figures=True),
+            Column("of busy", figures=True),
+        ),
+        rows=tuple(
+            (
+                short_kernel(kernel.name),
+                kernel.kind,
+                number(kernel.per_step),
+                number(kernel.ms_per_step),
+                percent(kernel.share),
+            )
+            for kernel in found[:MOST_KERNELS]
+        ),
+        note=_and_more(found, MOST_KERNELS),
+    )
+
+
+def short_kernel(name: str, most: int = 60) -> str:
+    """A C++ kernel by what tells it apart: no return type, no namespaces of torch, no endless template."""
+    short = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return short if len(short) <= most else short[: most - 1] + "…"
+
+
+def ranks(seen: Observation) -> Table:
+    several = seen.ranks if len(seen.ranks) > 1 else ()
+    slowest = max(range(len(several)), key=lambda i: several[i].own_ms, default=None)
+    return Table(
+        title="Ranks",
+        columns=(
+            Column("rank", figures=True),
+            Column("steps", figures=True, extra=True),
+            Column("ms/step", figures=True),
+            Column("own ms", figures=True),
+            Column("samples/s", figures=True),
+            Column("data", figures=True),
+            Column("backward", figures=True, extra=True),
+            Column("", minimum=7),
+        ),
+        rows=tuple(
+            (
+                str(rank.rank),
+                str(rank.steps),
+                number(rank.step_ms),
+                number(rank.own_ms),
+                number(rank.samples_per_second),
+                percent(rank.shares.get(DATA, 0.0)),
+                percent(rank.shares.get(BACKWARD, 0.0)),
+                "slowest" if i == slowest else "",
+            )
+            for i, rank in enumerate(several)
+        ),
+        note="own: a step less backward, where ranks wait for each other" if several else "",
+        marked=slowest,
+    )

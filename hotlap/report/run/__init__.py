@@ -1,0 +1,1 @@
+"""What a run has decided while it trained."""

@@ -1,0 +1,110 @@
+"""What a run has decided while it trained: each candidate with its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import table as rich_table
+from rich.console import Console
+
+from hotlap.records.codec import to_json
+from hotlap.records.decisions import Decisions, Tried
+from hotlap.records.plan import Outcome
+from hotlap.records.visible import visible
+from hotlap.report.shared.html import document, paragraph, section, table
+from hotlap.report.shared.parts import Column, Table
+
+FIGURES = ("times as fast", "blocks", "cost")
+COLUMNS = ("tried", "on top of", "times as fast", "blocks", "cost", "what came of it")
+
+
+def headline(decisions: Decisions) -> str:
+    if decisions.at_once:
+        return f"On from the first step: {', '.join(decisions.on) or 'nothing, since nothing of it applies'}."
+    if not decisions.tried or decisions.after is None:
+        on = f" On for some of them: {', '.join(decisions.ever_on)}." if decisions.ever_on else ""
+        return f"The training was over after {decisions.steps} steps, before anything was decided.{on}"
+    names = f"On: {', '.join(decisions.on)}." if decisions.on else "Nothing is on: the program runs as it is."
+    change = f"{_ms(decisions.after * decisions.ratio)} → {_ms(decisions.after)} a step"
+    began = " It began with what an earlier run had decided." if decisions.remembered else ""
+    return f"{decisions.ratio:.2f} times as fast, {change}. {names}{began}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def account(decisions: Decisions) -> str:
+    if decisions.at_once:
+        return "Nothing was measured; without --at-once it is."
+    unfinished = "" if decisions.is_over else " It was over before all was tried."
+    return (
+        f"{decisions.steps} steps in {decisions.seconds:.1f} s; trying has cost {decisions.spent:.2f} s of them."
+        f"{unfinished}"
+    )
+
+
+def rows(decisions: Decisions) -> list[tuple[str, ...]]:
+    return [
+        (
+            ", ".join(one.names),
+            ", ".join(one.on_top_of) or "the program as it is",
+            _times(one),
+            f"{len(one.without)} + {len(one.with_)}",
+            _ms(one.cost),
+            "kept" if one.kept else one.why if one.ratio is None else "switched off",
+        )
+        for one in decisions.tried
+    ]
+
+
+def _times(tried: Tried) -> str:
+    if tried.ratio is None or tried.low is None or tried.high is None:
+        return "–"
+    if tried.low == 0:
+        return f"{tried.ratio:.2f}"
+    return f"{tried.ratio:.2f} [{tried.low:.2f}, {tried.high:.2f}]"
+
+
+def terminal(decisions: Decisions, outcomes: Sequence[Outcome], console: Console) -> None:
+    console.print(headline(decisions))
+    console.print(account(decisions))
+    if decisions.tried:
+        drawn = rich_table.Table(*COLUMNS)
+        for row in rows(decisions):
+            drawn.add_row(*row)
+        console.print(drawn)
+    for one in outcomes:
+        console.print(visible(f"{one.status}: {one.name} ({one.why})"), markup=False)
+
+
+def markdown(decisions: Decisions, outcomes: Sequence[Outcome]) -> str:
+    head = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"] if decisions.tried else []
+    body = [f"| {' | '.join(row)} |" for row in rows(decisions)]
+    listed = [f"- {one.name}: {one.status} ({visible(one.why)})" for one in outcomes]
+    return "\n".join([headline(decisions), "", account(decisions), "", *head, *body, "", *listed, ""])
+
+
+def html(decisions: Decisions, outcomes: Sequence[Outcome], run: str) -> str:
+    tried = Table(
+        title="What was tried",
+        columns=tuple(Column(name, figures=name in FIGURES) for name in COLUMNS),
+        rows=tuple(rows(decisions)),
+        note="Times as fast: steps with it against steps without, in blocks of the same training; [ ]: 95 % interval. "
+        "Blocks: how many without and with it. Cost: what the steps of the trial took longer than they would have.",
+    )
+    became = Table(
+        title="What became of each",
+        columns=(Column("optimisation"), Column("outcome"), Column("why")),
+        rows=tuple((one.name, one.status, one.why) for one in outcomes),
+    )
+    body = [
+        section("What was decided", paragraph(headline(decisions)), paragraph(account(decisions))),
+        section(tried.title, table(tried, caption=False) or paragraph("Nothing: the training was over before.")),
+        section(became.title, table(became, caption=False)),
+    ]
+    return document(f"hotlap run {run}", "run", run, "\n".join(body))
+
+
+def as_json(decisions: Decisions) -> str:
+    return to_json(decisions)

@@ -1,0 +1,46 @@
+"""Tables and bars as plain facts, whatever they are drawn as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    figures: bool = False  # right-aligned and never wrapped
+    place: bool = False  # code, not prose
+    minimum: int | None = None
+    extra: bool = False  # left out where there is little room
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    marked: int | None = None  # the row to stand out
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One phase in the bar of the step."""
+
+    phase: str
+    name: str
+    ms: float
+    share: float
+    percent: int  # all of a bar's add up to 100
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A step before and after, in milliseconds."""
+
+    before_ms: float | None
+    after_ms: float | None
+    after_low: float | None
+    after_high: float | None
+    segments: tuple[Segment, ...]  # of the step before
+    note: str  # where the figures come from, or why some are missing

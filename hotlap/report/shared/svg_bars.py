@@ -1,0 +1,62 @@
+"""A step as bars: before, divided into its phases, and after; and the list of its phases."""
+
+from __future__ import annotations
+
+from hotlap.records.figures import number
+from hotlap.report.shared.html import text
+from hotlap.report.shared.parts import Bars, Segment
+from hotlap.report.shared.svg import across, box, picture
+
+HEIGHT = 40
+NAMED, NUMBERED = 0.17, 0.035  # of the width: a narrower segment has its number only, or nothing
+TONES = 3  # neutral tones that take turns
+
+
+def phases(segments: tuple[Segment, ...], share: float = 1.0) -> str:
+    """The phases of one step, numbered as in the list beside it."""
+    pieces, at = [], 0.0
+    for i, one in enumerate(segments):
+        width = one.share * share
+        pieces.append(_segment(i, one, at, width))
+        at += width
+    return picture(HEIGHT, _told(segments), "".join(pieces), "bar")
+
+
+def _told(segments: tuple[Segment, ...]) -> str:
+    return "A step: " + ", ".join(f"{one.name} {number(one.ms)} ms ({one.percent} %)" for one in segments)
+
+
+def _segment(i: int, one: Segment, at: float, width: float) -> str:
+    label = f"{i + 1} {one.name}" if width >= NAMED else str(i + 1) if width >= NUMBERED else ""
+    inside = f'<text class="seg-name" x="8" y="{HEIGHT / 2 + 4:g}">{text(label)}</text>' if label else ""
+    tip = f"<title>{text(one.name)}: {number(one.ms)} ms, {one.percent} %</title>"
+    return (
+        f'<svg x="{across(at)}" width="{across(width)}" height="{HEIGHT}">{tip}'
+        f'<rect class="seg tone-{i % TONES}" width="100%" height="100%"/>{inside}</svg>'
+    )
+
+
+def before(bars: Bars, longest: float) -> str:
+    share = (bars.before_ms or 0.0) / longest
+    if bars.segments:
+        return phases(bars.segments, share)
+    return picture(HEIGHT, f"Before: {number(bars.before_ms)} ms", box(0, 0, share, HEIGHT, "seg tone-0"), "bar")
+
+
+def after(bars: Bars, longest: float) -> str:
+    told = f"After: {number(bars.after_ms)} ms"
+    return picture(HEIGHT, told, box(0, 0, (bars.after_ms or 0.0) / longest, HEIGHT, "after"), "bar")
+
+
+def longest(bars: Bars) -> float:
+    return max(filter(None, (bars.before_ms, bars.after_ms)), default=1.0)
+
+
+def phase_list(segments: tuple[Segment, ...]) -> str:
+    """The phases of a step with their numbers in the bar."""
+    inside = "".join(
+        f'<li><span class="key tone-{i % TONES}">{i + 1}</span><span>{text(one.name)}</span>'
+        f'<span>{number(one.ms)} ms</span><span class="share">{one.percent or "&lt;1"} %</span></li>'
+        for i, one in enumerate(segments)
+    )
+    return f'<ul class="phases" aria-label="Phases of a step">{inside}</ul>' if inside else ""

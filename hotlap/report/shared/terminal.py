@@ -1,0 +1,174 @@
+"""Pieces of a page in a terminal, drawn with rich. Every text is a rich Text: a user's brackets are no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import rich.box
+import rich.padding
+import rich.table
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from hotlap.records.figures import number
+from hotlap.report.shared.figures import parts_of
+from hotlap.report.shared.parts import Segment, Table
+
+COLOURS = {
+    "data": "red3",
+    "copy": "dark_orange",
+    "forward": "dodger_blue1",
+    "backward": "slate_blue1",
+    "optimizer": "dark_turquoise",
+    "sync": "deep_pink2",
+    "garbage": "gold3",
+    "evaluation": "grey42",
+    "rest": "grey62",
+}
+SPAN_COLOURS = ("green3", "dark_sea_green4", "spring_green1", "chartreuse4")
+WIDEST_BAR = 100
+ROOMY = 76  # columns; below, tables leave out what can be spared
+# Where the terminal's encoding has none of these.
+ASCII = str.maketrans(
+    {
+        "×": "x",
+        "–": "-",
+        "·": "|",
+        "µ": "u",
+        "…": "~",
+        "█": "#",
+        "■": "#",
+        "→": ">",
+        "“": '"',
+        "”": '"',
+        "─": "-",
+        "━": "-",
+        "│": "|",
+    }
+)
+
+
+def in_its_encoding(console: Console, draw_all: Callable[[], None]) -> None:
+    if console.encoding.lower().startswith("utf"):
+        draw_all()
+        return
+    with console.capture() as captured:
+        draw_all()
+    text = captured.get().translate(ASCII)
+    console.file.write(text.encode(console.encoding, "replace").decode(console.encoding))
+
+
+def show(console: Console, text: Text) -> None:
+    if text.plain:
+        console.print(text, highlight=False)
+
+
+class Bar:
+    """The step as one bar with its legend; letters tell the phases apart where there is no colour."""
+
+    def __init__(self, segments: tuple[Segment, ...]) -> None:
+        self.segments = segments
+        self.colours = _colours(segments)
+        self.letters = _letters(segments)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        coloured = console.color_system is not None and not console.no_color
+        bar = Text(no_wrap=True)
+        width = min(options.max_width, WIDEST_BAR)
+        for i, cells in enumerate(self._cells(width)):
+            bar.append(("█" if coloured else self.letters[i]) * cells, self.colours[i])
+        yield bar
+        yield from self._legend(coloured, options.max_width)
+
+    def _cells(self, width: int) -> list[int]:
+        """Every phase that took time is seen, if only by one cell."""
+        if len(self.segments) >= width:
+            return parts_of(width, [segment.share for segment in self.segments])
+        return [1 + more for more in parts_of(width - len(self.segments), [one.share for one in self.segments])]
+
+    def _legend(self, coloured: bool, width: int) -> RenderResult:
+        entries = [self._entry(i, coloured) for i in range(len(self.segments))]
+        groups = max(1, min(3, width // 38, len(entries)))
+        height = -(-len(entries) // groups)
+        grid = rich.table.Table.grid(padding=(0, 1))
+        for group in range(groups):
+            grid.add_column(no_wrap=True)
+            grid.add_column(overflow="ellipsis", no_wrap=True)
+            grid.add_column(justify="right", no_wrap=True)
+            grid.add_column(justify="right", no_wrap=True)
+            if group < groups - 1:
+                grid.add_column(width=2)
+        for row in range(height):
+            cells: list[Text] = []
+            for group in range(groups):
+                at = group * height + row
+                cells += entries[at] if at < len(entries) else [Text()] * 4
+                cells += [Text()] if group < groups - 1 else []
+            grid.add_row(*cells)
+        yield grid
+
+    def _entry(self, i: int, coloured: bool) -> list[Text]:
+        segment = self.segments[i]
+        share = f"{segment.percent} %" if segment.percent else "<1 %"
+        swatch = Text("■" if coloured else self.letters[i], self.colours[i])
+        return [swatch, Text(segment.name), Text(f"{number(segment.ms)} ms"), Text(share, "bold")]
+
+
+def _colours(segments: tuple[Segment, ...]) -> list[str]:
+    own = [segment.phase for segment in segments if segment.phase not in COLOURS]
+    spans = {phase: SPAN_COLOURS[i % len(SPAN_COLOURS)] for i, phase in enumerate(own)}
+    return [COLOURS.get(segment.phase) or spans[segment.phase] for segment in segments]
+
+
+def _letters(segments: tuple[Segment, ...]) -> list[str]:
+    """Phases by their initial, the user's sections by a digit."""
+    own = [segment.phase for segment in segments if segment.phase not in COLOURS]
+    digits = {phase: str((i + 1) % 10) for i, phase in enumerate(own)}
+    return [digits.get(segment.phase) or segment.name[0].upper() for segment in segments]
+
+
+def draw_table(table: Table, console: Console) -> None:
+    drawn = rich.table.Table(
+        title=Text(table.title, "bold"),
+        title_justify="left",
+        box=rich.box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1),
+        caption=Text(table.note, "dim") if table.note else None,
+        caption_justify="left",
+    )
+    kept = [i for i, column in enumerate(table.columns) if console.width >= ROOMY or not column.extra]
+    for column in (table.columns[i] for i in kept):
+        drawn.add_column(
+            Text(column.title),
+            justify="right" if column.figures else "left",
+            no_wrap=column.figures,
+            overflow="fold",
+            min_width=column.minimum,
+        )
+    for i, row in enumerate(table.rows):
+        drawn.add_row(*(Text(row[j]) for j in kept), style="bold red" if i == table.marked else None)
+    console.print(drawn)
+
+
+def draw_list(console: Console, title: str, items: tuple[str, ...], numbered: bool = False) -> None:
+    if not items:
+        return
+    console.print()
+    console.print(Text(title, "bold"))
+    grid = rich.table.Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column(overflow="fold")
+    for i, item in enumerate(items, 1):
+        grid.add_row(Text(f"{i}." if numbered else "-", "dim"), Text(item))
+    console.print(grid)
+
+
+def pairs(named: tuple[tuple[str, str], ...]) -> rich.table.Table:
+    grid = rich.table.Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in named:
+        grid.add_row(Text(name, "dim"), Text(text, "dim"))
+    return grid

@@ -1,0 +1,71 @@
+"""What the processes of a trial say together: speed, warm-up, memory, and those that ended badly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Speed, Verdict
+from hotlap.report.tune.parts import Interval
+
+BASE, NEW = "base", "new"
+
+
+def step_ms(samples: Sequence[Sample]) -> float | None:
+    steps = sum(block.steps for one in samples for block in one.blocks)
+    seconds = sum(block.seconds for one in samples for block in one.blocks)
+    return 1000 * seconds / steps if steps else None
+
+
+def rate(samples: Sequence[Sample]) -> float | None:
+    """Samples a second over all blocks."""
+    count = sum(block.samples for one in samples for block in one.blocks)
+    seconds = sum(block.seconds for one in samples for block in one.blocks)
+    return count / seconds if seconds > 0 and count > 0 else None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def measured(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    return tuple(one for one in samples if one.ended == Ended.MEASURED.value)
+
+
+def broken(trial: Trial) -> tuple[Sample, ...]:
+    return tuple(one for one in trial.samples if one.ended != Ended.MEASURED.value)
+
+
+def interval(speed: Speed | None) -> Interval | None:
+    return Interval(speed.ratio, speed.low, speed.high) if speed else None
+
+
+def final_trial(tuning: Tuning) -> Trial | None:
+    """The last of them: a tune that went on may have made it again. Without budget for one, what it was proven by."""
+    found = next((one for one in reversed(tuning.trials) if one.stage == Stage.FINAL.value), None)
+    if found is None and tuning.speedup is not None:
+        return next((one for one in tuning.trials if one.name == tuning.speedup.trial), None)
+    return found
+
+
+def noise_trials(tuning: Tuning) -> tuple[Trial, ...]:
+    return tuple(one for one in tuning.trials if one.stage == Stage.NOISE.value)
+
+
+def verdict_of(tuning: Tuning, stage: Stage) -> Verdict | None:
+    return next((one for one in reversed(tuning.verdicts) if one.stage == stage.value), None)
+
+
+def baseline(tuning: Tuning) -> tuple[Sample, ...]:
+    """Every process that trained as the user wrote it."""
+    return tuple(one for trial in tuning.trials for one in trial.samples if not one.choices and _unchanged(trial, one))
+
+
+def _unchanged(trial: Trial, sample: Sample) -> bool:
+    return not (trial.base if sample.arm == BASE else trial.new)

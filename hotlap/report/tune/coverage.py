@@ -1,0 +1,108 @@
+"""What both arms were compared in, and what was not covered: nothing beyond it is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hotlap.records.traces import Traces
+from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Decision, Gate
+from hotlap.report.shared.figures import clean, plural
+from hotlap.report.shared.parts import Column, Table
+from hotlap.report.tune.arms import final_trial, measured
+
+WORDS = {True: "same", False: "not the same", None: "not known"}
+MARGIN = (
+    "memory may be a tenth more than the baseline's, 200 MB, or a fiftieth of what the machine has, whichever is most; "
+    "--memory and --device-memory say otherwise"
+)
+MOST_NAMED = 6
+
+
+def longest_trial(tuning: Tuning) -> Trial | None:
+    """The longer run of what is kept, else the trial that proved it."""
+    last = tuning.lasting
+    found = next((one for one in tuning.trials if last is not None and one.name == last.trial), None)
+    return found if found is not None else final_trial(tuning)
+
+
+def _gate(tuning: Tuning) -> Gate | None:
+    last = tuning.lasting or tuning.speedup
+    return last.gate if last is not None else None
+
+
+def compared(tuning: Tuning) -> Table:
+    gate = _gate(tuning)
+    checks = gate.checks if gate is not None and tuning.kept else ()
+    return Table(
+        title="What was compared",
+        columns=(Column("what"), Column("result"), Column("in words", minimum=24)),
+        rows=tuple((one.name, WORDS[one.passed], clean(one.why)) for one in checks),
+        note=MARGIN,
+    )
+
+
+def not_covered(tuning: Tuning) -> tuple[str, ...]:
+    return tuple(clean(one) for one in _not_covered(tuning)) if tuning.kept else ()
+
+
+def _not_covered(tuning: Tuning) -> Iterator[str]:
+    trial = longest_trial(tuning)
+    samples = measured(trial.samples) if trial is not None else ()
+    traces = [one.traces for one in samples if one.traces is not None]
+    yield from _length(tuning, samples)
+    if not traces:
+        yield "Nothing but speed and losses was compared."
+    else:
+        yield from _seen(traces)
+    gate = _gate(tuning)
+    left = [f"{one.name}: {name}" for one in (gate.checks if gate is not None else ()) for name in one.left_out]
+    if left:
+        yield f"Left out because the baseline does not repeat it: {_few(left)}."
+    yield "Other machines, versions, data and options than these."
+
+
+def steps_of(samples: Sequence[Sample]) -> int:
+    return min((len(one.losses) for one in samples), default=0)
+
+
+def _length(tuning: Tuning, samples: Sequence[Sample]) -> Iterator[str]:
+    steps, epoch = steps_of(samples), tuning.epoch_steps
+    if tuning.lasting is None and tuning.finished:
+        yield f"Anything after {steps:,} steps: a longer run was not paid for; give a larger --budget."
+    elif epoch is not None and steps < epoch and steps != tuning.full_steps:
+        yield f"Anything after {steps:,} of the {epoch:,} steps of an epoch."
+    elif steps != tuning.full_steps:
+        yield f"Anything after {steps:,} steps."
+
+
+def _seen(traces: Sequence[Traces]) -> Iterator[str]:
+    states = [one.state for one in traces if one.state is not None]
+    if not any(one.evaluations for one in states):
+        yield "Evaluation: none was seen in the longest run."
+    if not any(one.saved for one in traces):
+        yield "Checkpoints: no file was saved in the longest run."
+    world = max((one.world for one in states), default=1)
+    if world > 1:
+        others = plural(world - 1, "process", "processes")
+        yield f"{others} of the {world} that train together: only the first was read."
+    lost = list(dict.fromkeys(name for one in traces for name in one.cut))
+    lost += list(dict.fromkeys(name for one in states for name in one.unreadable))
+    if lost:
+        yield f"Too much, or not to be read: {_few(lost)}."
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def fell_later(tuning: Tuning, entry: str, value: str | None) -> str | None:
+    """Why an optimisation that was kept at first did not hold over the longer run."""
+    for verdict in reversed(tuning.verdicts):
+        trial = next((one for one in tuning.trials if one.name == verdict.trial), None)
+        failed = verdict.stage == Stage.LASTING.value and verdict.decision != Decision.KEEP.value
+        if failed and trial is not None and (entry, value) in [(one.name, one.value) for one in trial.new]:
+            return verdict.why
+    return None

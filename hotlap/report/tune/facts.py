@@ -1,0 +1,184 @@
+"""How to do it again, where it was measured, and what is there to compare before and after."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from hotlap.records.figures import NONE, number
+from hotlap.records.observation import Observation
+from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.tuning import Asked, Tuning
+from hotlap.records.verdict import Speed
+from hotlap.report.profile.page import segments
+from hotlap.report.shared.figures import clean, duration, megabytes, plural
+from hotlap.report.shared.parts import Bars, Column, Segment, Table
+from hotlap.report.tune.arms import (
+    BASE,
+    NEW,
+    baseline,
+    broken,
+    final_trial,
+    mean,
+    measured,
+    most,
+    rate,
+    step_ms,
+    verdict_of,
+)
+from hotlap.report.tune.losses import seed_name
+from hotlap.report.tune.parts import Command
+
+
+def bars(tuning: Tuning, seen: Observation | None) -> Bars:
+    final = final_trial(tuning)
+    before = step_ms(measured(final.of(BASE) if final else baseline(tuning)))
+    after = step_ms(measured(final.of(NEW))) if final else None
+    speed = tuning.speedup.speed if tuning.speedup else None
+    low, high = _ends(before, speed) if after is not None else (None, None)
+    return Bars(
+        before_ms=before,
+        after_ms=after,
+        after_low=low,
+        after_high=high,
+        segments=_parts(seen, before),
+        note=" ".join(_bar_notes(tuning, seen, before, after)),
+    )
+
+
+def _parts(seen: Observation | None, before: float | None) -> tuple[Segment, ...]:
+    """The profile's shares of the step that was measured without it."""
+    found = segments(seen) if seen is not None else ()
+    return found if before is None else tuple(replace(one, ms=one.share * before) for one in found)
+
+
+def _ends(before: float | None, speed: Speed | None) -> tuple[float | None, float | None]:
+    if before is None or speed is None or not speed.low or not speed.high:
+        return None, None
+    return before / speed.high, before / speed.low
+
+
+def _bar_notes(tuning: Tuning, seen: Observation | None, before: float | None, after: float | None) -> Iterator[str]:
+    if before is None:
+        yield "No step of the baseline was measured yet."
+    elif after is not None:
+        final = verdict_of(tuning, Stage.FINAL) is not None
+        yield f"Both lengths are measured in the {'final trial' if final else 'trial that proved it'}."
+    elif tuning.kept or not tuning.finished:
+        yield "After is missing: the final trial has not measured any step."
+    else:
+        yield "Nothing is kept, so a step takes what it took before."
+    if seen is None:
+        yield "Its parts are missing: the profile of the baseline was not kept."
+    else:
+        yield "The parts of a step are the shares that the profile of the baseline found."
+
+
+def before_after(tuning: Tuning) -> Table:
+    final = final_trial(tuning)
+    arms = [measured(final.of(arm)) for arm in (BASE, NEW)] if final else [measured(baseline(tuning))]
+    lines: tuple[tuple[str, Callable[[tuple[Sample, ...]], str]], ...] = (
+        ("step, ms", lambda arm: number(step_ms(arm))),
+        ("samples/s", lambda arm: number(rate(arm))),
+        ("start to first step", lambda arm: duration(mean(one.startup_seconds for one in arm))),
+        ("warm-up", lambda arm: duration(mean(one.warmup_seconds for one in arm))),
+        ("peak memory", lambda arm: megabytes(most(one.host_mb for one in arm))),
+        ("peak device memory", lambda arm: megabytes(most(one.device_mb for one in arm))),
+        ("processes", lambda arm: str(len(arm))),
+    )
+    rows = [(name, *(tell(arm) for arm in arms)) for name, tell in lines]
+    return Table(
+        title="Before and after" if len(arms) > 1 else "Before",
+        columns=(Column(""), *(Column(name, figures=True) for name in ("before", "after")[: len(arms)])),
+        rows=tuple(row for row in rows if set(row[1:]) != {NONE}) if any(arms) else (),
+    )
+
+
+def not_tried(tuning: Tuning) -> Table:
+    """By reason, because one often holds for many."""
+    by_reason: dict[str, list[str]] = {}
+    for entry, why in tuning.not_tried:
+        by_reason.setdefault(clean(why), []).append(clean(entry))
+    return Table(
+        title="Not tried",
+        columns=(Column("why", minimum=24), Column("optimisations")),
+        rows=tuple((why, ", ".join(names)) for why, names in by_reason.items()),
+    )
+
+
+def broken_processes(tuning: Tuning) -> Table:
+    return broken_rows(tuning.trials)
+
+
+def broken_rows(trials: Sequence[Trial]) -> Table:
+    return Table(
+        title="Processes that did not train to the end",
+        columns=(Column("#", figures=True), Column("trial"), Column("arm"), Column("ended"), Column("why")),
+        rows=tuple(
+            (str(one.number), clean(trial.name), one.arm, one.ended, clean(one.why) or NONE)
+            for trial in trials
+            for one in broken(trial)
+        ),
+    )
+
+
+def commands(tuning: Tuning) -> Iterator[Command]:
+    command = shlex.join(tuning.asked.command)
+    yield Command("Go to the folder", clean(shlex.join(["cd", tuning.asked.folder])))
+    yield Command("Tune again", clean(f"hotlap tune {_options(tuning.asked)} {command}"))
+    if tuning.kept:
+        chosen = " ".join(
+            f"--with {shlex.quote(f'{one.name}={one.value}' if one.value is not None else one.name)}"
+            for one in tuning.kept
+        )
+        yield Command("Train with the proven plan", clean(f"hotlap run {command}"))
+        yield Command("The same, spelled out", clean(f"hotlap run {chosen} {command}"))
+    yield Command("Train without hotlap", clean(command))
+    yield Command("Draw this report again", clean(f"hotlap report {shlex.quote(tuning.run)} --html"))
+
+
+def _options(asked: Asked) -> str:
+    words = ["--budget", f"{asked.budget_seconds:g}s", "--risk", asked.risk]
+    words += ["--min-effect", f"{(asked.minimum - 1) * 100:g}%"]
+    if asked.steps is not None:
+        words += ["--steps", str(asked.steps)]
+    if asked.metric is not None:
+        tag = f"tb:{asked.metric.tag}" if asked.metric.tag is not None else None
+        words += ["--metric", asked.metric.pattern or tag or asked.metric.name]
+        words += ["--higher-is-better"] if asked.metric.higher_is_better else []
+    for option, limit in (("--memory", asked.memory_mb), ("--device-memory", asked.device_mb)):
+        words += [option, f"{limit:g}M"] if limit is not None else []
+    return shlex.join(words)
+
+
+def _repeats(tuning: Tuning) -> str:
+    """Whether the program as it is gives the same losses twice, which decides how strict `exact` can be."""
+    by_seed: dict[int, list[tuple[float, ...]]] = {}
+    for one in (sample for trial in tuning.trials for sample in measured(trial.samples)):
+        if not one.choices and not one.nudge and one.losses:
+            by_seed.setdefault(one.seed_shift, []).append(one.losses)
+    again = [(some[0], other) for some in by_seed.values() for other in some[1:]]
+    if not again:
+        return "not known: no seed was run twice"
+    apart = sum(any(left != right for left, right in zip(one, other, strict=False)) for one, other in again)
+    if apart:
+        return f"no: {apart} of {plural(len(again), 'run')} with a seed run before gave other losses"
+    return f"yes, bit by bit ({plural(len(again), 'run')} with a seed run before)"
+
+
+def footer(tuning: Tuning) -> Iterator[tuple[str, str]]:
+    shifts = sorted({one.seed_shift for trial in tuning.trials for one in trial.samples})
+    ran = sum(len(trial.samples) for trial in tuning.trials)
+    yield "command", clean(shlex.join(tuning.asked.command))
+    yield "folder", clean(tuning.asked.folder)
+    yield "source", f"{clean(tuning.circumstances.source)} (hash of the Python files)"
+    yield "machine", clean(tuning.machine)
+    yield "hardware", clean(tuning.circumstances.hardware)
+    yield "versions", clean(", ".join(f"{name} {version}" for name, version in tuning.versions))
+    yield "seeds", ", ".join(seed_name(shift) for shift in shifts) or "none used yet"
+    yield "repeats itself", _repeats(tuning)
+    yield "trials", f"{plural(len(tuning.trials), 'trial')}, {plural(ran, 'process', 'processes')}, arms interleaved"
+    yield "risk allowed", clean(tuning.asked.risk)
+    yield "started", clean(tuning.started)
+    yield "run", clean(tuning.run)

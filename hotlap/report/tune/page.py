@@ -1,0 +1,58 @@
+"""The report of a tune: one description, whatever it is drawn as."""
+
+from __future__ import annotations
+
+from hotlap.records.diagnosis import Diagnosis
+from hotlap.records.observation import Observation
+from hotlap.records.trial import Stage
+from hotlap.records.tuning import Tuning
+from hotlap.report.profile.page import page
+from hotlap.report.shared.figures import clean
+from hotlap.report.tune import coverage as tune_coverage
+from hotlap.report.tune import facts as tune_facts
+from hotlap.report.tune import words as tune_words
+from hotlap.report.tune.arms import interval, verdict_of
+from hotlap.report.tune.length import length
+from hotlap.report.tune.losses import losses
+from hotlap.report.tune.parts import Interval, TunePage
+from hotlap.report.tune.rows import rows
+
+
+def tune_page(tuning: Tuning, seen: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
+    tried = rows(tuning)
+    state, sentence = tune_words.state_and_sentence(tuning, tried)
+    return TunePage(
+        run=clean(tuning.run),
+        state=state,
+        sentence=sentence,
+        details=tuple(tune_words.details(tuning, sentence)),
+        figures=tuple(tune_words.figures(tuning, tried)),
+        bars=tune_facts.bars(tuning, seen),
+        before_after=tune_facts.before_after(tuning),
+        rows=tried,
+        noise=_noise(tuning),
+        together=interval(tuning.speedup.speed if tuning.speedup else None),
+        minimum=tuning.asked.minimum,
+        not_tried=tune_facts.not_tried(tuning),
+        losses=losses(tuning),
+        time=page(seen, diagnosis) if seen is not None and diagnosis is not None else None,
+        no_time=_why_no_time(seen, diagnosis),
+        length=length(tuning),
+        commands=tuple(tune_facts.commands(tuning)),
+        broken=tune_facts.broken_processes(tuning),
+        compared=tune_coverage.compared(tuning),
+        not_covered=tune_coverage.not_covered(tuning),
+        files=tuple(map(clean, tuning.files)),
+        footer=tuple(tune_facts.footer(tuning)),
+    )
+
+
+def _noise(tuning: Tuning) -> Interval | None:
+    found = verdict_of(tuning, Stage.NOISE)
+    return interval(found.speed if found else None)
+
+
+def _why_no_time(seen: Observation | None, diagnosis: Diagnosis | None) -> str:
+    if seen is None:
+        return "The profile of the baseline was not kept, so where its time went is not known."
+    return "" if diagnosis else "The profile of the baseline was not diagnosed, so where its time went is not known."

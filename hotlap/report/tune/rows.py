@@ -1,0 +1,185 @@
+"""One row per optimisation: what was measured, whether it is harmless, and why it is kept or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hotlap.records.plan import Choice, Status
+from hotlap.records.trial import Stage, Trial
+from hotlap.records.tuning import Tuning
+from hotlap.records.verdict import Decision, Gate, Speed, Verdict
+from hotlap.report.shared.figures import clean, duration, plural, times
+from hotlap.report.tune.arms import NEW, broken, interval
+from hotlap.report.tune.coverage import fell_later
+from hotlap.report.tune.parts import FAILED, INCONCLUSIVE, KEPT, LEFT_OUT, PENDING, REJECTED, STATES, Row
+
+FAR_TOO_MANY = 100
+Key = tuple[str, str | None]  # entry and value
+
+
+def rows(tuning: Tuning) -> tuple[Row, ...]:
+    """Kept ones in the order of the plan, then by state in the order they were tried."""
+    made = [_row(tuning, key) for key in _keys(tuning)]
+    plan = [named(one.name, one.value) for one in tuning.kept]
+    order = {name: i for i, name in enumerate(plan)}
+    return tuple(sorted(made, key=lambda row: (STATES.index(row.state), order.get(row.name, 0))))
+
+
+def named(entry: str, value: str | None) -> str:
+    return clean(f"{entry}={value}" if value is not None else entry)
+
+
+def _keys(tuning: Tuning) -> list[Key]:
+    """All that was tried, or kept from an earlier session, in order."""
+    tried = [(one.entry, one.value) for one in tuning.trials if one.entry is not None]
+    judged = [(one.entry, one.value) for one in tuning.verdicts if one.entry is not None]
+    kept = [(one.name, one.value) for one in tuning.kept]
+    together = [key for one in tuning.verdicts if one.decision != Decision.KEEP.value for key in _group(tuning, one)]
+    return list(dict.fromkeys([*tried, *judged, *together, *kept]))
+
+
+def _group(tuning: Tuning, verdict: Verdict) -> list[Key]:
+    """What was tried together in a trial on top of what was kept; nothing where it was one alone."""
+    if verdict.entry is not None or verdict.stage != Stage.STACKED.value:
+        return []
+    trial = next((one for one in tuning.trials if one.name == verdict.trial), None)
+    return [(one.name, one.value) for one in trial.new if one not in trial.base] if trial is not None else []
+
+
+def _row(tuning: Tuning, key: Key) -> Row:
+    alone, stacked = _verdict(tuning, key, Stage.ALONE), _verdict(tuning, key, Stage.STACKED)
+    stacked = stacked or _with_others(tuning, key)
+    tried = [one for one in tuning.trials if (one.entry, one.value) == key]
+    last = stacked or alone
+    state = _state(tuning, key, last, tried)
+    gate = last.gate if last else None
+    return Row(
+        name=named(*key),
+        code=clean(_code(tuning, key, tried)),
+        risk=tried[-1].risk if tried else _risk(tuning, key),
+        state=state,
+        alone=interval(alone.speed if alone else None),
+        stacked=interval(stacked.speed if stacked else None),
+        gate=gate_word(gate),
+        rule=clean(gate.rule) if gate else "",
+        gate_why=clean(gate.why) if gate else "",
+        why=_why(tuning, key, state, last),
+        notes=tuple(clean(note) for note in _notes(last, tried)),
+    )
+
+
+def _verdict(tuning: Tuning, key: Key, stage: Stage) -> Verdict | None:
+    """The last one: a trial is judged again when it got more processes."""
+    found = [one for one in tuning.verdicts if (one.entry, one.value) == key and one.stage == stage.value]
+    return found[-1] if found else None
+
+
+def _with_others(tuning: Tuning, key: Key) -> Verdict | None:
+    """Of the last trial of several together that it was part of, with the others named in its reason."""
+    for verdict in reversed(tuning.verdicts):
+        group = _group(tuning, verdict)
+        if key in group:
+            others = [named(*one) for one in group if one != key]
+            return replace(verdict, why=f"together with {', '.join(others)}: {verdict.why}")
+    return None
+
+
+def _risk(tuning: Tuning, key: Key) -> str:
+    return next((one.risk for one in tuning.candidates if one.entry == key[0]), "")
+
+
+def _code(tuning: Tuning, key: Key, tried: list[Trial]) -> str:
+    candidates = (one.code for one in tuning.candidates if one.entry == key[0])
+    outcomes = (one.code for trial in tried for ran in trial.of(NEW) for one in ran.outcomes if one.name == key[0])
+    return next(iter([*candidates, *outcomes]), "")
+
+
+def _state(tuning: Tuning, key: Key, last: Verdict | None, tried: list[Trial]) -> str:
+    if key in [(one.name, one.value) for one in tuning.kept]:
+        return KEPT
+    if last is None:
+        return PENDING
+    if last.decision == Decision.INCONCLUSIVE.value:
+        return INCONCLUSIVE
+    if last.decision == Decision.KEEP.value:
+        return LEFT_OUT
+    return FAILED if tried and any(one.arm == NEW for one in broken(tried[-1])) else REJECTED
+
+
+def gate_word(gate: Gate | None) -> str:
+    if gate is None:
+        return "not reached"
+    return {True: "passed", False: "failed", None: "no evidence"}[gate.passed]
+
+
+def _why(tuning: Tuning, key: Key, state: str, last: Verdict | None) -> str:
+    if last is None:
+        return "part of the plan, without a trial of its own" if state == KEPT else "its trial has not ended yet"
+    if state != LEFT_OUT:
+        return clean(last.why)
+    return f"{clean(last.why)}, but {_left_out(tuning, key)}"
+
+
+def _left_out(tuning: Tuning, key: Key) -> str:
+    other: Choice | None = next((one for one in tuning.kept if one.name == key[0]), None)
+    if other is not None:
+        return f"the plan has {named(other.name, other.value)} instead"
+    later = fell_later(tuning, *key)
+    if later is not None:
+        return f"not over the longer run of the last stage: {clean(later)}"
+    return "the plan goes without it" if tuning.finished else "not yet tried on top of what is kept"
+
+
+def _notes(last: Verdict | None, tried: list[Trial]) -> Iterator[str]:
+    """What the reason does not say already."""
+    why = last.why if last is not None else ""
+    if last is not None and last.speed is not None:
+        yield from _needed(last.speed, why)
+    if last is not None and last.gate is not None and last.gate.more and "more" not in why:
+        yield f"its gate needs {last.gate.more} more"
+    if last is not None and last.decision != Decision.INCONCLUSIVE.value:
+        yield from pays_off(last)
+    yield from _endings(tried, why)
+    yield from (told for told in _outcomes(tried) if told not in why)
+
+
+def _needed(speed: Speed, why: str) -> Iterator[str]:
+    if not speed.more or speed.faster or speed.slower:  # what is proven needs no more
+        return
+    if "more" not in why:
+        yield f"needs {more_processes(speed)}"
+    if speed.smallest:
+        yield f"the smallest speed-up this sample could show is {times(speed.smallest)}"
+
+
+def more_processes(speed: Speed) -> str:
+    """For the minimum effect, or for the ratio that was measured where that takes fewer."""
+    more = min(speed.more, speed.more_as_measured) or speed.more
+    if more > FAR_TOO_MANY:
+        return f"far more than {FAR_TOO_MANY} more processes per arm"
+    return f"{plural(more, 'more process', 'more processes')} per arm"
+
+
+def pays_off(verdict: Verdict) -> Iterator[str]:
+    known = verdict.pays_off
+    if known is None or known.extra_seconds <= 0:
+        return
+    longer = f"it takes {duration(known.extra_seconds)} longer to get to speed"
+    if known.steps is None:
+        yield f"{longer}, which is never won back"
+    else:
+        yield f"{longer}, won back after {plural(known.steps, 'step')} ({duration(known.seconds)})"
+
+
+def _endings(tried: list[Trial], why: str) -> Iterator[str]:
+    """Once for each way a process of it ended."""
+    found = [one for trial in tried for one in broken(trial) if one.arm == NEW and (one.why or one.ended) not in why]
+    yield from dict.fromkeys(f"{one.ended}: {one.why}" if one.why else one.ended for one in found)
+
+
+def _outcomes(tried: list[Trial]) -> Iterator[str]:
+    """What the optimisation says of itself where it did not do its work."""
+    for trial in tried[-1:]:
+        told = [one for ran in trial.of(NEW) for one in ran.outcomes if one.name == trial.entry]
+        yield from dict.fromkeys(f"{one.status}: {one.why}" for one in told if one.status != Status.APPLIED.value)
