@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hotlap.by_turns import Arm, Means
-from hotlap.comparing import Options
 from hotlap.errors import HotlapError
 from hotlap.records.comparison import Side
 from hotlap.trial.scripted import ScriptedRunner
+from hotlap.workflows.compare.by_turns import Arm, Means
+from hotlap.workflows.compare.speeds import Options
 from tests.observations import observation
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 import hotlap.cli
-from hotlap import by_turns, comparing, store
-from hotlap.by_turns import Arm, Means, compare_arms
-from hotlap.comparing import compare_runs, judge, trial_of
+from hotlap import store
 from hotlap.errors import (
     BaselineUnusable,
     BudgetTooSmall,
@@ -27,6 +25,10 @@ from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.trial import Ended, Stage
 from hotlap.report.compare import page as compare_page
 from hotlap.trial.runner import Spec
+from hotlap.workflows.compare import by_turns
+from hotlap.workflows.compare import speeds
+from hotlap.workflows.compare.by_turns import Arm, Means, compare_arms
+from hotlap.workflows.compare.speeds import compare_runs, judge, trial_of
 from tests.comparisons import Scripted, arms, made_repository, options
 from tests.observations import machine, observation
 from tests.report import tunings
@@ -369,4 +371,4 @@ def test_a_users_text_is_no_markup(tmp_path):
     made = compared(tmp_path, Scripted(0.1))
     odd = replace(made, base=replace(made.base, name="a|b <i>"), why="<b>x</b> | y")
     assert r"\<b\>x\</b\> \| y" in compare_page.markdown(odd)
-    assert comparing.machine_line(observation()).startswith("AMD EPYC 9354")
+    assert speeds.machine_line(observation()).startswith("AMD EPYC 9354")

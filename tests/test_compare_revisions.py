@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hotlap import by_turns, worktrees
-from hotlap.by_turns import Means, compare_revisions
 from hotlap.errors import NotComparable
+from hotlap.workflows.compare import by_turns, worktrees
+from hotlap.workflows.compare.by_turns import Means, compare_revisions
 from tests.comparisons import Scripted, git, made_repository, options
 from tests.observations import observation
 

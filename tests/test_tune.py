@@ -29,8 +29,8 @@ from hotlap.records.tuning import Metric, Tuning
 from hotlap.report.tune import rows as tune_rows
 from hotlap.report.tune.coverage import not_covered
 from hotlap.trial.scripted import ScriptedRunner, falling_losses
-from hotlap.tuning.book import Watcher
-from hotlap.tuning.length import length
+from hotlap.workflows.tune.book import Watcher
+from hotlap.workflows.tune.length import length
 
 GAINS = gains(
     resident_data=2.0, set_to_none=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, anomaly_mode=1.4

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from observations import observation
 
-from hotlap import store, tuning
+from hotlap import store
 from hotlap.plan import signing
 from hotlap.records.codec import SCHEMA
 from hotlap.records.decisions import Decisions, Tried
@@ -18,7 +18,8 @@ from hotlap.records.trial import Trial
 from hotlap.records.tuning import Asked, Candidate, Metric, Screened, Tuning
 from hotlap.records.verdict import Decision, Gate, Speed, Verdict
 from hotlap.trial.scripted import ScriptedRunner
-from hotlap.tuning.book import Watcher
+from hotlap.workflows import tune as tuning
+from hotlap.workflows.tune.book import Watcher
 
 COMMAND = ("python", "train.py")
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from hotlap import by_turns, comparing, store, worktrees
+from hotlap import store
 from hotlap.cli.say import note
 from hotlap.cli.values import seconds, share
 from hotlap.errors import NotComparable, PackageMissing, RunFolderUnwritable, RunNotFound
@@ -20,6 +20,8 @@ from hotlap.records.codec import to_json
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.visible import visible
 from hotlap.report.compare import page as compare_page
+from hotlap.workflows.compare import by_turns, worktrees
+from hotlap.workflows.compare import speeds
 
 EXIT_CODES = {Result.REGRESSION.value: 1, Result.INCONCLUSIVE.value: 2, Result.NO_REGRESSION.value: 0}
 
@@ -81,7 +83,7 @@ def compare(
     hotlap compare 'python a.py' 'python b.py'          two commands, run by turns
     hotlap compare main HEAD -- python train.py         one command on two git revisions, run by turns
     """
-    options = comparing.Options(max_slowdown=max_slowdown, budget_seconds=budget, steps=steps, run_dir=run_dir)
+    options = speeds.Options(max_slowdown=max_slowdown, budget_seconds=budget, steps=steps, run_dir=run_dir)
     _need_scipy()
     with _Line(quiet) as say:
         made = _compared(base, new, command, links, options, say)
@@ -96,7 +98,7 @@ def compare(
 
 
 def _compared(
-    base: str, new: str, command: tuple[str, ...], links: tuple[Path, ...], options: comparing.Options, say: _Line
+    base: str, new: str, command: tuple[str, ...], links: tuple[Path, ...], options: speeds.Options, say: _Line
 ) -> Comparison:
     if command:
         return by_turns.compare_revisions((base, new), command, links, options, say)
@@ -104,7 +106,7 @@ def _compared(
         raise NotComparable("--link is for two revisions; give the command too: hotlap compare main HEAD -- COMMAND")
     runs = [_run(word, options.run_dir) for word in (base, new)]
     if runs[0] is not None and runs[1] is not None:
-        return comparing.compare_runs(runs[0], runs[1], options)
+        return speeds.compare_runs(runs[0], runs[1], options)
     if runs[0] is not None or runs[1] is not None:
         raise NotComparable(f"{base if runs[0] else new} is a run, the other is none; give two runs or two commands")
     arms = [_arm(word) for word in (base, new)]

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from hotlap import report, store, tuning
+from hotlap import report, store
 from hotlap.cli.live import LiveLine
 from hotlap.cli.report import HTML, PAGE, records, render
 from hotlap.cli.say import note
@@ -18,6 +18,7 @@ from hotlap.cli.values import seconds, size_mb, some_share
 from hotlap.records import private
 from hotlap.records.plan import Risk
 from hotlap.records.tuning import Metric
+from hotlap.workflows import tune as tuning
 
 TAG = "tb:"
 FIELDS = {  # of Asked, by parameter

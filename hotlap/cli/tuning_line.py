@@ -12,8 +12,8 @@ from hotlap.records.figures import number, times
 from hotlap.records.trial import Stage
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.records.visible import visible
-from hotlap.tuning import Tuned
-from hotlap.tuning.book import Doing, Watcher
+from hotlap.workflows.tune import Tuned
+from hotlap.workflows.tune.book import Doing, Watcher
 
 EVERY = 0.25  # seconds
 WORDS = {

@@ -18,7 +18,7 @@ from hotlap.records.trial import Ended, Stage
 from hotlap.records.tuning import Tuning
 from hotlap.trial.local import Limits, LocalRunner
 from hotlap.trial.runner import Spec
-from hotlap.tuning.book import empty_trial
+from hotlap.workflows.tune.book import empty_trial
 
 pytestmark = pytest.mark.cuda
 PROGRAM = Path(__file__).parent / "program.py"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from observations import loader, machine, model, observation
 from tunes import COMMAND, begun, candidate, gains, go_on
 
-from hotlap import store, tuning
+from hotlap import store
 from hotlap.catalog import entries
 from hotlap.cli import tuning_line
 from hotlap.cli.run import _finder
@@ -24,7 +24,8 @@ from hotlap.records.plan import Risk
 from hotlap.records.tuning import Asked, Tuning
 from hotlap.trial import household
 from hotlap.trial.scripted import ScriptedRunner
-from hotlap.tuning.book import Doing, Watcher
+from hotlap.workflows import tune as tuning
+from hotlap.workflows.tune.book import Doing, Watcher
 
 
 class Stopped(Exception):

@@ -12,9 +12,9 @@ from hotlap.records.trial import Stage
 from hotlap.records.tuning import Candidate
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import NEW
-from hotlap.tuning.book import Book, together_name, trial_name
-from hotlap.tuning.budget import Budget
-from hotlap.tuning.shown import is_harmless, ratio_of
+from hotlap.workflows.tune.book import Book, together_name, trial_name
+from hotlap.workflows.tune.budget import Budget
+from hotlap.workflows.tune.figures import is_harmless, ratio_of
 
 RESERVE = 4  # processes, to prove at last what is kept
 MOST_PAIRS, LONG_PAIRS = 8, 2

@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hotlap import store, worktrees
-from hotlap.comparing import Options, comparison_of, judge, machine_line, trial_of
+from hotlap import store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, BudgetTooSmall, HotlapError, NoStep, TooShort
 from hotlap.patch.launch import resolve
 from hotlap.records.comparison import Comparison, Kind, Result, Side
@@ -24,6 +23,8 @@ from hotlap.trial.local import EARLY, LocalRunner
 from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
 from hotlap.workflows import profile as profiling
+from hotlap.workflows.compare import worktrees
+from hotlap.workflows.compare.speeds import Options, comparison_of, judge, machine_line, trial_of
 
 LOOKS = (3, 5, 8)  # processes per arm after which it is judged; each further look is a further chance to be wrong
 MEASURED_SECONDS = 5.0  # of steps in a process

@@ -28,9 +28,10 @@ from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, Limits, LocalRunner
 from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import Runner, Spec
-from hotlap.tuning.book import Book, Watcher
-from hotlap.tuning.length import epoch_length, length, own_length
-from hotlap.tuning.resuming import (
+from hotlap.workflows import profile as profiling
+from hotlap.workflows.tune.book import Book, Watcher
+from hotlap.workflows.tune.length import epoch_length, length, own_length
+from hotlap.workflows.tune.resumption import (
     ASKED,
     RECORD,
     alone,
@@ -42,8 +43,7 @@ from hotlap.tuning.resuming import (
     refuse_other_source,
     unfinished,
 )
-from hotlap.tuning.tuner import Judge, Tuner
-from hotlap.workflows import profile as profiling
+from hotlap.workflows.tune.tuner import Judge, Tuner
 
 OBSERVE_SHARE, OBSERVE_LEAST = 0.25, 30.0  # of the budget, at most; seconds, whatever the budget
 IDLE, IDLE_STEPS = 180.0, 50  # seconds without a step, or so many of the baseline's slowest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotlap.records.trial import Sample, Stage
-from hotlap.tuning.book import Book
+from hotlap.workflows.tune.book import Book
 
 
 class Budget:

@@ -20,12 +20,12 @@ from hotlap.records.trial import Ended, Sample, Stage, Trial
 from hotlap.records.tuning import Asked, Candidate, Screened, Tuning
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
-from hotlap.tuning.book import Book, Doing, empty_trial, rejected, trial_name
-from hotlap.tuning.budget import Budget
-from hotlap.tuning.length import FIRST_TRIALS, LASTING_SHARE, LEAST_STEPS, PATIENCE, Length
-from hotlap.tuning.refusals import refuse_baseline, steps_of
-from hotlap.tuning.shown import is_harmless, ratio_of, speed_of
-from hotlap.tuning.stacking import MOST_PAIRS, Stacking
+from hotlap.workflows.tune.book import Book, Doing, empty_trial, rejected, trial_name
+from hotlap.workflows.tune.budget import Budget
+from hotlap.workflows.tune.figures import is_harmless, ratio_of, speed_of
+from hotlap.workflows.tune.layers import MOST_PAIRS, Stacking
+from hotlap.workflows.tune.length import FIRST_TRIALS, LASTING_SHARE, LEAST_STEPS, PATIENCE, Length
+from hotlap.workflows.tune.refusals import refuse_baseline, steps_of
 
 Judge = Callable[[Trial, Trial, Asked, Sequence[Sample]], Verdict]
 # Before judging for the first time:

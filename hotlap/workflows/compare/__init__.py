@@ -1,0 +1,1 @@
+"""`hotlap compare`: did it get slower?"""
