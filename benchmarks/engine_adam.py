@@ -16,8 +16,8 @@ import torch
 from graph_times import Captured, about, by_turns, medians
 from torch import nn
 
-from hotlap.engine import adam
 from hotlap.engine.optimizers import Clipping
+from hotlap.kernels import adam
 
 MODELS = {
     "battery_fnn, 6 tensors": [(64, 7), (64,), (64, 64), (64,), (1, 64), (1,)],

@@ -19,8 +19,8 @@ from graph_times import Captured, about, by_turns, medians
 from torch import nn
 
 from hotlap.engine.nn import BatchNorm2d
-from hotlap.engine.norms import launches
-from hotlap.engine.norms.layer import by_kernels
+from hotlap.kernels.norms import launches
+from hotlap.kernels.norms.layer import by_kernels
 
 SHAPES = [(32, 320), (64, 160), (32, 160), (128, 80), (64, 80), (256, 40), (128, 40), (512, 20), (256, 20)]
 BATCH = 16

@@ -36,8 +36,8 @@ from typing import Any
 import torch
 from recurrent_cases import Case, Place, Point, grid, measured, quick, spread, whole
 
-from hotlap.engine.nn import candidates, choosing, cuda_walk, measuring
-from hotlap.engine.nn.geometry import Variant, layout
+from hotlap.kernels.recurrent import candidates, cuda_recurrence, measurement, selection
+from hotlap.kernels.recurrent.geometry import Variant, layout
 
 ROWS = {"fma": candidates.FMA_ROWS, "mma": candidates.MMA_ROWS, "tile": candidates.TILE_ROWS}
 HEAD = (
@@ -56,12 +56,12 @@ def prepare(points: list[Point], place: Place) -> float:
         for variant in candidates.likely(point.kind, point.hidden, point.batch, False, chip()):
             wanted |= dict.fromkeys(sizes(point).kernels(variant))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cuda_walk.binary(one, torch.cuda.current_device()), wanted))
+        list(pool.map(lambda one: cuda_recurrence.binary(one, torch.cuda.current_device()), wanted))
     return time.perf_counter() - begin
 
 
-def sizes(point: Point) -> cuda_walk.Sizes:
-    return cuda_walk.Sizes(point.kind, point.hidden, False, point.features, point.layers)
+def sizes(point: Point) -> cuda_recurrence.Sizes:
+    return cuda_recurrence.Sizes(point.kind, point.hidden, False, point.features, point.layers)
 
 
 def chip() -> candidates.Chip:
@@ -126,7 +126,7 @@ def noted(name: str, record: Record) -> Iterator[None]:
 
 def run_points(points: list[Point], options: argparse.Namespace, place: Place, record: Record) -> None:
     begin = time.perf_counter()
-    choosing.MEASURED_AT_MOST = len(points)  # a program has fewer shapes
+    selection.MEASURED_AT_MOST = len(points)  # a program has fewer shapes
     left = [one for one in points if one.name not in record.done]
     print(f"compiled in {prepare(left, place):.1f} s\n{HEAD}", flush=True)
     for number, point in enumerate(left):
@@ -172,7 +172,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     for name in ("kind", "batch", "steps", "hidden", "layers", "features"):
         for value in sorted({one["point"][name] for one in results}, key=str):
             groups[f"{name} {value}"] = mean([one for one in results if one["point"][name] == value])
-    ours = [one for one in results if one["variant"] != choosing.CUDNN]  # elsewhere both sides are cuDNN
+    ours = [one for one in results if one["variant"] != selection.CUDNN]  # elsewhere both sides are cuDNN
     slower = [one["name"] for one in ours if one["speedup"] < 0.97]
     memory = {one["name"]: one["bytes"]["ours"] / max(1, one["bytes"]["cudnn"]) for one in results}
     errors = {one["name"]: one["error"]["ours"] / max(1e-30, one["error"]["cudnn"]) for one in results}
@@ -232,12 +232,12 @@ def sweep(points: list[Point], options: argparse.Namespace, place: Place, record
         variants = variants[: options.variants]
         if place.cuda:
             usable = [one for one in variants if one.engine == "cuda"]
-            loaded = measuring.compile_all(sizes(point), usable, torch.cuda.current_device())
+            loaded = measurement.compile_all(sizes(point), usable, torch.cuda.current_device())
             variants = [one for one in variants if one.engine != "cuda" or one in loaded]
         case = Case(point, place)
         ways = ["cudnn", *(str(one) for one in variants)] if place.cuda else ["cudnn", "torch"]
         times = (
-            measuring.interleaved({way: case.by(way) for way in ways}) if place.cuda else cpu_times(case, ways, place)
+            measurement.interleaved({way: case.by(way) for way in ways}) if place.cuda else cpu_times(case, ways, place)
         )
         expected = {str(one): estimated(point, one) for one in variants}
         record.add({"point": asdict(point), "name": point.name, "ms": times, "estimate": expected})

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from hotlap.engine import nn as ours
-from hotlap.engine.nn import choosing, measuring, modules
+from hotlap.kernels.recurrent import measurement, modules, selection
 
 GRID = {"batch": (32, 200, 512, 2048, 8192), "steps": (50, 150, 400), "hidden": (10, 16, 64, 128, 256)}
 REPORTS = {"batch": (200, 512), "steps": (150, 400), "hidden": (10, 16, 64, 128)}
@@ -98,7 +98,7 @@ class Place:
             begin = time.perf_counter()
             run()
             return 1e3 * (time.perf_counter() - begin)
-        return measuring._timed(run)
+        return measurement._timed(run)
 
     def peak(self, run: Callable[[], Any]) -> int:
         if not self.cuda:
@@ -158,7 +158,7 @@ class Case:
         """way None: what the layer chooses."""
 
         def run() -> tuple[Any, ...]:
-            with nullcontext() if way is None else choosing.forced(way):
+            with nullcontext() if way is None else selection.forced(way):
                 return self.run()
 
         return run
@@ -168,9 +168,9 @@ class Case:
         if not self.place.cuda:
             return "torch", {}
         exact = modules.is_exact(self.layer)
-        key = choosing.Key(*modules.traits(self.layer, self.point.kind, self.x, exact, None))
-        name = choosing.choice(key, self.x.device)
-        return name, choosing.clocked.get((key, self.x.device.index), {})
+        key = selection.Key(*modules.traits(self.layer, self.point.kind, self.x, exact, None))
+        name = selection.choice(key, self.x.device)
+        return name, selection.clocked.get((key, self.x.device.index), {})
 
     def in_float64(self) -> tuple[Any, ...]:
         kind = torch.nn.LSTM if self.point.kind == "lstm" else torch.nn.GRU

@@ -17,7 +17,7 @@ CASES = (
 ONE = """
 import contextlib, sys, torch
 from hotlap.engine import nn as ours
-from hotlap.engine.nn import choosing
+from hotlap.kernels.recurrent import selection
 kind, *sizes, way = sys.argv[1:]
 batch, steps, hidden, layers, features = map(int, sizes)
 name = kind.upper()

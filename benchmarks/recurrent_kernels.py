@@ -31,10 +31,10 @@ from recurrent import chip, sizes
 from recurrent_cases import Case, Place, Point, error
 from torch import Tensor
 
-from hotlap.engine.nn import candidates, choosing, cuda_walk, direct, measuring, modules
-from hotlap.engine.nn.geometry import Variant, parse
-from hotlap.engine.nn.stack import Given, Shape
-from hotlap.engine.nn.unwind import Incoming, Needs
+from hotlap.kernels.recurrent import candidates, cuda_recurrence, direct, measurement, modules, selection
+from hotlap.kernels.recurrent.geometry import Variant, parse
+from hotlap.kernels.recurrent.stack import Given, Shape
+from hotlap.kernels.recurrent.unwind import Incoming, Needs
 
 SHAPES = (
     (200, 400, 64, 6),
@@ -191,7 +191,7 @@ def variants_for(point: Point, texts: list[str], place: Place) -> list[Variant]:
     """Those asked for that fit, or the likeliest; compiled and loaded."""
     wanted = [parse(one) for one in texts] or candidates.likely(point.kind, point.hidden, point.batch, False, chip())
     fitting = [one for one in wanted if list(sizes(point).kernels(one))]
-    return measuring.compile_all(sizes(point), fitting, torch.cuda.current_device()) if place.cuda else fitting
+    return measurement.compile_all(sizes(point), fitting, torch.cuda.current_device()) if place.cuda else fitting
 
 
 def prepare(all_points: list[Point], texts: list[str]) -> float:
@@ -202,13 +202,13 @@ def prepare(all_points: list[Point], texts: list[str]) -> float:
         for one in likely or candidates.likely(point.kind, point.hidden, point.batch, False, chip()):
             wanted |= dict.fromkeys(sizes(point).kernels(one))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cuda_walk.binary(one, torch.cuda.current_device()), wanted))
+        list(pool.map(lambda one: cuda_recurrence.binary(one, torch.cuda.current_device()), wanted))
     return time.perf_counter() - begin
 
 
 def of_shape(point: Point, texts: list[str], place: Place) -> dict[str, Any]:
     case = Case(point, place)
-    plain = case.by(choosing.CUDNN)
+    plain = case.by(selection.CUDNN)
     cudnn = plain()
     found: dict[str, Any] = {"point": asdict(point), "name": point.name, "variants": {}, "failed": {}}
     found["cudnn_ms"] = clocked(plain, place, 1)

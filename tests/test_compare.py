@@ -25,8 +25,7 @@ from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.trial import Ended, Stage
 from hotlap.report.compare import page as compare_page
 from hotlap.trial.runner import Spec
-from hotlap.workflows.compare import by_turns
-from hotlap.workflows.compare import speeds
+from hotlap.workflows.compare import by_turns, speeds
 from hotlap.workflows.compare.by_turns import Arm, Means, compare_arms
 from hotlap.workflows.compare.speeds import compare_runs, judge, trial_of
 from tests.comparisons import Scripted, arms, made_repository, options

@@ -20,8 +20,7 @@ from hotlap.records.codec import to_json
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.visible import visible
 from hotlap.report.compare import page as compare_page
-from hotlap.workflows.compare import by_turns, worktrees
-from hotlap.workflows.compare import speeds
+from hotlap.workflows.compare import by_turns, speeds, worktrees
 
 EXIT_CODES = {Result.REGRESSION.value: 1, Result.INCONCLUSIVE.value: 2, Result.NO_REGRESSION.value: 0}
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hotlap.engine.adam import one_launch
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.metrics import Metric
 from hotlap.engine.optimizers import Clipping, Learning, can_clip, clip_together
 from hotlap.engine.seam import Batch
+from hotlap.kernels.adam import one_launch
 
 Losses = dict[str, Tensor]
 Found = tuple[

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from hotlap.catalog.cuda_graphs.twins import Twins
-from hotlap.engine.nn import probe
-from hotlap.engine.nn.choosing import Key
+from hotlap.kernels.recurrent import probe
+from hotlap.kernels.recurrent.selection import Key
 from tests.catalog.emulated_graphs import Net, adamw, at_work, same, sgd, train
 
 graphs = pytest.fixture(at_work)

@@ -13,7 +13,7 @@ from torch import nn
 import hotlap
 from hotlap.catalog import entries
 from hotlap.catalog.cuda_graphs.apply import Graphs
-from hotlap.engine.norms import launches, layer
+from hotlap.kernels.norms import launches, layer
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import Moments

@@ -10,7 +10,7 @@ from observations import device, kernel, model, observation
 from torch import nn
 
 from hotlap.catalog import entries
-from hotlap.engine.nn import choosing
+from hotlap.kernels.recurrent import selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import Moments
@@ -35,16 +35,16 @@ def as_if_on_a_gpu(monkeypatch):
     """The layers count as if they were there, and are run by the same algorithm in plain torch."""
     monkeypatch.setattr(swapping, "on_gpu", lambda _: True)
     walked = []
-    from hotlap.engine.nn import walk
+    from hotlap.kernels.recurrent import recurrence
 
-    forward = walk.forward
-    monkeypatch.setattr(walk, "forward", lambda name, one: walked.append(one.kind) or forward(name, one))
-    with choosing.forced("torch"):
+    forward = recurrence.forward
+    monkeypatch.setattr(recurrence, "forward", lambda name, one: walked.append(one.kind) or forward(name, one))
+    with selection.forced("torch"):
         yield walked
 
 
 def test_calls_of_the_layers_go_our_way_and_train_alike(site, as_if_on_a_gpu):
-    with choosing.forced("cudnn"):  # torch's own path
+    with selection.forced("cudnn"):  # torch's own path
         expected, _, _, _ = train(Recurrent, SERIES, steps=8)
     assert as_if_on_a_gpu == []
     losses, module, _, _ = train(Recurrent, SERIES, steps=8)

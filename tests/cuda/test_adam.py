@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Adam, AdamW
 
-from hotlap.engine import adam
+from hotlap.kernels import adam
 
 pytestmark = pytest.mark.cuda
 DEVICE = torch.device("cuda", 0)

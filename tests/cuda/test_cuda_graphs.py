@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.catalog.fused_optimizer import proof
-from hotlap.engine.nn import choosing
+from hotlap.kernels.recurrent import selection
 
 pytestmark = pytest.mark.cuda
 PROGRAM = Path(__file__).parent / "program.py"
@@ -160,11 +160,11 @@ def test_the_training_is_the_same_to_the_bit(case):
 
 def test_kernels_chosen_in_the_same_run_are_no_reason_against_graphs(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    choosing.forget()
+    selection.forget()
     with hotlap.enable(None, with_=["cuda-graphs", "recurrent-kernels"]) as enabled:
         train(model=Recurrent, optimizer=adamw)
         outcomes = enabled.outcomes
-    choosing.forget()
+    selection.forget()
     assert list(tmp_path.rglob("*.cubin"))
     assert [one.status for one in outcomes] == ["applied", "applied"], outcomes
 

@@ -10,8 +10,8 @@ from torch import nn
 
 import hotlap
 from hotlap.engine import nn as ours
-from hotlap.engine.nn import agreement, candidates, choosing, measuring, probe
-from tests.engine.nn.compared import KINDS, assert_alike, doubled, outcome, pair, states
+from hotlap.kernels.recurrent import agreement, candidates, measurement, probe, selection
+from tests.kernels.recurrent.compared import KINDS, assert_alike, doubled, outcome, pair, states
 
 pytestmark = pytest.mark.cuda
 kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -33,9 +33,9 @@ def own_memory(monkeypatch, tmp_path):
     """What is measured here is remembered nowhere else."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    choosing.forget()
+    selection.forget()
     yield
-    choosing.forget()
+    selection.forget()
     hotlap.disable()
 
 
@@ -91,7 +91,7 @@ def test_dropout_between_layers_goes_backward(kind):
     found = []
     for way in ("cuda:fma:r2:c1:b1", "torch"):
         torch.manual_seed(3)
-        with choosing.forced(way):
+        with selection.forced(way):
             y = layer(x)[0]
             found.append([y.detach(), *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
     for one, other in zip(*found, strict=True):
@@ -104,7 +104,7 @@ def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
     layer, reference, x, hx = case(kind, hidden, 200)
     exact = outcome(reference.cuda(), x.double(), doubled(hx))
     found = outcome(layer, x, hx)
-    with choosing.forced("cudnn"):
+    with selection.forced("cudnn"):
         cudnn = outcome(layer, x, hx)
 
     def error(which):
@@ -118,7 +118,7 @@ def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
 @pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1", "cuda:tile:r4:c1:b1"])
 def test_twice_the_same_input_gives_the_same_bits(kind, variant):
     layer, _, x, hx = case(kind, 64, 50, num_layers=2)
-    with choosing.forced(variant):
+    with selection.forced(variant):
         first, second = outcome(layer, x, hx), outcome(layer, x, hx)
     assert all(torch.equal(*both) for pairs in zip(first, second, strict=True) for both in zip(*pairs, strict=True))
 
@@ -133,7 +133,7 @@ def test_a_graph_replays_what_was_captured(kind):
         return torch.autograd.grad(y.square().sum() + (last[0] if kind == "lstm" else last).sum(), weights)
 
     side = torch.cuda.Stream()
-    with choosing.forced("cuda:fma:r2:c1:b1"):
+    with selection.forced("cuda:fma:r2:c1:b1"):
         with torch.cuda.stream(side):
             expected = run()
             run()
@@ -151,9 +151,9 @@ def test_a_graph_replays_what_was_captured(kind):
 @kinds
 def test_a_shape_first_seen_in_a_capture_is_cudnns_and_is_not_measured(kind, monkeypatch):
     layer, _, x, _ = case(kind, 32, 8, given=False)
-    with choosing.forced("cudnn"), torch.no_grad():
+    with selection.forced("cudnn"), torch.no_grad():
         layer(x)
-    monkeypatch.setattr(measuring, "times", lambda *_: pytest.fail("measured while capturing"))
+    monkeypatch.setattr(measurement, "times", lambda *_: pytest.fail("measured while capturing"))
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
         layer(x)
@@ -178,7 +178,7 @@ def test_it_is_one_operation_of_a_compiled_graph(kind, backend):
     torch._dynamo.reset()
     layer, reference, x, _ = case(kind, 64, 20, given=False, num_layers=2)
     weights = list(layer.parameters())
-    with choosing.forced("cuda:fma:r2:c1:b1"), torch._dynamo.config.patch(allow_rnn=True):
+    with selection.forced("cuda:fma:r2:c1:b1"), torch._dynamo.config.patch(allow_rnn=True):
         eager = torch.autograd.grad(layer(x)[0].square().sum(), weights)
         compiled = torch.compile(layer, fullgraph=True, backend=backend)
         found = torch.autograd.grad(compiled(x)[0].square().sum(), weights)
@@ -196,7 +196,7 @@ def test_under_autocast_outputs_have_the_type_of_cudnns(kind, dtype, features):
     layer, reference = pair(kind, features, 64)
     layer, x = layer.cuda(), torch.randn(37, 20, features, device="cuda")
     with torch.autocast("cuda", dtype=dtype):
-        with choosing.forced("cuda:fma:r2:c1:b1"):
+        with selection.forced("cuda:fma:r2:c1:b1"):
             y, last = layer(x)
         theirs, of_theirs = KINDS[kind][1].forward(layer, x)
         y.float().sum().backward()
@@ -216,7 +216,7 @@ def test_low_precision_weights(kind):
     layer, reference, x, _ = case(kind, 64, 20, given=False)
     layer = layer.bfloat16()
     reference.load_state_dict(layer.state_dict())
-    with choosing.forced("cuda:mma:r8:c1:b1"):
+    with selection.forced("cuda:mma:r8:c1:b1"):
         (y, *_), gradients = outcome(layer, x.bfloat16(), None)
     exact = reference.cuda()(x.bfloat16().double())[0]
     assert y.dtype == torch.bfloat16
@@ -242,7 +242,7 @@ def test_float64_is_torchs(kind):
 def test_only_the_last_state_is_used(kind):
     layer, reference, x, _ = case(kind, 64, 20, given=False)
     layer.precision = "ieee"
-    with choosing.forced("cuda:fma:r2:c1:b1"):
+    with selection.forced("cuda:fma:r2:c1:b1"):
         layer(x)[1][0].sum().backward()
     reference.cuda()(x.double())[1][0].sum().backward()
     for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
@@ -253,13 +253,13 @@ def test_only_the_last_state_is_used(kind):
 def test_the_choice_is_measured_once_and_kept(kind, monkeypatch):
     layer, _, x, _ = case(kind, 64, 64, given=False)
     layer(x)
-    chosen = dict(choosing._known)
+    chosen = dict(selection._known)
     assert len(chosen) == 1
-    assert choosing.file_of(0).exists()
-    choosing.forget()
-    monkeypatch.setattr(measuring, "times", lambda *_: pytest.fail("measured again"))
+    assert selection.file_of(0).exists()
+    selection.forget()
+    monkeypatch.setattr(measurement, "times", lambda *_: pytest.fail("measured again"))
     layer(x)
-    assert dict(choosing._known) == chosen
+    assert dict(selection._known) == chosen
 
 
 @kinds
@@ -279,7 +279,7 @@ def test_all_that_is_likely_can_be_measured():
     for kind, batch, steps, features, hidden, layers in (
         ("lstm", 200, 20, 8, 16, 1), ("gru", 200, 20, 8, 64, 1), ("lstm", 200, 20, 8, 128, 1), *wide,
     ):  # fmt: skip
-        key = choosing.Key(kind, batch, steps, features, hidden, layers, 1, True, "float32", False, True)
+        key = selection.Key(kind, batch, steps, features, hidden, layers, 1, True, "float32", False, True)
         assert_all_can_be_measured(key)
 
 
@@ -288,8 +288,8 @@ def assert_all_can_be_measured(key):
     chip = candidates.Chip(properties.multi_processor_count, (properties.major, properties.minor))
     likely = candidates.likely(key.kind, key.hidden, key.batch, key.exact, chip)
     layer, x, dy = probe.made(key, "cuda:0")
-    assert agreement.agreeing(key, layer, x, dy, measuring.usable(key, 0)) == likely
-    times = measuring.times(key, 0)
+    assert agreement.agreeing(key, layer, x, dy, measurement.usable(key, 0)) == likely
+    times = measurement.times(key, 0)
     assert {"cudnn"} < set(times) <= {"cudnn", *map(str, likely)}
     assert all(0 < took < math.inf for took in times.values())
 
@@ -297,7 +297,7 @@ def assert_all_can_be_measured(key):
 @kinds
 def test_without_tf32_what_is_compared_is_nearer(kind, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    key = choosing.Key(kind, 200, 20, 8, 64, 2, 1, True, "float32", True, True)
+    key = selection.Key(kind, 200, 20, 8, 64, 2, 1, True, "float32", True, True)
     assert agreement.limit(key) < 1e-3
     assert_all_can_be_measured(key)
 
@@ -309,7 +309,7 @@ def test_under_ddp(kind, tmp_path):
     torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         wrapped = nn.parallel.DistributedDataParallel(layer, device_ids=[0])
-        with choosing.forced("cuda:fma:r2:c1:b1"):
+        with selection.forced("cuda:fma:r2:c1:b1"):
             wrapped(x)[0].square().sum().backward()
             twin(x)[0].square().sum().backward()
     finally:
@@ -323,7 +323,7 @@ def test_parametrized_weights_are_followed():
     x = torch.randn(7, 3, 5, device="cuda")
     with torch.no_grad():
         layer.parametrizations.weight_hh_l0.original0.mul_(2)
-    with choosing.forced("cuda:fma:r2:c1:b1"):
+    with selection.forced("cuda:fma:r2:c1:b1"):
         found = layer(x)[0]
     torch.testing.assert_close(found, nn.LSTM.forward(layer, x)[0], rtol=1e-3, atol=1e-3)
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from hotlap.engine.nn import BatchNorm2d, fuse_norms
-from hotlap.engine.norms import launches, layer
-from hotlap.engine.norms.operation import OF_ACTIVATION
+from hotlap.kernels.norms import launches, layer
+from hotlap.kernels.norms.operation import OF_ACTIVATION
 
 pytestmark = pytest.mark.cuda
 DEVICE = torch.device("cuda", 0)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cuda
 
 def test_they_compute_what_torch_does_in_the_interpreter():
     """In a Python of its own: Triton decides when it is imported whether it interprets."""
-    command = [sys.executable, "-m", "tests.engine.nn.interpreted"]
+    command = [sys.executable, "-m", "tests.kernels.recurrent.interpreted"]
     root, interpreting = Path(__file__).parents[2], environment(TRITON_INTERPRET="1")
     ran = subprocess.run(command, cwd=root, env=interpreting, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -27,7 +27,7 @@ def test_they_compile_for_any_gpu_of_this_kind(name, monkeypatch, tmp_path):
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from hotlap.engine.nn import triton_kernels
+    from hotlap.kernels.recurrent import triton_kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kernel = getattr(triton_kernels, name)

@@ -1,4 +1,4 @@
-"""Runs the nn.BatchNorm2d layers of each root by hotlap.engine.norms, with the activation where one directly follows.
+"""Runs the nn.BatchNorm2d layers of each root by hotlap.kernels.norms, with the activation where one directly follows.
 
 The layers stay as they are: class, parameters and state_dict are torch's. Only calls of their forward pass through
 here; an activation that is given what its normalisation has just activated gives it back as it is. That is done only
@@ -35,7 +35,7 @@ class Layer:
 
     def is_in(self, parent: Any) -> bool:
         """Both still, in their places, and nobody looks at them or has changed what they do."""
-        from hotlap.engine.norms.pairs import is_watched
+        from hotlap.kernels.norms.pairs import is_watched
 
         found = [parent._modules.get(name) for name in self.names]
         if any(one is None or one is not held() for one, held in zip(found, self.both, strict=True)):
@@ -64,7 +64,7 @@ class Taken:
         if not taken:
             site.no_effect("its batch normalisations are not on a GPU" if layers else "the model has no BatchNorm2d")
             return
-        from hotlap.engine.norms.pairs import pairs
+        from hotlap.kernels.norms.pairs import pairs
 
         if not self._replaced:
             site.before(site.seams.stepping, self._stepping)
@@ -105,7 +105,7 @@ class Taken:
         layer = self._layers.get(module)
         if layer is None or kwargs or len(args) != 1 or not module.training or not self._pays(args[0]):
             return original(*args, **kwargs)
-        from hotlap.engine.norms.layer import by_kernels, plan_for
+        from hotlap.kernels.norms.layer import by_kernels, plan_for
 
         kind = layer.kind if layer in getattr(self._thread, "running", ()) else "none"
         plan = plan_for(module, args[0], kind)

@@ -45,7 +45,7 @@ class Swapped:
     def _called(self, original: Original, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if layer not in self._layers or draws(layer):  # a program may set its dropout later
             return original(*args, **kwargs)
-        from hotlap.engine.nn.modules import forward
+        from hotlap.kernels.recurrent.modules import forward
 
         return _as_torch_calls_it(forward, layer, original, *args, **kwargs)
 

@@ -1,0 +1,104 @@
+"""CUDA C++ compiled at run time by NVRTC, called directly.
+
+Compiled kernels are kept on disk, by the content of everything they came from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hotlap.kernels.cuda.folder import cache_folder, written
+
+
+class NoCompiler(RuntimeError):
+    """CUDA C++ cannot be compiled here, and why."""
+
+
+def architecture(device: int) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def compiled(source: str, defines: tuple[str, ...], target: str) -> bytes:
+    """Machine code for this target. Raises NoCompiler."""
+    options = (f"--gpu-architecture={target}", "--std=c++17", *defines)
+    nvrtc = library()
+    version = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
+    parts = (source, *options, str(version[0].value), str(version[1].value))
+    path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
+    kept = _kept(path)
+    if kept is None:
+        kept = _compile(nvrtc, source, options)
+        written(path, hashlib.sha256(kept).digest() + kept)
+    return kept
+
+
+def _kept(path: Path) -> bytes | None:
+    """None also where the file is torn."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:32], content[32:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _compile(nvrtc: Any, source: str, options: tuple[str, ...]) -> bytes:
+    program = ctypes.c_void_p()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None))
+    try:
+        texts = (ctypes.c_char_p * len(options))(*(one.encode() for one in options))
+        if nvrtc.nvrtcCompileProgram(program, len(options), texts) != 0:
+            raise NoCompiler(f"NVRTC cannot compile a kernel: {_log(nvrtc, program)[-800:]}")
+        size = ctypes.c_size_t()
+        _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        _check(nvrtc.nvrtcGetCUBIN(program, code))
+        return code.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _log(nvrtc: Any, program: ctypes.c_void_p) -> str:
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, text)
+    return text.value.decode(errors="replace")
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        raise NoCompiler(f"NVRTC failed with error {result}")
+
+
+@cache
+def library() -> Any:
+    """NVRTC: the one torch brings, or the system's. Raises NoCompiler."""
+    for candidate in _candidates():
+        try:
+            return ctypes.CDLL(candidate)
+        except OSError:
+            continue
+    raise NoCompiler("libnvrtc was found neither beside torch nor on the library path")
+
+
+def _candidates() -> Iterator[str]:
+    major = (torch.version.cuda or "0").split(".")[0]
+    yield f"libnvrtc.so.{major}"
+    packages = Path(torch.__file__).resolve().parents[1]
+    for pattern in (f"nvidia/*/lib/libnvrtc.so.{major}*", f"torch/lib/libnvrtc*.so.{major}*"):
+        yield from (str(one) for one in sorted(packages.glob(pattern)))
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(name):
+            yield str(Path(os.environ[name]) / "lib64" / f"libnvrtc.so.{major}")
+    yield "libnvrtc.so"

@@ -1,0 +1,164 @@
+"""Which activation directly follows which batch normalisation, told from the source without running it.
+
+Two forms are known: neighbours in an nn.Sequential, and `self.act(self.norm(…))` in the forward of a module that uses
+either of them nowhere else. In both nobody but the activation sees what the normalisation made, as long as it is the
+module they are in that runs them: who takes the layers of an nn.Sequential one by one gets what each of them makes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from hotlap.kernels.norms.layer import BatchNorm2d, Behind
+
+FUSED = "_fused_norms"  # names of the layers, kept in the module they are in
+KINDS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
+HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
+    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
+BY_OTHER_NAMES = ("getattr", "children", "named_children", "modules", "named_modules", "_modules", "get_submodule")
+
+
+class Pair(NamedTuple):
+    parent: nn.Module
+    norm: str
+    activation: str  # names among the parent's modules
+    kind: str  # as in norm.cu
+
+    @property
+    def layer(self) -> Any:
+        return self.parent._modules[self.norm]
+
+    @property
+    def behind(self) -> Any:
+        return self.parent._modules[self.activation]
+
+
+def fuse_norms(model: nn.Module) -> int:
+    """Puts BatchNorm2d with its activation built in where the two follow each other; how often."""
+    found = list(pairs(model))
+    for one in found:
+        norm = BatchNorm2d.of(one.layer, one.kind)
+        norm.activates = 0
+        one.parent._modules[one.norm], one.parent._modules[one.activation] = norm, Behind(one.kind)
+        names: Any = vars(one.parent).get(FUSED)
+        if names is None:
+            one.parent.register_forward_pre_hook(_enter)
+            one.parent.register_forward_hook(_leave, always_call=True)
+        setattr(one.parent, FUSED, (*(names or ()), (one.norm, one.activation)))
+    return len(found)
+
+
+def _enter(module: nn.Module, args: Any) -> None:
+    _switch(module, 1)
+
+
+def _leave(module: nn.Module, args: Any, made: Any) -> None:
+    _switch(module, -1)
+
+
+def _switch(module: Any, by: int) -> None:
+    """Where one of the two has been replaced since, the other does its own part only."""
+    for name, activation in getattr(module, FUSED):
+        norm, behind = module._modules.get(name), module._modules.get(activation)
+        if isinstance(norm, BatchNorm2d) and isinstance(behind, Behind):
+            norm.activates += by
+            behind.passes += by
+
+
+def pairs(model: nn.Module) -> Iterator[Pair]:
+    """Of those that nothing else uses or watches."""
+    users: dict[int, int] = {}
+    for module in model.modules():
+        for child in module._modules.values():
+            users[id(child)] = users.get(id(child), 0) + 1
+    for module in model.modules():
+        for norm, activation in _neighbours(module):
+            first, second = module._modules.get(norm), module._modules.get(activation)
+            kind = KINDS.get(type(second)) if second is not None else None
+            if first is None or second is None or kind is None or type(first) is not nn.BatchNorm2d:
+                continue
+            if users[id(first)] == users[id(second)] == 1 and not (is_watched(first) or is_watched(second)):
+                yield Pair(module, norm, activation, kind)
+
+
+def _neighbours(module: nn.Module) -> Iterator[tuple[str, str]]:
+    kind: Any = type(module)
+    if "forward" in vars(module) or not any(type(one) is nn.BatchNorm2d for one in module._modules.values()):
+        return
+    if inspect.unwrap(kind.forward) is inspect.unwrap(nn.Sequential.forward):
+        yield from pairwise(module._modules)
+    else:
+        yield from _nested(kind, inspect.unwrap(kind.forward))
+
+
+def is_watched(module: Any) -> bool:
+    """Somebody looks at what comes out of it, or has changed what it does."""
+    return any(getattr(module, name, None) for name in HOOKS) or "forward" in vars(module)
+
+
+@cache
+def _nested(kind: Any, forward: Any) -> tuple[tuple[str, str], ...]:
+    """(norm, activation) of each `self.activation(self.norm(…))` in this forward, where the class uses neither
+    anywhere else.
+    """
+    try:
+        body = _parsed(forward)
+        functions = [_parsed(one) for one in _functions(kind) if one is not forward]
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    uses: dict[str, int] = {}
+    for tree in (body, *functions):
+        for node in ast.walk(tree):
+            if _name(node) in BY_OTHER_NAMES:
+                return ()
+            used = _of_self(node)
+            if used is not None:
+                uses[used] = uses.get(used, 0) + 1
+    found = [pair for node in ast.walk(body) if (pair := _pair(node)) is not None]
+    return tuple((norm, activation) for norm, activation in found if uses[norm] == uses[activation] == 1)
+
+
+def _functions(kind: Any) -> Iterator[Any]:
+    """All that the class can call, but for what makes it and what torch has written."""
+    for base in kind.__mro__:
+        if base in (nn.Module, object):
+            continue
+        for name, value in vars(base).items():
+            made = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            if name != "__init__" and inspect.isfunction(made):
+                yield inspect.unwrap(made)
+
+
+def _parsed(function: Any) -> ast.Module:
+    return ast.parse(textwrap.dedent(inspect.getsource(function)))
+
+
+def _name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _of_self(node: ast.AST | None) -> str | None:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return None
+
+
+def _pair(node: ast.AST) -> tuple[str, str] | None:
+    """(norm, activation) of self.activation(self.norm(…))"""
+    if not (isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords):
+        return None
+    inner = node.args[0]
+    outer_name, inner_name = _of_self(node.func), _of_self(inner.func) if isinstance(inner, ast.Call) else None
+    return None if outer_name is None or inner_name is None else (inner_name, outer_name)

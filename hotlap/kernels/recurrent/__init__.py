@@ -1,0 +1,1 @@
+"""LSTM and GRU layers by kernels that keep their weights on the chip."""

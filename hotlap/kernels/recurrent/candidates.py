@@ -1,0 +1,115 @@
+"""Which variants are worth measuring for a shape, likeliest first.
+
+The estimate counts cycles of a step: products by issue rate, the pointwise part by elements a thread, barriers. It only
+orders; what is used was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hotlap.kernels.recurrent.geometry import Layout, Variant, layout
+
+FMA_ROWS = (1, 2, 3, 4, 6, 8)
+MMA_ROWS = (8, 16, 32)
+TILE_ROWS = (4, 8, 16)
+CLUSTERS = (1, 2, 4, 8)
+MEASURED, OTHERS = 4, 2  # of all that fit; of those that are no tiles, beside tiles
+TENSOR_CORE, IN_A_CHAIN = 6.5, 28  # cycles from one m16n8k8 to the next, and to one that needs its sums
+DRAWN_BY_TILES = 65536 // 248
+DRAWN = 65536 // 168  # threads a multiprocessor holds, at the registers these kernels use
+
+
+@dataclass(frozen=True)
+class Chip:
+    multiprocessors: int
+    capability: tuple[int, int]
+
+
+def likely(kind: str, hidden: int, batch: int, exact: bool, chip: Chip) -> list[Variant]:
+    """CUDA variants that fit, by estimated time."""
+    found: dict[Variant, float] = {}
+    for variant in _possible(batch, exact, chip):
+        pair = [layout(kind, hidden, variant, backward, exact) for backward in (False, True)]
+        if all(pair):
+            found[variant] = sum(estimate(one, batch, chip) for one in pair if one is not None)
+    best = sorted(found, key=lambda one: found[one])
+    tiles = [one for one in best if one.product == "tile"][: MEASURED - 1]
+    others = [one for one in best if one.product != "tile"][: OTHERS if tiles else MEASURED]
+    return [*tiles, *_with_two_blocks(others, kind, hidden, batch, exact, chip)]
+
+
+def _with_two_blocks(best: list[Variant], kind: str, hidden: int, batch: int, exact: bool, chip: Chip) -> list[Variant]:
+    """Where blocks of tensor cores outnumber multiprocessors, the last gives way to two of the smallest on each."""
+    smallest = min(best, key=lambda one: one.rows * one.cluster, default=None)
+    if smallest is None or smallest.product != "mma" or -(-batch // smallest.rows) <= chip.multiprocessors:
+        return best
+    two = replace(smallest, blocks=2)
+    pair = [layout(kind, hidden, two, backward, exact) for backward in (False, True)]
+    return [*best[:-1], two] if all(pair) else best
+
+
+def of_triton(hidden: int) -> list[Variant]:
+    """Where CUDA C++ cannot be compiled."""
+    from hotlap.kernels.recurrent.triton_recurrence import HIDDEN_AT_MOST
+
+    if hidden > HIDDEN_AT_MOST:
+        return []
+    dots = [Variant("triton", "dot", rows, blocks=4) for rows in (16, 64)]
+    return [*dots, *(Variant("triton", "fma", rows, blocks=8 if hidden > 32 else 4) for rows in (1, 2))]
+
+
+def _possible(batch: int, exact: bool, chip: Chip) -> Iterator[Variant]:
+    clusters = CLUSTERS if chip.capability >= (9, 0) else (1,)
+    for cluster in clusters:
+        for rows in FMA_ROWS:
+            yield Variant("cuda", "fma", rows, cluster)
+            yield Variant("cuda", "fma", rows, cluster, finer=2)
+        if not exact and chip.capability >= (8, 0):
+            for rows in MMA_ROWS:
+                yield Variant("cuda", "mma", rows, cluster)
+            for rows in TILE_ROWS:
+                yield Variant("cuda", "tile", rows, cluster)
+                yield Variant("cuda", "tile", rows, cluster, finer=2)
+
+
+def estimate(one: Layout, batch: int, chip: Chip) -> float:
+    """Cycles for one step of the whole batch."""
+    if one.variant.product == "tile":
+        return _of_tiles(one, batch, chip)
+    variant, warps = one.variant, one.threads / 32
+    units = one.padded // variant.cluster
+    gates = 4 if one.lstm else 3
+    depth = (gates * one.padded if one.backward else one.padded) / one.split
+    if variant.product == "mma":
+        product = variant.rows / 8 * depth / 8 * max(one.tiles * 8 * warps / 4, 20)
+    else:
+        product = variant.rows * depth * max(1.3 * warps / 4, 1)
+    elements = units * variant.rows
+    pointwise = 220 + 60 * elements / 128 + 2 * one.split * elements / 32 + 10 * one.split
+    barriers = 120 + (350 + 4 * variant.cluster * elements / 32 if variant.cluster > 1 else 0)
+    at_once = max(1, min(DRAWN // one.threads, 8)) * (chip.multiprocessors // variant.cluster)
+    clusters = one.clusters(batch)
+    waves = -(-clusters // at_once)
+    crowd = min(-(-clusters // (chip.multiprocessors // variant.cluster)), at_once)  # blocks that share issue slots
+    shared = max(1, min(crowd, DRAWN // one.threads))
+    return waves * (product * shared + pointwise + barriers)
+
+
+def _of_tiles(one: Layout, batch: int, chip: Chip) -> float:
+    """Tensor cores by their rate or by the length of a chain of sums, special functions by theirs, one barrier."""
+    variant, gates, split = one.variant, 4 if one.lstm else 3, one.split
+    narrow, warps = max(1, variant.rows // 8), one.threads // 32
+    each, queue = 2 // split * max(1, variant.rows // 4), -(-warps // 4)
+    products = gates * one.padded // 8 // split * narrow
+    chains = (4 if narrow == 1 else 2) if one.backward else 4 // split * narrow
+    product = max(queue * products * TENSOR_CORE, products / chains * IN_A_CHAIN)
+    pointwise = 80 + queue * each * (40 if one.backward else 90)
+    barriers = 80 + (80 if one.backward and split > 1 else 0) + (450 if variant.cluster > 1 else 0)
+    blocks = max(1, DRAWN_BY_TILES // one.threads)
+    places = chip.multiprocessors // variant.cluster
+    clusters = one.clusters(batch)
+    crowd = min(-(-clusters // places), blocks)
+    waves = -(-clusters // (places * blocks))
+    return waves * (product * crowd + pointwise * (1 + crowd) / 2 + barriers)

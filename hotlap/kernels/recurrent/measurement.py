@@ -1,0 +1,185 @@
+"""Times cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
+
+It takes some ten milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. The memory
+of one more layer is needed while it runs. A variant that does not compute what torch.nn does is not timed. Where the
+host is slower than the device, ours take the same time, and in a CUDA graph they do not: then the device's time
+decides among them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotlap.kernels.cuda import nvrtc
+from hotlap.kernels.recurrent import cuda_recurrence
+from hotlap.kernels.recurrent.agreement import agreeing, say_once
+from hotlap.kernels.recurrent.candidates import Chip, likely, of_triton
+from hotlap.kernels.recurrent.cuda_recurrence import Sizes
+from hotlap.kernels.recurrent.geometry import Variant, parse
+from hotlap.kernels.recurrent.probe import by_ours, by_torch, made
+
+if TYPE_CHECKING:
+    from hotlap.kernels.recurrent.selection import Key
+
+log = logging.getLogger("hotlap.kernels")
+SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may win
+LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
+HOPELESS = 1.5  # times the best when screened: not measured again
+ALIKE = 1.3  # times the best of ours when screened: the device's time decides
+STATES_AT_MOST, STEPS_AT_LEAST = 2**27, 16  # of one layer: a longer sequence takes as much longer by every way
+HELD_BACK = 4_000_000  # cycles, some 2 ms, in which the host gives the device all that is timed
+
+
+def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]:
+    """Milliseconds by name, `cudnn` among them; empty where the memory does not suffice. `only`: of these, if any."""
+    key = shortened(key)
+    with (
+        torch.cuda.device(device),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(key.backward),
+        torch.autocast("cuda", enabled=False),
+        _syncs_allowed(),
+    ):
+        try:
+            layer, x, dy = made(key, f"cuda:{device}")
+            runs: dict[str, Callable[[], Any]] = {"cudnn": lambda: by_torch(key, layer, x, dy)}
+            for variant in agreeing(key, layer, x, dy, usable(key, device, only)):
+                runs[str(variant)] = lambda variant=variant: by_ours(key, layer, x, dy, str(variant))  # type: ignore[misc]
+            return interleaved(runs)
+        except torch.cuda.OutOfMemoryError:
+            log.debug("too little memory to measure %s: cuDNN is used", key.text)
+            return {}
+
+
+def shortened(key: Key) -> Key:
+    """With fewer steps where it is so large that measuring would take seconds and tens of gigabytes."""
+    most = STATES_AT_MOST // (key.batch * key.hidden * key.directions)
+    return replace(key, steps=min(key.steps, max(most, STEPS_AT_LEAST)))
+
+
+@contextmanager
+def _syncs_allowed() -> Iterator[None]:
+    """Also where the first call is a rehearsal of a capture, in which a program's host syncs are errors."""
+    before = torch.cuda.get_sync_debug_mode()
+    if before == 0:
+        yield
+        return
+    with warnings.catch_warnings():  # it says once that it is a prototype
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode(0)
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
+    """Likely variants, compiled and loaded."""
+    properties = torch.cuda.get_device_properties(device)
+    chip = Chip(properties.multi_processor_count, (properties.major, properties.minor))
+    variants = [parse(one) for one in only] or likely(key.kind, key.hidden, key.batch, key.exact, chip)
+    try:
+        return compile_all(key.sizes, variants, device)
+    except nvrtc.NoCompiler as error:
+        say_once(f"{error}; recurrent layers use Triton's kernels or cuDNN")
+        return of_triton(key.hidden) if _has_triton() else []
+
+
+def compile_all(sizes: Sizes, variants: list[Variant], device: int) -> list[Variant]:
+    """Those that can be loaded here; compiled at once on several cores, because NVRTC lets other threads run."""
+    nvrtc.library()
+    wanted = dict.fromkeys(found for one in variants for found in sizes.kernels(one))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: cuda_recurrence.binary(one, device), wanted))
+    return [one for one in variants if _loads(one, sizes, device)]
+
+
+def _loads(variant: Variant, sizes: Sizes, device: int) -> bool:
+    try:
+        cuda_recurrence.load(variant, sizes, device)
+    except RuntimeError as error:
+        say_once(f"{variant} cannot be loaded here: {error}")
+        return False
+    return True
+
+
+def interleaved(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """All are screened; the median of several rounds, by turns, of cuDNN and the best of ours. What fails, and what is
+    alike but slower on the device, is left out.
+    """
+    found = _screened(runs)
+    best, slower = min(found.values(), default=0.0), _alike(runs, found)[1:]
+    found = {name: took for name, took in found.items() if name not in slower}
+    ours = sorted((one for one in found if one != "cudnn"), key=lambda one: found[one])[:1]
+    left = [one for one in ("cudnn", *ours) if found.get(one, math.inf) <= min(HOPELESS * best, LONG)]
+    if len(left) < 2:
+        return found
+    clocked: dict[str, list[float]] = {name: [] for name in left}
+    for turn in range(ROUNDS):
+        for name in left if turn % 2 == 0 else reversed(left):
+            clocked[name].append(_timed(runs[name]))
+    return {**found, **{name: statistics.median(times) for name, times in clocked.items()}}
+
+
+def _alike(runs: dict[str, Callable[[], Any]], found: dict[str, float]) -> list[str]:
+    """Those of ours that are about as fast as the best of them, the fastest on the device first."""
+    ours = {name: took for name, took in found.items() if name != "cudnn"}
+    alike = [name for name, took in ours.items() if took <= min(ALIKE * min(ours.values()), LONG)]
+    if len(alike) < 2:
+        return alike
+    times = {name: min(_on_device(runs[name]) for _ in range(SCREENED + 1)) for name in alike}
+    log.debug("on the device: %s", ", ".join(f"{name} {1e3 * took:.0f} µs" for name, took in times.items()))
+    return sorted(alike, key=lambda name: times[name])
+
+
+def _screened(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The least of a few, after one that only warms up."""
+    found: dict[str, float] = {}
+    for name, run in runs.items():
+        try:
+            _timed(run)
+            first = _timed(run)
+            found[name] = first if first > LONG else min(first, *(_timed(run) for _ in range(SCREENED - 1)))
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 a kernel that cannot be built or launched here must not stop anyone
+            say_once(f"{name} cannot run here: {error}")
+    return found
+
+
+def _on_device(run: Callable[[], Any]) -> float:
+    """Without the host's time, which passes while the device is held back."""
+    return _timed(run, HELD_BACK)
+
+
+def _timed(run: Callable[[], Any], held_back: int = 0) -> float:
+    event: Any = torch.cuda.Event
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    if held_back:
+        hold: Any = torch.cuda._sleep
+        hold(held_back)
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()  # host sync; only while measuring
+    return float(begin.elapsed_time(end))
+
+
+def _has_triton() -> bool:
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        say_once("Triton is not installed; recurrent layers use cuDNN")
+        return False
+    return True

@@ -1,0 +1,201 @@
+"""The layers as operations that autograd and torch.compile know.
+
+Eagerly an autograd function is used, which costs less of the host than a registered operation; while Dynamo compiles,
+the registered one, with its shapes and its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotlap.kernels.recurrent import direct, stack, unwind
+from hotlap.kernels.recurrent.plans import Plan
+from hotlap.kernels.recurrent.stack import Given, Kept, Shape
+from hotlap.kernels.recurrent.unwind import Gradients, Incoming, Needs
+
+Outputs = tuple[Tensor, Tensor, Tensor]
+SECOND = "recurrent layers have no second derivatives, as cuDNN's have none"
+_GIVEN = "Tensor x, Tensor? h0, Tensor? c0, Tensor[] flat"
+_SHAPE = "str kind, int layers, int directions, int hidden, bool bias, float dropout, bool exact, str variant"
+_KEPT = "Tensor y, Tensor inner, Tensor cells, Tensor masks, Tensor? dy, Tensor? dh_n, Tensor? dc_n, bool needs_x"
+FORWARD = f"({_GIVEN}, {_SHAPE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+BACKWARD = f"({_GIVEN}, {_KEPT}, {_SHAPE}) -> Tensor[]"  # written out: torch 2.6 cannot read list[Tensor]
+
+
+def recurrent(shape: Shape, given: Given, compiling: bool = False) -> Outputs:
+    """y, h_n and c_n, which is no state of a GRU and means nothing there."""
+    if compiling:
+        y, h_n, c_n, *_ = torch.ops.hotlap.recurrent(
+            given.x, given.h0, given.c0, given.flat, shape.kind, shape.layers, shape.directions, shape.hidden,
+            shape.bias, shape.dropout, shape.exact, shape.variant,
+        )  # fmt: skip
+        return y, h_n, c_n
+    if torch.is_grad_enabled() and _any_requires_grad(given):
+        apply: Any = Recurrent.apply if torch._C._are_functorch_transforms_active() else _apply
+        y, h_n, *more = apply(shape, given.x, given.h0, given.c0, *given.flat)
+        return y, h_n, more[0] if more else h_n
+    kept, _ = _forward(shape, given, False)
+    return kept.y, kept.h_n, kept.c_n
+
+
+def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Autocast would round large products to float16, also in a backward pass that is called under it."""
+
+    @wraps(function)
+    def outside(*given: Any) -> Any:
+        if not torch.is_autocast_enabled("cuda"):
+            return function(*given)
+        with torch.autocast("cuda", enabled=False):
+            return function(*given)
+
+    return outside
+
+
+@_in_float32
+def _forward(shape: Shape, given: Given, keep: bool) -> tuple[Kept, Plan | None]:
+    if shape.by_cuda:
+        plan = direct.plan_for(shape, given.x)
+        return direct.forward(plan, given, direct.allocate(plan, given.x, keep)), plan
+    return stack.forward(shape, given, stack.allocate(shape, given.x, keep), keep_gates=keep), None
+
+
+def _any_requires_grad(given: Given) -> bool:
+    return any(one is not None and one.requires_grad for one in (given.x, given.h0, given.c0, *given.flat))
+
+
+class Recurrent(torch.autograd.Function):
+    """y and h_n; of an LSTM also c_n."""
+
+    @staticmethod
+    def forward(ctx: Any, shape: Shape, x: Tensor, h0: Tensor | None, c0: Tensor | None, *flat: Tensor) -> Any:
+        kept, ctx.plan = _forward(shape, Given(x, h0, c0, flat), True)
+        ctx.shape, ctx.gates, ctx.spent = shape, kept.gates, False
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, h0, c0, kept.y, kept.inner, kept.cells, kept.masks, *flat)
+        return (kept.y, kept.h_n, kept.c_n) if shape.kind == "lstm" else (kept.y, kept.h_n)
+
+    @staticmethod
+    def backward(ctx: Any, *coming: Tensor | None) -> Any:
+        return (_refusing if torch.is_grad_enabled() else _of_inputs)(ctx, *coming)
+
+
+@_in_float32
+def _of_inputs(ctx: Any, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None = None) -> Any:
+    x, h0, c0, y, inner, cells, masks, *flat = ctx.saved_tensors
+    kept, coming = Kept(y, y, y, inner, cells, masks, ctx.gates), Incoming(dy, dh_n, dc_n)
+    _, needs_x, needs_h0, needs_c0, *_ = ctx.needs_input_grad
+    needs = Needs(needs_x, needs_h0, needs_c0)
+    if ctx.plan is not None:
+        given = Given(x, h0, c0, flat)
+        if ctx.spent:
+            kept.cells = direct.again(ctx.plan, given, kept)
+        ctx.spent = True
+        made = direct.backward(ctx.plan, given, kept, coming, needs, True)
+    else:
+        _with_states(ctx.shape, kept)
+        ctx.gates = None  # overwritten by its gradients; a second backward makes the gates again
+        made = unwind.backward(ctx.shape, Given(x, h0, c0, flat), kept, coming, needs)
+    return None, made.x, made.h0 if needs_h0 else None, made.c0 if needs_c0 else None, *made.flat
+
+
+def _refusing(ctx: Any, *coming: Tensor | None) -> Any:
+    """Where a graph of the gradients is asked for: who goes backward through it is told, as with cuDNN."""
+    with torch.no_grad():
+        made = _of_inputs(ctx, *coming)
+    refused: Any = torch._C._functions.DelayedError(SECOND.encode(), len(made))
+    return refused(*(None if one is None else one.detach().requires_grad_() for one in made))
+
+
+_apply: Any = super(torch.autograd.Function, Recurrent).apply  # without functorch's part, of which we need nothing
+
+
+def _with_states(shape: Shape, kept: Kept) -> None:
+    """Backward in plain torch takes the shapes of its results from those of the forward pass."""
+    kept.h_n = kept.y.new_empty(shape.states, kept.y.shape[1], shape.hidden)
+    kept.c_n = kept.h_n if shape.kind == "lstm" else kept.h_n[:0]
+
+
+@_in_float32
+def _into(shape: Shape, given: Given, kept: Kept) -> Kept:
+    if shape.by_cuda:
+        return direct.forward(direct.plan_for(shape, given.x), given, kept)
+    return stack.forward(shape, given, kept)
+
+
+@_in_float32
+def _back(shape: Shape, given: Given, kept: Kept, coming: Incoming, needs: Needs) -> Gradients:
+    if shape.by_cuda:
+        return direct.backward(direct.plan_for(shape, given.x), given, kept, coming, needs)
+    return unwind.backward(shape, given, kept, coming, needs)
+
+
+@torch.library.custom_op("hotlap::recurrent", mutates_args=(), schema=FORWARD)
+def _recurrent(
+    x: Tensor, h0: Tensor | None, c0: Tensor | None, flat: list[Tensor], kind: str, layers: int, directions: int,
+    hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
+    given, kept = Given(x, h0, c0, flat), stack.allocate(shape, x, keep=True)
+    kept = _into(shape, given, kept)
+    return kept.y, kept.h_n, kept.c_n, kept.inner, kept.cells, kept.masks
+
+
+@_recurrent.register_fake
+def _(x: Tensor, h0: Any, c0: Any, flat: Any, kind: str, layers: int, directions: int, hidden: int, bias: bool,
+      dropout: float, exact: bool, variant: str) -> Any:  # fmt: skip
+    shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
+    kept = stack.allocate(shape, x, keep=True)
+    return kept.y, kept.h_n, kept.c_n, kept.inner, kept.cells, kept.masks
+
+
+@torch.library.custom_op("hotlap::recurrent_backward", mutates_args=(), schema=BACKWARD)
+def _recurrent_backward(
+    x: Tensor, h0: Tensor | None, c0: Tensor | None, flat: list[Tensor], y: Tensor, inner: Tensor, cells: Tensor,
+    masks: Tensor, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, needs_x: bool, kind: str, layers: int,
+    directions: int, hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
+) -> list[Tensor]:  # fmt: skip
+    shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
+    kept = Kept(y, y, y, inner, cells, masks)
+    _with_states(shape, kept)
+    coming = Incoming(dy, dh_n, dc_n if kind == "lstm" else None)
+    made = _back(shape, Given(x, h0, c0, flat), kept, coming, Needs(needs_x))
+    nothing = x.new_empty(0)
+    dc0 = kept.c_n if made.c0 is None else made.c0
+    return [nothing if made.x is None else made.x, nothing if made.h0 is None else made.h0, dc0, *made.flat]
+
+
+@_recurrent_backward.register_fake
+def _(x: Tensor, h0: Any, c0: Any, flat: list[Tensor], y: Tensor, inner: Any, cells: Any, masks: Any, dy: Any,
+      dh_n: Any, dc_n: Any, needs_x: bool, kind: str, layers: int, directions: int, hidden: int, bias: bool,
+      dropout: float, exact: bool, variant: str) -> list[Tensor]:  # fmt: skip
+    states = layers * directions
+    dx = x.new_empty(x.shape) if needs_x else x.new_empty(0)
+    dh = x.new_empty(states, x.shape[1], hidden)
+    dc = x.new_empty(states if kind == "lstm" else 0, x.shape[1], hidden)
+    return [dx, dh, dc, *(torch.empty_like(one, memory_format=torch.contiguous_format) for one in flat)]
+
+
+def _remember(ctx: Any, inputs: Any, output: Any) -> None:
+    x, h0, c0, flat, *settings = inputs
+    y, _, _, inner, cells, masks = output
+    ctx.settings, ctx.has = settings, (h0 is not None, c0 is not None)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, h0, c0, y, inner, cells, masks, *flat)
+
+
+def _gradients(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, *_: Any) -> Any:
+    x, h0, c0, y, inner, cells, masks, *flat = ctx.saved_tensors
+    needs_x = bool(ctx.needs_input_grad[0])
+    dx, dh0, dc0, *of_flat = torch.ops.hotlap.recurrent_backward(
+        x, h0, c0, flat, y, inner, cells, masks, dy, dh_n, dc_n, needs_x, *ctx.settings
+    )
+    has_h0, has_c0 = ctx.has
+    return dx if needs_x else None, dh0 if has_h0 else None, dc0 if has_c0 else None, of_flat, *(None,) * 8
+
+
+_recurrent.register_autograd(_gradients, setup_context=_remember)

@@ -1,0 +1,70 @@
+"""The layer that a shape is compared and timed with: by torch.nn, by one of ours, and in float64.
+
+Its weights are as large as torch.nn's initial ones. In a layer with larger ones, or with rows that are all alike,
+errors of rounding grow with every step until results of float32 and of float64 have nothing in common, and then a
+comparison says nothing about a kernel. The program's random numbers are left alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from inspect import unwrap
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from hotlap.kernels.recurrent.selection import Key
+
+SEED = 8
+STATES_AT_ONCE = 2**25  # hidden states of all layers and steps that float64 keeps at a time: some 4 GB of cuDNN's
+
+
+def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
+    """A layer of torch.nn's, inputs and gradients of outputs."""
+    dtype, generator = getattr(torch, key.dtype), torch.Generator(device=device).manual_seed(SEED)
+    kind = torch.nn.LSTM if key.kind == "lstm" else torch.nn.GRU
+    options: dict[str, Any] = {"bias": key.bias, "bidirectional": key.directions == 2, "dtype": dtype}
+    layer = kind(key.features, key.hidden, key.layers, device="meta", **options)  # no random numbers are drawn there
+    layer = layer.to_empty(device=device)
+    with torch.no_grad():
+        for one in layer.parameters():
+            one.uniform_(-(key.hidden**-0.5), key.hidden**-0.5, generator=generator)
+
+    def drawn(width: int) -> Tensor:
+        values = torch.empty(key.steps, key.batch, width, device=device, dtype=dtype)
+        return values.uniform_(-1, 1, generator=generator)
+
+    return layer, drawn(key.features), drawn(key.hidden * key.directions)
+
+
+def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
+    """Outputs, and where they are asked for the gradients of all weights."""
+    return _with_gradients(key, layer, layer(x)[0], dy)
+
+
+def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> list[Tensor]:
+    from hotlap.kernels.recurrent.modules import run, shape_of
+
+    return _with_gradients(key, layer, run(layer, x, None, None, shape_of(layer, key.kind, key.exact, variant))[0], dy)
+
+
+def in_float64(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
+    """As by_torch, some batch rows at a time, whose gradients are added."""
+    exact = copy.deepcopy(layer).double()
+    rows = max(1, STATES_AT_ONCE // (key.steps * key.hidden * key.layers * key.directions))
+    outputs, total = [], [torch.zeros_like(one) for one in exact.parameters()] if key.backward else []
+    for first in range(0, key.batch, rows):
+        some = slice(first, first + rows)
+        y, *gradients = by_torch(key, exact, x[:, some].double(), dy[:, some].double())
+        outputs.append(y.detach())
+        total = [one + more for one, more in zip(total, gradients, strict=True)]
+    return [torch.cat(outputs, 1), *total]
+
+
+def _with_gradients(key: Key, layer: Any, y: Tensor, dy: Tensor) -> list[Tensor]:
+    if not key.backward:
+        return [y]
+    gradients = unwrap(torch.autograd.grad)  # who watches the program's backwards must not take this for one
+    return [y, *gradients(y, list(layer.parameters()), dy)]

@@ -1,0 +1,65 @@
+"""A layer of ours beside torch.nn's in float64: outputs, final states and all gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from hotlap.engine import nn as ours
+from hotlap.kernels.recurrent import selection
+
+KINDS = {"lstm": (ours.LSTM, torch.nn.LSTM), "gru": (ours.GRU, torch.nn.GRU)}
+
+
+def pair(kind, *sizes, **options):
+    """Ours and torch.nn's with the same weights; torch.nn's in float64."""
+    mine, theirs = KINDS[kind]
+    one = mine(*sizes, **options)
+    other = theirs(*sizes, **options)
+    other.load_state_dict(one.state_dict(), strict=True)
+    return one, other.double()
+
+
+def states(kind, layer, batch):
+    """Initial states, or the one of a GRU."""
+    shape = (layer.num_layers * (2 if layer.bidirectional else 1), *batch, layer.hidden_size)
+    made = tuple(torch.randn(shape) for _ in range(2 if kind == "lstm" else 1))
+    return made if kind == "lstm" else made[0]
+
+
+def leaves(x, hx):
+    return [x, *(() if hx is None else hx if isinstance(hx, tuple) else (hx,))]
+
+
+def outcome(layer, x, hx):
+    """All outputs, then gradients of inputs, states and weights for fixed weights of the outputs."""
+    x = x.detach().clone().requires_grad_()
+    hx = None if hx is None else tuple(one.detach().clone().requires_grad_() for one in leaves(x, hx)[1:])
+    y, last = layer(x, hx if hx is None or len(hx) == 2 else hx[0])
+    outputs = leaves(y, last)
+    weights = [torch.linspace(-1, 1, one.numel()).view(one.shape).to(one) for one in outputs]
+    inputs = [*leaves(x, hx), *layer.parameters()]
+    return [one.detach() for one in outputs], torch.autograd.grad(outputs, inputs, weights)
+
+
+def doubled(hx):
+    return hx if hx is None else tuple(one.double() for one in hx) if isinstance(hx, tuple) else hx.double()
+
+
+def assert_alike(kind, variant, layer, reference, x, hx, tolerance):
+    with selection.forced(variant):
+        found = outcome(layer, x, hx)
+    expected = outcome(copy.deepcopy(reference).to(x.device), x.double(), doubled(hx))
+    for name, mine, theirs in zip(("outputs", "gradients"), found, expected, strict=True):
+        for index, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+            assert one.shape == other.shape
+            worst = float((one.double() - other).abs().max() / other.abs().max().clamp(min=1e-3))
+            assert worst <= tolerance, f"{kind} by {variant}: {name} {index} is off by {worst:.1e}"
+
+
+def one_case(kind, variant, hidden, batch, tolerance, given=True, steps=4, **options):
+    torch.manual_seed(hidden)
+    layer, reference = pair(kind, 3, hidden, **options)
+    x = torch.randn(steps, batch, 3)
+    assert_alike(kind, variant, layer, reference, x, states(kind, layer, (batch,)) if given else None, tolerance)

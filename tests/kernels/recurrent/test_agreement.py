@@ -1,0 +1,179 @@
+"""A variant is used only where it computes what torch.nn does; cuDNN's own rounding is no reason against it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hotlap.kernels.recurrent import agreement, precision, probe
+from hotlap.kernels.recurrent.geometry import parse
+from hotlap.kernels.recurrent.selection import Key
+
+KEY = Key("lstm", 3, 5, 2, 4, 1, 1, True, "float32", False, True)
+ONE, OTHER, THIRD = (parse(name) for name in ("cuda:fma:r4:c8:b1", "cuda:mma:r16:c8:b1", "cuda:fma:r1:c1:b1"))
+kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
+
+
+def off(results, by):
+    """The same results, but one element of the recurrent weights' gradient."""
+    y, of_x, of_h, *others = (one.detach().clone() for one in results)
+    of_h.view(-1)[0] += by * of_h.abs().max()
+    return [y, of_x, of_h, *others]
+
+
+def nothing(results):
+    return [torch.zeros_like(one) for one in results]
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """How far from right each variant is, and cuDNN; a function makes of right results what it likes."""
+    by_torch = probe.by_torch
+    monkeypatch.setattr(agreement, "_said", set())
+
+    class Ways:
+        cudnn, ours, exact = 0.0, {}, 0
+
+        @staticmethod
+        def agreeing(key, *variants):
+            return agreement.agreeing(key, *probe.made(key, "cpu"), list(variants))
+
+    def changed(how, results):
+        return how(results) if callable(how) else off(results, how) if how else results
+
+    def torchs(key, layer, x, dy):
+        right = by_torch(key, layer, x, dy)
+        Ways.exact += x.dtype == torch.float64
+        return right if x.dtype == torch.float64 else changed(Ways.cudnn, right)
+
+    def ours(key, layer, x, dy, variant):
+        return changed(Ways.ours.get(variant, 0.0), by_torch(key, layer, x, dy))
+
+    monkeypatch.setattr(probe, "by_torch", torchs)
+    monkeypatch.setattr(probe, "by_ours", ours)
+    return Ways
+
+
+@kinds
+def test_what_gives_other_results_is_never_used_and_the_next_is(kind, ways, caplog):
+    def fails(results):
+        raise RuntimeError("no such kernel")
+
+    ways.ours = {str(ONE): 0.01, str(THIRD): fails}
+    assert ways.agreeing(replace(KEY, kind=kind), ONE, OTHER, THIRD) == [OTHER]
+    assert f"{ONE} gives other results than cuDNN for kind={kind}" in caplog.text
+    assert f"{THIRD} cannot run here: no such kernel" in caplog.text
+
+
+@kinds
+@pytest.mark.parametrize("wrong", [0.005, 0.1, float("nan"), float("inf"), nothing])
+@pytest.mark.parametrize("cudnn", [0.0, -0.004])
+def test_a_wrong_kernel_is_refused_however_wrong(kind, wrong, cudnn, ways):
+    ways.ours, ways.cudnn = {str(ONE): wrong}, cudnn
+    assert ways.agreeing(replace(KEY, kind=kind), ONE) == []
+
+
+@kinds
+def test_where_cudnn_is_off_float64_decides_and_is_run_once(kind, ways, caplog):
+    """cuDNN may be off by 0.01 here; who is no further from float64 is as good, and who is further is not."""
+    key = replace(KEY, kind=kind)
+    ways.cudnn, ways.ours = 0.01, {str(OTHER): -0.008, str(THIRD): -0.012}
+    with caplog.at_level(logging.DEBUG):
+        assert ways.agreeing(key, ONE, OTHER, THIRD) == [ONE, OTHER]
+    assert ways.exact == 1
+    assert f"{THIRD} gives other results than cuDNN" in caplog.text
+    assert f"cuDNN is 1.0e-02 from float64 for {key.text}" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [0.5, nothing])
+def test_where_cudnn_itself_is_far_from_float64_nothing_else_far_away_is_accepted(wrong, ways):
+    ways.cudnn, ways.ours = 1.4, {str(ONE): wrong}
+    assert ways.agreeing(KEY, ONE, OTHER) == [OTHER]
+
+
+def test_near_cudnn_float64_is_not_run(ways):
+    ways.ours = {str(ONE): 1e-3, str(OTHER): 2e-3}
+    assert ways.agreeing(KEY, ONE, OTHER) == [ONE, OTHER]
+    assert ways.exact == 0
+
+
+def test_memory_that_the_next_variant_may_get_holds_no_right_results(ways):
+    seen = []
+
+    def results(right):
+        seen.extend(one.detach().clone() for one in right)
+        return seen
+
+    ways.ours = {str(ONE): results}
+    assert ways.agreeing(KEY, ONE) == [ONE]
+    assert len(seen) == 5
+    assert all(one.isnan().all() for one in seen)
+
+
+def test_without_the_memory_for_float64_it_is_refused(ways, monkeypatch, caplog):
+    def too_large(*_):
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(probe, "in_float64", too_large)
+    ways.ours = {str(ONE): 0.01}
+    assert ways.agreeing(KEY, ONE, OTHER) == [OTHER]
+    assert "too little memory to see by float64 which is right" in caplog.text
+
+
+def test_without_gradients_only_outputs_are_compared(ways):
+    ways.ours = {str(ONE): lambda results: [results[0] + 0.1], str(OTHER): lambda results: results}
+    with torch.no_grad():
+        assert ways.agreeing(replace(KEY, backward=False), ONE, OTHER) == [OTHER]
+
+
+def test_exactly_computed_layers_may_be_less_apart(ways, monkeypatch):
+    """Unless what they are compared with is rounded to TF32: precision="ieee" is of one layer."""
+    monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: False)
+    ways.ours = {str(ONE): 5e-4}
+    assert ways.agreeing(replace(KEY, exact=True), ONE) == []
+    monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: True)
+    assert ways.agreeing(replace(KEY, exact=True), ONE) == [ONE]
+
+
+def test_the_limit_follows_precision_depth_and_shape(monkeypatch):
+    monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: False)
+    exact, low = replace(KEY, exact=True), replace(KEY, dtype="bfloat16")
+    assert agreement.limit(exact) < 1e-5 < 3e-3 < agreement.limit(KEY) < 5e-3 < agreement.limit(low) < 0.04
+    for key in (KEY, exact, low):
+        assert agreement.limit(key) < agreement.limit(replace(key, layers=3)) < 2 * agreement.limit(key)
+        assert agreement.limit(key) < agreement.limit(replace(key, steps=400))
+    largest = replace(KEY, layers=3, batch=8192, steps=400, hidden=256, features=64)
+    assert agreement.limit(largest) < agreement.FAR["float32"]
+
+
+@kinds
+def test_the_layer_that_is_compared_does_not_magnify_rounding(kind):
+    """With weights that grew from -0.1 to 0.1 it did: an LSTM's float32 was 5e-4 from float64, after 200 steps 0.7."""
+    key = replace(KEY, kind=kind, batch=2, steps=40, features=64, hidden=256, layers=3)
+    layer, x, dy = probe.made(key, "cpu")
+    exact = probe.in_float64(key, layer, x, dy)
+    assert max(agreement.apart(probe.by_torch(key, layer, x, dy), exact)) < 1e-5
+
+
+@kinds
+def test_float64_is_computed_in_parts_of_the_batch(kind, monkeypatch):
+    key = replace(KEY, kind=kind, batch=5, layers=2, directions=2)
+    layer, x, dy = probe.made(key, "cpu")
+    whole = probe.in_float64(key, layer, x, dy)
+    monkeypatch.setattr(probe, "STATES_AT_ONCE", 2 * key.steps * key.hidden * 4)
+    for one, other in zip(probe.in_float64(key, layer, x, dy), whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_cudnn_is_taken_to_round_where_settings_contradict_each_other(monkeypatch):
+    class Settings:
+        @property
+        def allow_tf32(self):
+            raise RuntimeError("mix of the legacy and new APIs")
+
+    assert isinstance(precision.cudnn_uses_tf32(), bool)
+    monkeypatch.setattr(torch.backends, "cudnn", Settings())
+    assert precision.cudnn_uses_tf32()

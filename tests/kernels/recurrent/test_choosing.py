@@ -1,0 +1,297 @@
+"""Which way a layer is run: measured once per shape, remembered in the process and on disk, never slower than cuDNN."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hotlap.kernels.cuda import folder, nvrtc
+from hotlap.kernels.recurrent import agreement, cuda_recurrence, measurement, probe, selection
+from hotlap.kernels.recurrent.selection import CUDNN, Key, choice, fastest
+
+KEY = Key("lstm", 200, 400, 3, 64, 1, 1, True, "float32", False, True)
+FAST, MMA = "cuda:fma:r2:c1:b1", "cuda:mma:r8:c1:b1"
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """A GPU that only answers what is asked of it here; what it measures is set by the test."""
+
+    class Gpu:
+        capturing, loads, loaded, measured, times = False, True, [], [], {CUDNN: 2.0, FAST: 0.5}
+        times_of_only = None  # where only what won elsewhere is measured; None: the same
+
+    def load(variant, *_):
+        if not Gpu.loads:
+            raise RuntimeError("no such kernel")
+        Gpu.loaded.append(str(variant))
+
+    def measured(key, device, only=()):
+        Gpu.measured.append(key)
+        Gpu.only = only
+        return Gpu.times if not only or Gpu.times_of_only is None else Gpu.times_of_only
+
+    Gpu.loaded, Gpu.measured = [], []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Gpu.capturing)
+    monkeypatch.setattr(selection, "file_of", lambda device: tmp_path / "choices.json")
+    monkeypatch.setattr(cuda_recurrence, "load", load)
+    monkeypatch.setattr(measurement, "times", measured)
+    selection.forget()
+    yield Gpu
+    selection.forget()
+
+
+def test_a_shape_is_measured_once(gpu):
+    assert [choice(KEY, GPU) for _ in range(3)] == [FAST] * 3
+    assert gpu.measured == [KEY]
+
+
+def test_at_another_length_only_what_won_is_measured(gpu):
+    choice(KEY, GPU)
+    assert gpu.only == ()
+    choice(replace(KEY, steps=150), GPU)
+    assert gpu.only == (FAST,)
+    choice(replace(KEY, batch=32), GPU)
+    assert gpu.only == ()
+
+
+@pytest.mark.parametrize("found", [{CUDNN: 2.0}, {CUDNN: 2.0, FAST: 2.1}])
+def test_where_what_won_elsewhere_is_wrong_or_slow_the_others_are_measured_too(gpu, found):
+    choice(KEY, GPU)
+    gpu.times_of_only, gpu.times = found, {CUDNN: 2.0, MMA: 0.4}
+    longer = replace(KEY, steps=800)
+    assert choice(longer, GPU) == MMA
+    assert gpu.measured == [KEY, longer, longer]
+
+
+def test_what_was_chosen_by_other_rules_is_forgotten(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
+    before = selection.file_of(0)
+    assert before == selection.file_of(0)
+    for name in (*cuda_recurrence.SOURCES, *selection.CHOOSERS):
+        (tmp_path / name).write_text((cuda_recurrence.HERE / name).read_text())
+    monkeypatch.setattr(cuda_recurrence, "HERE", tmp_path)
+    assert before == selection.file_of(0)
+    (tmp_path / "agreement.py").write_text("")
+    assert before != selection.file_of(0)
+
+
+def test_the_next_process_reads_it_from_disk(gpu, tmp_path):
+    choice(KEY, GPU)
+    selection.forget()
+    assert choice(KEY, GPU) == FAST
+    assert (len(gpu.measured), gpu.loaded) == (1, [FAST])
+    assert json.loads((tmp_path / "choices.json").read_text()) == {KEY.text: FAST}
+
+
+def test_what_another_process_wrote_meanwhile_stays(gpu, tmp_path):
+    selection.kept(0)
+    (tmp_path / "choices.json").write_text(json.dumps({"other": CUDNN}))
+    choice(KEY, GPU)
+    assert json.loads((tmp_path / "choices.json").read_text()) == {KEY.text: FAST, "other": CUDNN}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}', '{"a": "cuda:nonsense"}', "\x00"])
+def test_a_torn_or_foreign_file_is_no_memory(gpu, tmp_path, content):
+    (tmp_path / "choices.json").write_text(content)
+    assert choice(KEY, GPU) == FAST
+    assert gpu.measured == [KEY]
+
+
+def test_a_remembered_kernel_that_does_not_load_is_measured_anew(gpu, tmp_path):
+    (tmp_path / "choices.json").write_text(json.dumps({KEY.text: FAST}))
+    gpu.loads, gpu.times = False, {CUDNN: 2.0}
+    assert choice(KEY, GPU) == CUDNN
+    assert gpu.measured == [KEY]
+
+
+def test_while_a_graph_is_captured_nothing_is_measured(gpu):
+    gpu.capturing = True
+    assert choice(KEY, GPU) == CUDNN
+    gpu.capturing = False
+    assert choice(KEY, GPU) == FAST
+    gpu.capturing = True
+    assert choice(KEY, GPU) == FAST
+    assert gpu.measured == [KEY]
+
+
+def test_lengths_that_never_repeat_end_at_cudnn(gpu, monkeypatch):
+    monkeypatch.setattr(selection, "MEASURED_AT_MOST", 2)
+    keys = [Key("gru", 8, steps, 3, 16, 1, 1, True, "float32", False, True) for steps in range(1, 5)]
+    assert [choice(key, GPU) for key in keys] == [FAST, FAST, CUDNN, CUDNN]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({CUDNN: 2.0, FAST: 0.5, "cuda:mma:r8:c1:b1": 0.4}, "cuda:mma:r8:c1:b1"),
+        ({CUDNN: 1.0, FAST: 1.1}, CUDNN),
+        ({CUDNN: 1.0, FAST: 0.93}, CUDNN),
+        ({CUDNN: 1.0, FAST: 0.91}, FAST),
+        ({CUDNN: 3.0, FAST: 2.95}, CUDNN),
+        ({CUDNN: 3.0, FAST: 2.85}, FAST),
+        ({CUDNN: 1.0}, CUDNN),
+        ({}, CUDNN),
+        ({FAST: 0.1}, CUDNN),
+    ],
+)
+def test_ours_only_where_it_is_clearly_faster(times, expected):
+    assert fastest(times) == expected
+
+
+def test_forcing_a_variant_ends_with_its_block(gpu):
+    with selection.forced(CUDNN):
+        assert choice(KEY, GPU) == CUDNN
+    with selection.forced("torch"):
+        assert choice(KEY, GPU) == "torch"
+    assert choice(KEY, GPU) == FAST
+    with pytest.raises(ValueError, match="no variant"), selection.forced("fastest"):
+        pass
+
+
+def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
+    class Properties:
+        multi_processor_count, major, minor = 132, 9, 0
+
+    def missing():
+        raise nvrtc.NoCompiler("libnvrtc was not found")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(nvrtc, "library", missing)
+    monkeypatch.setattr(agreement, "_said", set())
+    monkeypatch.setattr(measurement, "_has_triton", lambda: False)
+    assert [measurement.usable(KEY, 0) for _ in range(2)] == [[], []]
+    assert [one.levelno for one in caplog.records] == [logging.WARNING]
+    assert "recurrent layers use Triton's kernels or cuDNN" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("backward", [True, False])
+def test_what_is_timed_is_a_whole_layer_and_draws_no_random_numbers(kind, dtype, backward):
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    key = Key(kind, 4, 5, 3, 8, 2, 2, True, dtype, False, backward)
+    with torch.set_grad_enabled(backward):
+        layer, x, dy = probe.made(key, "cpu")
+        assert (x.shape, dy.shape, x.dtype) == ((5, 4, 3), (5, 4, 16), getattr(torch, dtype))
+        probe.by_torch(key, layer, x, dy)
+        probe.by_ours(key, layer, x, dy, "torch")
+    assert torch.equal(torch.rand(1), expected)
+
+
+def by_the_clock(monkeypatch, clock):
+    """What each way takes, time after time."""
+    clocks = {name: iter(times) for name, times in clock.items()}
+    ran = []
+    monkeypatch.setattr(measurement, "_timed", lambda run: run())
+    runs = {name: lambda name=name: ran.append(name) or next(clocks[name]) for name in clock}
+    return measurement.interleaved(runs), ran
+
+
+def test_the_median_of_several_rounds_counts_and_they_go_by_turns(monkeypatch):
+    cudnn = [9, 2.2, 2.0, 1.9, 2.1, 2.0, 0.1, 2.0, 2.3, 1.8]  # warm, screened twice, seven rounds
+    mine = [9, 1.8, 1.7, 1.6, 1.7, 1.8, 1.7, 9.0, 9.0, 9.0]
+    found, ran = by_the_clock(monkeypatch, {CUDNN: cudnn, FAST: mine})
+    assert found == {CUDNN: 2.0, FAST: 1.8}
+    assert ran[6:10] == [CUDNN, FAST, FAST, CUDNN]
+
+
+def test_what_cannot_win_is_not_measured_again(monkeypatch):
+    found, ran = by_the_clock(monkeypatch, {CUDNN: [9, 4.0, 4.0], FAST: [9, 1.0, 1.1], MMA: [9, 2.0, 1.9]})
+    assert found == {CUDNN: 4.0, FAST: 1.0, MMA: 1.9}
+    assert len(ran) == 9
+
+
+def test_where_the_host_is_slower_the_devices_time_decides_among_ours(monkeypatch):
+    """Seen from the host all take 1 ms; the one that is best on the device is measured against cuDNN."""
+    on_device = {FAST: 0.6, MMA: 0.3, "cuda:tile:r4:c1:b1": 0.4}
+    monkeypatch.setattr(measurement, "_on_device", lambda run: on_device[run.name])
+    ran = []
+
+    class Run:
+        def __init__(self, name):
+            self.name = name
+
+        def __call__(self):
+            ran.append(self.name)
+            return {CUDNN: 1.2, MMA: 1.05}.get(self.name, 1.0)
+
+    monkeypatch.setattr(measurement, "_timed", lambda run: run())
+    found = measurement.interleaved({name: Run(name) for name in (CUDNN, *on_device)})
+    assert found == {CUDNN: 1.2, MMA: 1.05}
+    assert set(ran[-14:]) == {MMA, CUDNN}
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_first_call_in_a_rehearsal_where_host_syncs_are_errors_is_measured_all_the_same(monkeypatch, before):
+    mode, modes = [before], []
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda one: modes.append(one) or mode.__setitem__(0, one))
+    with measurement._syncs_allowed():
+        assert mode == [0]
+    assert mode == [before]
+    assert modes == ([] if before == 0 else [0, before])
+
+
+def test_a_shape_that_would_take_seconds_is_measured_with_fewer_steps():
+    """cuDNN's GRU crashes at the first of them."""
+    assert measurement.shortened(replace(KEY, kind="gru", batch=8192, hidden=128)).steps == 128
+    assert measurement.shortened(replace(KEY, batch=8192, hidden=128, directions=2)).steps == 64
+    assert measurement.shortened(replace(KEY, batch=1 << 20, hidden=1024)).steps == 16
+    assert measurement.shortened(replace(KEY, batch=1 << 20, hidden=1024, steps=3)).steps == 3
+    assert measurement.shortened(KEY) == KEY
+
+
+def test_what_takes_long_is_measured_once(monkeypatch):
+    found, _ = by_the_clock(monkeypatch, {CUDNN: [99, 40.0], FAST: [99, 30.0]})
+    assert found == {CUDNN: 40.0, FAST: 30.0}
+
+
+def test_what_fails_is_left_out(monkeypatch, caplog):
+    monkeypatch.setattr(agreement, "_said", set())
+    monkeypatch.setattr(measurement, "_timed", lambda run: run() or 1.0)
+
+    def fails():
+        raise RuntimeError("too many resources requested")
+
+    assert measurement.interleaved({CUDNN: lambda: None, MMA: fails}) == {CUDNN: 1.0}
+    assert "too many resources requested" in caplog.text
+
+
+def test_kernels_and_choices_are_kept_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert folder.cache_folder() == tmp_path / "hotlap" / "kernels"
+    folder.written(folder.cache_folder() / "one", b"content")
+    assert [one.name for one in folder.cache_folder().iterdir()] == ["one"]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    folder.written(tmp_path / "file" / "below", b"content")
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_a_kernel_torn_on_disk_is_compiled_again(monkeypatch, tmp_path):
+    class Library:
+        @staticmethod
+        def nvrtcVersion(*_):
+            return 0
+
+    compiled = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(nvrtc, "library", Library)
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: compiled.append(1) or b"machine code")
+    for _ in range(2):
+        assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
+    assert len(compiled) == 1
+    (path,) = folder.cache_folder().iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert nvrtc.compiled("source", ("-DROWS=2",), "sm_90") == b"machine code"
+    assert len(compiled) == 2

@@ -1,0 +1,254 @@
+"""Layers by the CUDA kernels, host and device, as a GPU runs them: the kernels are run on the CPU thread by thread."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hotlap.kernels.recurrent import agreement, direct, plans, probe, selection
+from hotlap.kernels.recurrent.geometry import layout, parse
+from hotlap.kernels.recurrent.stack import Shape
+from tests.kernels.recurrent import emulating
+from tests.kernels.recurrent.compared import KINDS, assert_alike, outcome, pair, states
+
+pytestmark = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, reason="needs a C++ compiler")
+kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
+BY, IN_CLUSTERS = "cuda:fma:r2:c1:b1", "cuda:fma:r3:c2:b1"  # the second leaves the recurrent weights to a large product
+IN_TILES = "cuda:tile:r4:c1:b1:k2"
+HIDDEN, FEW, MANY = 5, 2, 17
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch):
+    emulating.on_cpu(monkeypatch)
+    yield
+    plans.planned.cache_clear()
+
+
+@settings(max_examples=36, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.sampled_from(["lstm", "gru"]), by=st.sampled_from([BY, IN_CLUSTERS, IN_TILES]),
+    features=st.sampled_from([FEW, MANY]), layers=st.integers(1, 2), bias=st.booleans(), both=st.booleans(),
+    first=st.booleans(), initial=st.booleans(), steps=st.integers(1, 4), batch=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_outputs_and_all_gradients_are_torchs(
+    kind, by, features, layers, bias, both, first, initial, steps, batch, seed
+):  # fmt: skip
+    """A batch of 0 stands for an input without one."""
+    torch.manual_seed(seed)
+    options = {"num_layers": layers, "bias": bias, "bidirectional": both, "batch_first": first}
+    layer, reference = pair(kind, features, HIDDEN, **options)
+    shape = (batch, steps) if first else (steps, batch)
+    x = torch.randn(*(shape if batch else (steps,)), features)
+    hx = states(kind, layer, (batch,) if batch else ()) if initial else None
+    assert_alike(kind, by, layer, reference, x, hx, 3e-6)
+
+
+@kinds
+def test_where_kernels_are_compared_one_that_leaves_rows_out_is_found(kind, monkeypatch):
+    launch = emulating.Kernel.launch
+
+    def too_few(kernel, blocks, threads, stream, given):
+        cluster = parse(IN_CLUSTERS).cluster
+        broken = str(getattr(kernel.found, "variant", "")) == IN_CLUSTERS and not kernel.found.backward
+        launch(kernel, blocks - cluster * broken, threads, stream, given)
+
+    key = selection.Key(kind, 5, 4, MANY, HIDDEN, 2, 1, True, "float32", False, True)
+    both = [parse(BY), parse(IN_CLUSTERS)]
+    assert agreement.agreeing(key, *probe.made(key, "cpu"), both) == both
+    monkeypatch.setattr(emulating.Kernel, "launch", too_few)
+    assert agreement.agreeing(key, *probe.made(key, "cpu"), both) == both[:1]
+
+
+@kinds
+def test_products_in_parts_that_do_not_come_out_even(kind, monkeypatch):
+    monkeypatch.setattr(plans, "ROWS_OF_A_PART", 5)
+    assert plans.parting(19, 4, 4) == plans.Parting(3, 6, 1)
+    torch.manual_seed(0)
+    layer, reference = pair(kind, MANY, HIDDEN)
+    for given_state in (False, True):
+        hx = states(kind, layer, (1,)) if given_state else None
+        assert_alike(kind, IN_CLUSTERS, layer, reference, torch.randn(20, 1, MANY), hx, 3e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 64, 1000, 79800, 76649])
+def test_a_product_over_many_rows_is_parted_into_all_of_them(rows):
+    found = plans.parting(rows, 256, 64)
+    assert found.parts * found.each + found.rest == rows
+    assert found.parts <= 64
+    assert rows < 70000 or found.parts > 32
+    assert rows != 79800 or found.rest == 0
+
+
+def test_who_multiplies_what():
+    """Few features and few units stay in the walk."""
+    small = [layout(kind, 16, parse(BY), True, False, FEW) for kind in ("lstm", "gru")]
+    assert [(one.features, one.summed) for one in small] == [(FEW, True)] * 2
+    assert layout("lstm", 16, parse(BY), False, False, FEW).features == FEW
+    assert layout("lstm", 16, parse(BY), False, False, MANY).features == 0
+    for kind in ("lstm", "gru"):  # the upper layers of small ones, too
+        assert [layout(kind, 16, parse(BY), back, False, 16).features for back in (False, True)] == [16, 16]
+        assert [layout(kind, 64, parse(BY), back, False, 8).features for back in (False, True)] == [8, 8]
+    assert layout("lstm", 64, parse(BY), False, False, 16).features == 0
+    assert not layout("lstm", 64, parse(BY), True, False, FEW).summed
+    assert not layout("lstm", 16, parse(IN_CLUSTERS), True, False, FEW).summed
+
+
+@pytest.mark.parametrize(
+    ("hidden", "features", "expected"),
+    [
+        (16, 100, [(True, True, True), (True, True, True)]),  # little is computed
+        (64, 12, [(True, True, False), (False, False, False)]),  # little is computed of the inputs
+        (64, 64, [(True, False, False), (False, False, False)]),  # rounding the program's inputs is most of the error
+        (64, 65, [(False, False, False), (False, False, False)]),
+    ],
+)
+def test_which_large_products_are_made_in_float32(hidden, features, expected):
+    shape = Shape("lstm", 2, 1, hidden, True, 0.0, False, "cuda:mma:r16:c1:b1")
+    plan = plans.Plan(shape, 3, 2, features, 0)
+    assert [(one.exact_forward, one.exact_inputs, one.exact) for one in (plan.first, plan.later)] == expected
+    exact = plans.Plan(replace(shape, exact=True, variant="cuda:fma:r2:c1:b1"), 3, 2, features, 0)
+    assert all(one.exact_forward and one.exact_inputs and one.exact for one in (exact.first, exact.later))
+
+
+@kinds
+def test_gradients_of_strange_strides(kind):
+    """Of a sum they are one number for all, and of a slice of wider outputs rows lie apart."""
+    torch.manual_seed(0)
+    layer, reference = pair(kind, FEW, HIDDEN, batch_first=True)
+    x = torch.randn(3, 4, FEW)
+
+    def gradients(layer, x):
+        wide = torch.cat((layer(x)[0], x), 2)
+        return torch.autograd.grad(wide.sum() + wide[:, ::2, 1:].square().sum(), list(layer.parameters()))
+
+    with selection.forced(BY):
+        found = gradients(layer, x)
+    for one, other in zip(found, gradients(reference, x.double()), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
+@kinds
+@pytest.mark.parametrize("by", [BY, IN_TILES])
+def test_the_same_input_gives_the_same_bits_also_backward_twice_through_one_graph(kind, by):
+    torch.manual_seed(0)
+    layer = KINDS[kind][0](FEW, HIDDEN, 2, dropout=0.5, bidirectional=True).eval()
+    x, hx = torch.randn(4, 5, FEW), states(kind, layer, (5,))
+    with selection.forced(by):
+        first, second = outcome(layer, x, hx), outcome(layer, x, hx)
+        y = layer.train()(x)[0]
+        twice = [torch.autograd.grad(y.sum(), list(layer.parameters()), retain_graph=True) for _ in range(2)]
+    for one, other in (*zip(first, second, strict=True), twice):
+        assert all(torch.equal(*both) for both in zip(one, other, strict=True))
+
+
+@kinds
+def test_it_trains_after_it_was_first_called_in_inference_mode(kind):
+    direct._nothing.cache_clear()
+    layer, x = KINDS[kind][0](FEW, HIDDEN), torch.randn(4, 5, FEW)
+    with selection.forced(BY):
+        with torch.inference_mode():
+            first = layer(x)[0]
+        second = layer(x)[0]
+        second.sum().backward()
+    assert torch.equal(first, second)
+    assert all(one.grad is not None for one in layer.parameters())
+
+
+@kinds
+def test_no_two_gradients_share_memory(kind):
+    layer = KINDS[kind][0](FEW, HIDDEN)
+    with selection.forced(BY):
+        layer(torch.randn(4, 5, FEW))[0].sum().backward()
+    places = {one.grad.untyped_storage().data_ptr() for one in layer.parameters()}
+    assert len(places) == len(list(layer.parameters()))
+
+
+@kinds
+def test_gradients_are_made_for_what_asks_for_them(kind, monkeypatch):
+    asked = []
+    plain = direct.backward
+    monkeypatch.setattr(direct, "backward", lambda *given: asked.append(given[4]) or plain(*given))
+    layer = KINDS[kind][0](FEW, HIDDEN)
+    x, hx = torch.randn(4, 5, FEW), states(kind, layer, (5,))
+    with selection.forced(BY):
+        layer(x, hx)[0].sum().backward()
+        layer(x.requires_grad_(), hx)[0].sum().backward()
+    assert [tuple(one) for one in asked] == [(False, False, False), (True, False, False)]
+    assert x.grad.shape == x.shape
+
+
+@kinds
+def test_second_derivatives_are_refused(kind):
+    layer = KINDS[kind][0](FEW, HIDDEN)
+    with selection.forced(BY):
+        y = layer(torch.randn(4, 5, FEW))[0]
+        (gradient,) = torch.autograd.grad(y.sum(), layer.weight_hh_l0, create_graph=True)
+        with pytest.raises(RuntimeError, match="no second derivatives"):
+            gradient.sum().backward()
+
+
+@kinds
+def test_large_products_are_not_autocast(kind, monkeypatch):
+    """Neither forward nor in a backward that is called under autocast; outputs are float16, as cuDNN's."""
+    seen = []
+    in_parts, mm = direct.in_parts, torch.mm
+    monkeypatch.setattr(
+        direct, "in_parts", lambda *given: seen.append(torch.is_autocast_enabled("cuda")) or in_parts(*given)
+    )
+    monkeypatch.setattr(torch, "mm", lambda *a, **b: seen.append(torch.is_autocast_enabled("cuda")) or mm(*a, **b))
+    layer = KINDS[kind][0](MANY, HIDDEN)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with selection.forced(IN_CLUSTERS):
+            y = layer(torch.randn(4, 5, MANY))[0]
+            y.float().sum().backward()
+        assert torch.is_autocast_enabled("cuda")
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert y.dtype == torch.float16
+    assert seen == [False, False, False]
+
+
+@kinds
+def test_dropout_between_layers_goes_backward(kind):
+    """With the same seed the same masks are drawn: by plain torch, too."""
+    torch.manual_seed(0)
+    layer = KINDS[kind][0](FEW, HIDDEN, 2, dropout=0.4)
+    found = []
+    for way in (BY, "torch"):
+        torch.manual_seed(3)
+        with selection.forced(way):
+            y = layer(torch.linspace(-1, 1, 20 * FEW).view(4, 5, FEW))[0]
+            found.append([y.detach(), *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@kinds
+def test_it_is_one_operation_of_a_compiled_graph(kind):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, reference = pair(kind, FEW, HIDDEN, num_layers=2)
+    x, hx = torch.randn(4, 5, FEW), states(kind, layer, (5,))
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        compiled.num_layers, compiled.bidirectional = 2, False
+        assert_alike(kind, BY, compiled, reference, x, hx, 3e-6)
+
+
+@kinds
+def test_the_registered_operation_keeps_torchs_contract(kind):
+    layer = KINDS[kind][0](FEW, HIDDEN)
+    flat = [one.detach().requires_grad_() for one in layer._flat_weights]
+    x, h0 = torch.randn(3, 2, FEW, requires_grad=True), torch.randn(1, 2, HIDDEN)
+    c0 = torch.randn(1, 2, HIDDEN) if kind == "lstm" else None
+    given = (x, h0, c0, flat, kind, 1, 1, HIDDEN, True, 0.0, False, BY)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.hotlap.recurrent.default, given, test_utils=checks)

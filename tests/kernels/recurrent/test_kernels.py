@@ -1,0 +1,156 @@
+"""The CUDA kernels' very source, run on the CPU thread by thread, against torch.nn. Triton's are in tests/cuda."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from hotlap.kernels.recurrent import selection
+from hotlap.kernels.recurrent.candidates import Chip, likely
+from hotlap.kernels.recurrent.geometry import SHARED_AT_MOST, layout, parse
+from tests.kernels.recurrent import emulating
+from tests.kernels.recurrent.compared import one_case, pair
+
+H200 = Chip(132, (9, 0))
+needs_compiler = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, reason="needs a C++ compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kind", "variant", "hidden", "batch"),
+    [
+        ("lstm", "cuda:fma:r2:c1:b1", 10, 3),
+        ("gru", "cuda:fma:r3:c2:b1:k2", 29, 4),
+        ("lstm", "cuda:mma:r16:c2:b1", 24, 17),
+        ("gru", "cuda:mma:r8:c1:b1", 16, 9),
+        ("lstm", "cuda:fma:r16:c1:b1", 10, 17),  # threads with several elements, of several units
+        ("lstm", "cuda:mma:r32:c2:b1", 24, 3),  # of one unit
+        ("gru", "cuda:mma:r32:c2:b1", 24, 33),  # and too many to be stored late
+        ("lstm", "cuda:tile:r4:c1:b1", 10, 3),
+        ("gru", "cuda:tile:r4:c1:b1:k2", 29, 6),
+        ("lstm", "cuda:tile:r8:c2:b1:k2", 24, 9),
+        ("gru", "cuda:tile:r8:c1:b1", 16, 9),
+        ("lstm", "cuda:tile:r16:c1:b1:k2", 20, 17),
+    ],
+)
+def test_cuda_kernels_compute_what_torch_does(monkeypatch, kind, variant, hidden, batch):
+    emulating.on_cpu(monkeypatch)
+    one_case(kind, variant, hidden, batch, 2e-6)
+    one_case(kind, variant, hidden, 1, 2e-6, given=False, bidirectional=True)
+    one_case(kind, variant, hidden, 2, 2e-6, num_layers=2, bias=False)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kind", "variant"), [("lstm", "cuda:tile:r8:c2:b1:s1"), ("gru", "cuda:tile:r4:c2:b1:k2:s1")])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_blocks_of_a_cluster_that_count_bytes_instead_of_meeting_compute_the_same(monkeypatch, kind, variant, steps):
+    emulating.on_cpu(monkeypatch)
+    one_case(kind, variant, 24, 9, 3e-6, steps=steps)
+
+
+@needs_compiler
+@pytest.mark.parametrize("variant", ["cuda:mma:r16:c2:b1", "cuda:tile:r8:c2:b1:k2"])
+def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch, variant):
+    emulating.on_cpu(monkeypatch, round_to_tf32=True)
+    one_case("lstm", variant, 24, 3, 2e-3)
+    with pytest.raises(AssertionError, match="is off by"):
+        one_case("lstm", variant, 24, 3, 2e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("features", [3, 4, 6, 11])
+@pytest.mark.parametrize("variant", ["cuda:tile:r4:c1:b1", "cuda:tile:r4:c1:b1:k2", "cuda:tile:r8:c1:b1"])
+def test_inputs_are_not_rounded_by_tiles(monkeypatch, kind, features, variant):
+    """One step that begins with nothing is made of inputs alone; backward, only the gates' gradients are rounded."""
+    emulating.on_cpu(monkeypatch, round_to_tf32=True)
+    torch.manual_seed(0)
+    layer, reference = pair(kind, features, 12)
+    assert layout(kind, 12, parse(variant), True, False, features).features == features
+    x = torch.randn(1, 9, features)
+    with selection.forced(variant):
+        y = layer(x)[0]
+        (gradient,) = torch.autograd.grad(y.sum(), [layer.weight_ih_l0])
+    exact = reference(x.double())[0]
+    (expected,) = torch.autograd.grad(exact.sum(), [reference.weight_ih_l0])
+    assert float((y - exact).detach().abs().max()) < 1e-6
+    assert float((gradient - expected).norm() / expected.norm()) < 0.6 * 2.0**-11
+
+
+def test_tiles_are_for_tf32_only_and_for_rows_that_fill_them():
+    tile = parse("cuda:tile:r4:c1:b1")
+    assert layout("lstm", 64, tile, True, exact=False) is not None
+    assert layout("lstm", 64, tile, True, exact=True) is None
+    assert layout("lstm", 64, parse("cuda:tile:r4:c1:b1:s1"), True, exact=False) is None  # nobody to count bytes of
+    assert layout("lstm", 64, parse("cuda:tile:r6:c1:b1"), True, exact=False) is None
+    assert layout("lstm", 64, parse("cuda:tile:r4:c1:b1:k3"), True, exact=False) is None
+    assert layout("lstm", 128, tile, True, exact=False) is None  # its weights fill the registers of two
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("lstm", "r4"), ("gru", "r8")])
+def test_finer_tiles_have_twice_the_threads(kind, rows):
+    one, finer = (
+        layout(kind, 64, parse(f"cuda:tile:{rows}:c1:b1{k}"), True, False, 6) for k in ("", ":k2")
+    )  # fmt: skip
+    assert (one.threads, finer.threads) == (128, 256)
+    assert finer.features == 6
+
+
+# What is laid out for a shape
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("hidden", [10, 16, 64, 128, 256])
+@pytest.mark.parametrize("batch", [32, 200, 8192])
+@pytest.mark.parametrize("exact", [False, True])
+def test_every_shape_of_the_benchmark_has_variants_that_fit(kind, hidden, batch, exact):
+    found = likely(kind, hidden, batch, exact, H200)
+    assert 1 < len(found) <= 5
+    assert not exact or all(one.product == "fma" for one in found)
+    for variant in found:
+        for backward in (False, True):
+            made = layout(kind, hidden, variant, backward, exact)
+            assert made.threads % 32 == 0
+            assert made.threads <= 1024
+            assert made.shared_bytes <= SHARED_AT_MOST
+            assert made.padded >= hidden
+            assert made.padded % variant.cluster == 0
+
+
+def test_without_clusters_only_small_layers_fit():
+    assert all(one.cluster == 1 for one in likely("lstm", 64, 200, False, Chip(108, (8, 0))))
+    assert likely("lstm", 256, 200, False, Chip(108, (8, 0))) == []
+
+
+@pytest.mark.parametrize(("kind", "parts"), [("lstm", (2, 8)), ("gru", (4, 12))])
+def test_finer_takes_the_next_number_of_parts_the_reduction_has(kind, parts):
+    """A GRU's gradient of 16 units sums over 48 gates in groups of four: 8 parts there are none."""
+    variant = parse("cuda:fma:r2:c1:b1:k2")
+    assert tuple(layout(kind, 16, variant, backward, False).split for backward in (False, True)) == parts
+
+
+def test_what_is_far_too_large_fits_nowhere():
+    assert likely("lstm", 2048, 200, False, H200) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cuda:fma:r2:c1:b1",
+        "cuda:mma:r16:c4:b2",
+        "cuda:fma:r1:c1:b1:k2",
+        "cuda:tile:r4:c1:b1:k2",
+        "triton:dot:r32:w8",
+        "torch",
+    ],
+)
+def test_a_variant_is_known_by_its_name(text):
+    assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "cuda", "cuda:dot:r2", "triton:mma:r2", "cuda:fma:rows", "torch:r2", "cudnn"])
+def test_what_is_no_variant_is_refused(text):
+    with pytest.raises(ValueError, match="no variant"):
+        parse(text)

@@ -1,0 +1,348 @@
+"""LSTM and GRU that stand in for torch.nn's: the same parameters, outputs and gradients, and when they step aside.
+
+What a GPU would run is forced onto the CPU as `torch`: the same algorithm, layer by layer and backward, in plain torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotlap.engine import nn as ours
+from hotlap.kernels.recurrent import modules, selection, unwind
+from tests.kernels.recurrent.compared import KINDS, outcome, pair, states
+
+kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
+
+
+@st.composite
+def layers(draw):
+    options = {
+        "num_layers": draw(st.integers(1, 3)),
+        "bias": draw(st.booleans()),
+        "bidirectional": draw(st.booleans()),
+        "batch_first": draw(st.booleans()),
+    }
+    return draw(st.sampled_from(["lstm", "gru"])), draw(st.integers(1, 5)), draw(st.integers(1, 7)), options
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(made=layers(), steps=st.integers(1, 5), batch=st.integers(0, 4), initial=st.booleans(), seed=st.integers(0, 99))
+def test_outputs_and_all_gradients_are_torchs_in_float64(made, steps, batch, initial, seed):
+    """A batch of 0 stands for an input without one."""
+    kind, features, hidden, options = made
+    torch.manual_seed(seed)
+    layer, reference = pair(kind, features, hidden, **options)
+    layer = layer.double()
+    shape = (batch, steps) if options["batch_first"] else (steps, batch)
+    x = torch.randn(*(shape if batch else (steps,)), features, dtype=torch.float64)
+    hx = states(kind, layer, (batch,) if batch else ()) if initial else None
+    hx = hx if hx is None else tuple(one.double() for one in hx) if kind == "lstm" else hx.double()
+    with selection.forced("torch"):
+        found = outcome(layer, x, hx)
+    for mine, theirs in zip(found, outcome(reference, x, hx), strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@kinds
+def test_gradients_are_those_of_finite_differences(kind):
+    torch.manual_seed(0)
+    layer, _ = pair(kind, 2, 3, num_layers=2, bidirectional=True)
+    layer = layer.double()
+    x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
+    with selection.forced("torch"):
+        assert torch.autograd.gradcheck(lambda x: layer(x)[0], (x,))
+
+
+@kinds
+def test_parameters_initialisation_and_state_dict_are_torchs(kind):
+    mine, theirs = KINDS[kind]
+    torch.manual_seed(1)
+    one = mine(3, 4, 2, bidirectional=True)
+    torch.manual_seed(1)
+    other = theirs(3, 4, 2, bidirectional=True)
+    assert isinstance(one, theirs)
+    assert [name for name, _ in one.named_parameters()] == [name for name, _ in other.named_parameters()]
+    assert all(torch.equal(one.state_dict()[name], value) for name, value in other.state_dict().items())
+    other.load_state_dict(one.state_dict(), strict=True)
+    one.load_state_dict(other.state_dict(), strict=True)
+    by_position = (3, 4, 2, False, True, 0.5, True)
+    assert repr(mine(*by_position)) == repr(theirs(*by_position))
+
+
+@kinds
+def test_copies_and_pickles_work_on(kind):
+    layer = KINDS[kind][0](3, 4, precision="ieee")
+    x = torch.randn(5, 2, 3)
+    saved = io.BytesIO()
+    torch.save(layer, saved)
+    saved.seek(0)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), torch.load(saved, weights_only=False)):
+        assert twin.precision == "ieee"
+        with selection.forced("torch"):
+            assert torch.equal(twin(x)[0], layer(x)[0])
+
+
+@kinds
+def test_dropout_between_layers_drops_scales_and_goes_backward(kind):
+    torch.manual_seed(0)
+    layer = KINDS[kind][0](3, 64, 2, dropout=0.5)
+    x = torch.randn(6, 8, 3)
+    with selection.forced("torch"):
+        first, second = layer(x)[0], layer(x)[0]
+        assert not torch.equal(first, second)
+        first.sum().backward()
+        layer.eval()
+        torch.testing.assert_close(layer(x)[0], KINDS[kind][1].forward(layer, x)[0])
+    assert layer.weight_ih_l0.grad.abs().sum() > 0
+
+
+@kinds
+@pytest.mark.parametrize("dropout", [0.3, 1.0])
+def test_gradients_with_dropout_are_those_of_the_masks_drawn(kind, dropout):
+    """With the same seed the same masks are drawn: a step along the gradient changes the loss as it says."""
+    torch.manual_seed(0)
+    layer = KINDS[kind][0](2, 5, 3, dropout=dropout).double()
+    x = torch.randn(4, 3, 2, dtype=torch.float64)
+
+    def loss(weight):
+        torch.manual_seed(7)
+        with torch.no_grad():
+            layer.weight_hh_l0.copy_(weight)
+        return layer(x)[0].square().sum()
+
+    with selection.forced("torch"):
+        start = layer.weight_hh_l0.detach().clone()
+        gradient = torch.autograd.grad(loss(start), layer.weight_hh_l0)[0]
+        direction = torch.randn_like(start)
+        ahead, behind = (loss(start + sign * 1e-6 * direction).item() for sign in (1, -1))
+    assert (ahead - behind) / 2e-6 == pytest.approx(float((gradient * direction).sum()), rel=1e-4, abs=1e-7)
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_accumulates_in_float32(kind, dtype):
+    torch.manual_seed(0)
+    layer, reference = pair(kind, 3, 16)
+    layer = layer.to(dtype)
+    reference.load_state_dict(layer.state_dict())
+    x = torch.randn(40, 4, 3).to(dtype)
+    with selection.forced("torch"):
+        found, gradients = outcome(layer, x, None)
+    expected, exact = outcome(reference, x.double(), None)
+    step = torch.finfo(dtype).eps
+    assert all(one.dtype == dtype for one in (*found, *gradients))
+    torch.testing.assert_close(found[0].double(), expected[0], rtol=2 * step, atol=2 * step)
+    for one, other in zip(gradients, exact, strict=True):
+        assert (one.double() - other).abs().max() <= 4 * step * other.abs().max()
+
+
+@kinds
+def test_under_autocast_outputs_are_float16_as_cudnns(kind):
+    """Also where autocast was asked for bfloat16: torch runs cuDNN's layers in float16 then."""
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with selection.forced("torch"):
+            y, last = KINDS[kind][0](3, 4)(torch.randn(5, 2, 3))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert {y.dtype, *(one.dtype for one in last)} == {torch.float16}
+
+
+@kinds
+def test_a_second_backward_through_the_same_graph_gives_the_same(kind):
+    """The first overwrites the gates it was handed."""
+    torch.manual_seed(0)
+    layer = KINDS[kind][0](3, 4, 2, bidirectional=True)
+    with selection.forced("torch"):
+        loss = layer(torch.randn(5, 2, 3))[0].square().sum()
+        first = torch.autograd.grad(loss, list(layer.parameters()), retain_graph=True)
+        second = torch.autograd.grad(loss, list(layer.parameters()))
+    for one, other in zip(first, second, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("rows", [0, 7, 12, 13])
+def test_products_over_many_rows_are_added_in_parts(rows, monkeypatch):
+    monkeypatch.setattr(unwind, "ROWS_OF_A_PART", 3)
+    wide, right = torch.randn(rows, 6, dtype=torch.float64), torch.randn(rows, 2, dtype=torch.float64)
+    torch.testing.assert_close(unwind.summed_over_rows(wide[:, 1:4], right), wide[:, 1:4].t() @ right)
+
+
+# Under torch.compile
+
+
+@kinds
+def test_it_is_one_operation_of_a_compiled_graph(kind):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, reference = pair(kind, 3, 4, num_layers=2)
+    layer = layer.double()
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    hx = states(kind, layer, (2,))
+    hx = tuple(one.double() for one in hx) if kind == "lstm" else hx.double()
+    with selection.forced("torch"), torch._dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+        compiled.num_layers, compiled.bidirectional = 2, False
+        found = outcome(compiled, x, hx)
+    for mine, theirs in zip(found, outcome(reference, x, hx), strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@kinds
+def test_the_registered_operation_keeps_torchs_contract(kind):
+    layer = KINDS[kind][0](3, 4, 2, dropout=0.0)
+    flat = [one.detach().requires_grad_() for one in layer._flat_weights]
+    x, h0 = torch.randn(3, 2, 3, requires_grad=True), torch.randn(2, 2, 4)
+    c0 = torch.randn(2, 2, 4) if kind == "lstm" else None
+    given = (x, h0, c0, flat, kind, 2, 1, 4, True, 0.0, True, "torch")
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.hotlap.recurrent.default, given, test_utils=checks)
+
+
+# When it steps aside
+
+
+def plain_and_ours(kind, given, hx=None, **options):
+    layer = KINDS[kind][0](3, 4, **options)
+    return layer(given, hx), KINDS[kind][1].forward(layer, given, hx)
+
+
+@kinds
+def test_on_a_cpu_torchs_path_is_taken_and_said_once(kind, caplog, monkeypatch):
+    monkeypatch.setattr(modules, "_told", set())
+    caplog.set_level(logging.DEBUG, "hotlap.kernels")
+    x = torch.randn(5, 2, 3)
+    for _ in range(3):
+        found, expected = plain_and_ours(kind, x)
+        assert torch.equal(found[0], expected[0])
+    name = KINDS[kind][0].__name__
+    assert [one.message for one in caplog.records] == [f"{name} uses torch.nn's path: on cpu"]
+
+
+@kinds
+def test_packed_sequences_are_torchs(kind):
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 3), torch.tensor([5, 3]))
+    with selection.forced("torch"):
+        found, expected = plain_and_ours(kind, packed)
+    assert torch.equal(found[0].data, expected[0].data)
+    assert torch.equal(found[0].batch_sizes, expected[0].batch_sizes)
+
+
+class Named(torch.Tensor):
+    """A tensor that may mean more than its numbers."""
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (torch.randn(5, 0, 3), "no inputs"),
+        (torch.randn(5, 2, 3).as_subclass(Named), "not a plain tensor"),
+        (torch.nn.utils.rnn.pack_sequence([torch.randn(5, 3)]), "packed sequences"),
+    ],
+)
+def test_what_is_not_ours_is_torchs_and_each_reason_is_said_once(kind, given, why, caplog, monkeypatch):
+    monkeypatch.setattr(modules, "_told", set())
+    caplog.set_level(logging.DEBUG, "hotlap.kernels")
+    layer = KINDS[kind][0](3, 4)
+    for _ in range(2):
+        with selection.forced("torch"):
+            found = layer(given)
+        assert str(found) == str(KINDS[kind][1].forward(layer, given))
+    assert [one.message for one in caplog.records] == [f"{KINDS[kind][0].__name__} uses torch.nn's path: {why}"]
+
+
+@kinds
+def test_weights_of_several_types_are_torchs_to_refuse(kind):
+    """Kernels read memory as it lies: a weight of another type would be read as if it were float32."""
+    layer, x = KINDS[kind][0](3, 4), torch.randn(5, 2, 3)
+    with selection.forced("torch"):
+        layer(x)
+        layer.bias_hh_l0 = torch.nn.Parameter(torch.zeros(len(layer.bias_hh_l0), dtype=torch.float64))
+        with pytest.raises((RuntimeError, ValueError)) as mine:
+            layer(x)
+    with pytest.raises((RuntimeError, ValueError)) as theirs:
+        KINDS[kind][1].forward(layer, x)
+    assert str(mine.value) == str(theirs.value)
+
+
+@kinds
+def test_what_a_layer_is_changes_with_its_settings(kind):
+    """A way once found is used again for the same call only."""
+    torch.manual_seed(0)
+    layer, x = KINDS[kind][0](3, 4, 2, dropout=0.5), torch.randn(5, 2, 3)
+    with selection.forced("torch"):
+        trained = layer(x)[0]
+        assert not torch.equal(layer(x)[0], trained)
+        layer.eval()
+        for _ in range(2):
+            torch.testing.assert_close(layer(x)[0], KINDS[kind][1].forward(layer, x)[0])
+        layer.batch_first = True
+        torch.testing.assert_close(layer(x)[0], KINDS[kind][1].forward(layer, x)[0])
+        layer.double()
+        torch.testing.assert_close(layer(x.double())[0], KINDS[kind][1].forward(layer, x.double())[0])
+    assert torch.equal(layer(x.double())[0], KINDS[kind][1].forward(layer, x.double())[0])
+
+
+@kinds
+@pytest.mark.parametrize("shape", [(5, 2, 7), (3,), (1, 2, 3, 4)])
+def test_inputs_of_a_wrong_shape_raise_what_torch_raises(kind, shape):
+    with selection.forced("torch"), pytest.raises((RuntimeError, ValueError)) as mine:
+        KINDS[kind][0](3, 4)(torch.randn(shape))
+    with pytest.raises((RuntimeError, ValueError)) as theirs:
+        KINDS[kind][1](3, 4)(torch.randn(shape))
+    assert str(mine.value) == str(theirs.value)
+
+
+@kinds
+def test_states_of_a_wrong_shape_raise_what_torch_raises(kind):
+    wrong = torch.zeros(1, 9, 4)
+    hx = (wrong, wrong) if kind == "lstm" else wrong
+    with selection.forced("torch"), pytest.raises(RuntimeError, match=r"Expected hidden"):
+        KINDS[kind][0](3, 4)(torch.randn(5, 2, 3), hx)
+
+
+@kinds
+def test_states_of_another_type_are_torchs(kind):
+    """Once a call without them was ours, too."""
+    layer, x, other = KINDS[kind][0](3, 4), torch.randn(5, 2, 3), torch.zeros(1, 2, 4, dtype=torch.float64)
+    hx = (other, other) if kind == "lstm" else other
+    with selection.forced("torch"):
+        layer(x)
+        with pytest.raises((RuntimeError, ValueError)) as mine:
+            layer(x, hx)
+    with pytest.raises((RuntimeError, ValueError)) as theirs:
+        KINDS[kind][1].forward(layer, x, hx)
+    assert str(mine.value) == str(theirs.value)
+
+
+def test_projections_are_refused_when_the_layer_is_made():
+    with pytest.raises(ValueError, match="proj_size"):
+        ours.LSTM(3, 4, proj_size=2)
+    with pytest.raises(ValueError, match="proj_size"):
+        ours.LSTM(3, 4, 1, True, False, 0.0, False, 2)
+
+
+@kinds
+def test_an_unknown_precision_is_refused(kind):
+    with pytest.raises(ValueError, match="'fp8' is none of 'tf32', 'ieee' and None"):
+        KINDS[kind][0](3, 4, precision="fp8")
+
+
+@kinds
+def test_exact_products_are_asked_for_by_layer_or_as_for_cudnn(kind, monkeypatch):
+    made = {precision: KINDS[kind][0](3, 4, precision=precision) for precision in (None, "tf32", "ieee")}
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert [modules.is_exact(one) for one in made.values()] == [False, False, True]
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert [modules.is_exact(one) for one in made.values()] == [True, False, True]

@@ -1,0 +1,53 @@
+"""Large products are in TF32 or not, as the layer wants it, and the program's own setting is as it was afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hotlap.kernels.recurrent import precision
+from hotlap.kernels.recurrent.precision import products
+
+
+@pytest.fixture(autouse=True)
+def as_if_built_for_cuda(monkeypatch):
+    monkeypatch.setattr(precision, "CUDA", True)
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def settings():
+    newer = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch._C._get_cublas_allow_tf32(), torch.get_float32_matmul_precision(), newer and newer("cuda", "matmul")
+
+
+@pytest.mark.parametrize("own", ["highest", "high", "medium"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_inside_it_is_as_asked_and_outside_as_before(own, exact):
+    torch.set_float32_matmul_precision(own)
+    before = settings()
+    with products(exact):
+        assert torch._C._get_cublas_allow_tf32() is not exact
+    assert settings() == before
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_get_fp32_precision_getter"), reason="needs torch 2.9")
+@pytest.mark.parametrize("own", ["tf32", "ieee"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_also_where_the_program_uses_the_newer_setting(own, exact):
+    get, put = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
+    before = get("cuda", "matmul")
+    try:
+        put("cuda", "matmul", own)
+        with products(exact):
+            assert get("cuda", "matmul") == ("ieee" if exact else "tf32")
+        assert get("cuda", "matmul") == own
+    finally:
+        put("cuda", "matmul", before)
+
+
+def test_a_build_without_cuda_is_left_alone(monkeypatch):
+    monkeypatch.setattr(precision, "CUDA", False)
+    before = settings()
+    with products(False):
+        assert settings() == before
