@@ -19,6 +19,7 @@ SHARED = Path("/dev/shm")  # where workers put their batches on Linux
 WORKER_BYTES = 300 << 20  # what a process with torch in it keeps for itself
 PART = 2  # no more than one part of so many of what is free
 NO_GPU = "no GPU that torch can use"
+NEARLY_GONE = 0.03  # of the memory
 NO_LIMIT = 2**60  # bytes; the first version of control groups says "no limit" with a number beyond it
 
 
@@ -84,8 +85,16 @@ def free_bytes(root: Path = ROOT) -> int:
     limit = _of_group(root, "memory.max", "memory/memory.limit_in_bytes")
     used = _of_group(root, "memory.current", "memory/memory.usage_in_bytes")
     if limit is not None and used is not None:
-        free = min(free, max(limit - used, 0))
+        free = min(free, max(limit - used + _cached_files(root), 0))
     return free
+
+
+def memory_nearly_gone(root: Path = ROOT) -> str | None:
+    """Whether the machine, or the container it runs in, is about to kill somebody; and how much is left."""
+    free, total = free_bytes(root), total_bytes(root)
+    if free >= NEARLY_GONE * total:
+        return None
+    return f"{free >> 20} MB of {total >> 20} MB of memory are left"
 
 
 class Held(NamedTuple):
@@ -168,6 +177,15 @@ def _of_group(root: Path, version_2: str, version_1: str) -> int | None:
         if text.isdecimal() and int(text) < NO_LIMIT:
             return int(text)
     return None
+
+
+def _cached_files(root: Path) -> int:
+    """What the control group counts as used, and gives back when it is needed."""
+    for line in _text(root / "sys/fs/cgroup/memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "file" and value.isdecimal():
+            return int(value)
+    return 0
 
 
 def _text(path: Path) -> str:

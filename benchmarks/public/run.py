@@ -225,7 +225,7 @@ def _rate(times: list[float]) -> float | None:
         return None
     gaps = [after - before for before, after in pairwise(late)]
     usual = [gap for gap in gaps if gap <= PAUSE * statistics.median(gaps)]
-    gaps = usual if len(gaps) - len(usual) <= SELDOM * len(gaps) else gaps
+    gaps = usual if len(gaps) - len(usual) <= SELDOM * len(gaps) and sum(usual) else gaps
     return len(gaps) / sum(gaps)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from hotlap.bench import spawn
 from hotlap.errors import DataNotMade, NotEnoughRoom
+from hotlap.machine import free_bytes
+from hotlap.process import launch
+from hotlap.process.attendant import Attendant
+from hotlap.process.output import outputs
 
 SEED = "0"
 GIB = 1024**3
@@ -51,7 +54,9 @@ def needs(place: Path, workload: str, size: str) -> Needs:
     question = [sys.executable, "-c", QUESTION, str(place / workload), size, SEED]
     done = subprocess.run(question, capture_output=True, text=True)
     if done.returncode != 0:
-        raise DataNotMade(f"the generator of {workload} cannot start: {_last(done.stderr, done.returncode)}")
+        raise DataNotMade(
+            f"the generator of {workload} cannot start: {_last(done.stderr.splitlines(), done.returncode)}"
+        )
     told = json.loads(done.stdout.strip().splitlines()[-1])
     # Where the workload does not say, the data twice beside torch is the least any arm needs.
     memory = told["memory_mb"] or PROCESS_MB + 2 * told["size"] / MIB
@@ -69,7 +74,7 @@ def require_room(asked: Sequence[Needs], size: str) -> None:
             "free some space, choose a smaller --size, or set HOTLAP_DATA to a folder on a larger disk"
         )
     most = max(asked, key=lambda one: one.memory_mb)
-    available = psutil.virtual_memory().available / MIB
+    available = free_bytes() / MIB
     if most.memory_mb > available:
         raise NotEnoughRoom(
             f"{most.workload} of size {size} needs about {most.memory_mb / 1024:.1f} GiB of memory but "
@@ -81,29 +86,28 @@ def make(place: Path, workload: str, size: str, on_wait: OnWait) -> Path:
     """The folder of the data, made when missing; interrupted before, it is made anew."""
     began = time.monotonic()
     command = [sys.executable, str(place / workload / "data.py"), "--size", size, "--seed", SEED]
-    process = spawn.start(command, subprocess.PIPE)
+    attendant = Attendant(launch.start_apart(command, os.environ, at_our_death=signal.SIGKILL), poll=0.5)
+    out, errors = outputs(attendant.child)
+
+    def look() -> bool:
+        on_wait(workload, time.monotonic() - began)
+        return False
+
     try:
-        out, errors = _wait(process, lambda: on_wait(workload, time.monotonic() - began))
+        attendant.wait(look)
     finally:
-        spawn.end(process)
-    if process.returncode != 0 or not out.strip():
-        raise DataNotMade(f"the data of {workload} could not be made: {_last(errors, process.returncode)}")
-    return Path(out.strip().splitlines()[-1])
-
-
-def _wait(process: subprocess.Popen[str], on_wait: Callable[[], None]) -> tuple[str, str]:
-    while True:
-        on_wait()
-        try:
-            return process.communicate(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            continue
+        attendant.end()
+    for each in (out, errors):
+        each.wait(5.0)
+    if attendant.child.returncode != 0 or not out.last:
+        raise DataNotMade(f"the data of {workload} could not be made: {_last(errors.last, attendant.child.returncode)}")
+    return Path(out.last[-1])
 
 
 def _existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.resolve().parents) if folder.exists())
 
 
-def _last(errors: str, code: int) -> str:
-    lines = [line for line in errors.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"it ended with exit code {code} and said nothing"
+def _last(lines: Sequence[str], code: int) -> str:
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1] if said else f"it ended with exit code {code} and said nothing"

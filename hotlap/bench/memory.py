@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
-import psutil
+from hotlap.process import tree
 
 MIB = 1 << 20
 SHORTEST = 0.25  # seconds between polls
@@ -44,27 +43,12 @@ class Peaks:
                 return
 
     def _poll(self) -> None:
-        host = tree_mb(self._pid)
+        host = tree.memory_mb(tree.family(self._pid))
         if host:
             self.host_mb = max(self.host_mb or 0.0, host)
         device = self._gpus.grown_mb()
         if device is not None:
             self.device_mb = max(self.device_mb or 0.0, device)
-
-
-def tree_mb(pid: int) -> float:
-    """Of a process and all below it; those that end while being read count nothing."""
-    total = 0.0
-    with suppress(psutil.Error):
-        root = psutil.Process(pid)
-        for handle in [root, *root.children(recursive=True)]:
-            with suppress(psutil.Error):
-                total += _bytes(handle) / MIB
-    return total
-
-
-def _bytes(handle: psutil.Process) -> int:
-    return int(handle.memory_full_info().pss if HOST_MEMORY == PSS else handle.memory_info().rss)
 
 
 class Gpus:

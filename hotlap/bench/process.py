@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
-from hotlap.bench import contract, spawn
+from hotlap.bench import contract
 from hotlap.bench.memory import Gpus, Peaks
 from hotlap.bench.order import Key
 from hotlap.bench.record import FAILED, TIME_LIMIT, TRAINED, UNREADABLE, Line, Run
 from hotlap.bench.workloads import RUN, command
+from hotlap.process import launch
+from hotlap.process.attendant import Attendant
+from hotlap.process.output import Listener
 
 ERROR_LINES = 20
 LONGEST_LINE = 2000
@@ -89,26 +89,34 @@ def _published(arm: Arm, key: Key) -> str:
     return " ".join(_relative(["python" if word == sys.executable else word for word in words], arm.place))
 
 
-def _follow(words: list[str], farewell: int, max_seconds: float | None, on_line: OnLine) -> Ending:
+def _follow(words: list[str], farewell: signal.Signals, max_seconds: float | None, on_line: OnLine) -> Ending:
     gpus = Gpus()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         began = time.perf_counter()
-        process = spawn.start(words, errors, farewell)
+        environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        attendant = Attendant(launch.start_apart(words, environ, errors, farewell), poll=LOOK_EVERY)
         lines: list[Line] = []
-        reader = threading.Thread(target=_read, args=(process.stdout, lines, began), daemon=True)
-        reader.start()
+
+        def heard(text: str) -> None:
+            lines.append(Line(at=time.perf_counter() - began, text=text.rstrip()[:LONGEST_LINE]))
+
+        def is_over_time() -> bool:
+            elapsed = time.perf_counter() - began
+            on_line(contract.last_epoch(lines), elapsed)
+            return max_seconds is not None and elapsed >= max_seconds
+
+        assert attendant.child.stdout is not None
+        printed = Listener(attendant.child.stdout, heard)
         try:
-            with Peaks(process.pid, gpus) as peaks:
-                timed_out = _wait(process, lines, began, max_seconds, on_line)
+            with Peaks(attendant.child.pid, gpus) as peaks:
+                timed_out = attendant.wait(is_over_time)
                 seconds = time.perf_counter() - began
         finally:
-            spawn.end(process)
-            reader.join(timeout=5.0)
-            if process.stdout and not reader.is_alive():
-                process.stdout.close()
+            attendant.end()
+            printed.wait(5.0)
         tail, said = _tail(errors), _said(errors)
     return Ending(
-        exit_code=process.returncode,
+        exit_code=attendant.child.returncode,
         seconds=max([seconds, *(line.at for line in lines[-1:])]),  # the last line is read after the end, if only just
         lines=tuple(lines),
         errors=tail,
@@ -117,26 +125,6 @@ def _follow(words: list[str], farewell: int, max_seconds: float | None, on_line:
         peak_host_mb=peaks.host_mb,
         peak_device_mb=peaks.device_mb,
     )
-
-
-def _read(stream: IO[str], lines: list[Line], began: float) -> None:
-    for text in stream:
-        lines.append(Line(at=time.perf_counter() - began, text=text.rstrip()[:LONGEST_LINE]))
-
-
-def _wait(
-    process: subprocess.Popen[str], lines: list[Line], began: float, max_seconds: float | None, on_line: OnLine
-) -> bool:
-    """Whether the time limit came first."""
-    while True:
-        elapsed = time.perf_counter() - began
-        on_line(contract.last_epoch(lines), elapsed)
-        left = LOOK_EVERY if max_seconds is None else min(LOOK_EVERY, max_seconds - elapsed)
-        if left <= 0:
-            return True
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(left)
-            return False
 
 
 def _tail(errors: IO[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from hotlap import report
 from hotlap.cli.live import LiveLine
 from hotlap.cli.say import note
 from hotlap.errors import HotlapError
-from hotlap.observe.supervise import die_by
+from hotlap.process.in_front import die_by
 from hotlap.workflows import profile as workflow
 
 

@@ -12,9 +12,9 @@ import click
 from hotlap import store
 from hotlap.cli.say import say
 from hotlap.errors import PlanUnusable, RunFolderUnwritable, UnknownOptimization
-from hotlap.patch.launch import resolve
 from hotlap.plan import choose, files, saved
 from hotlap.plan.needs import refuse_unmet
+from hotlap.process.launch import resolve
 from hotlap.records.plan import Plan, Risk
 from hotlap.workflows import run as workflow
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-import psutil
-
-from hotlap.errors import CommandNotRunnable, RunFolderUnwritable
+from hotlap.errors import RunFolderUnwritable
+from hotlap.machine import memory_nearly_gone
 from hotlap.patch.entry import DECISIONS, PROBLEM
-from hotlap.patch.launch import environment, resolve
 from hotlap.plan.choose import at_start, variables
+from hotlap.process import tree
+from hotlap.process.attendant import Attendant
+from hotlap.process.launch import environment, start_apart
+from hotlap.process.output import Pattern, outputs
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA, from_json, to_json
 from hotlap.records.decisions import Decisions
@@ -28,17 +30,14 @@ from hotlap.records.session import Session
 from hotlap.records.traces import Traces
 from hotlap.records.trial import Ended, Reading, Sample
 from hotlap.records.tuning import Metric, Screened
-from hotlap.trial import household
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import KILLED, Process, how_it_ended
 from hotlap.trial.keeper import Keeper
-from hotlap.trial.listening import Listener, Pattern
 from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, Told
 from hotlap.trial.runner import Spec
 from hotlap.trial.saved_files import saved_files
 
 AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early:enter"
-POLL = 0.1
 WEIGH = 1.0  # seconds between looks at memory
 NO_SPACE = "No space left on device"
 LEAST_DISK = 1 << 20  # bytes
@@ -109,7 +108,7 @@ class LocalRunner:
     def _prepare(self, spec: Spec) -> Path:
         folder = self._folder_of(spec)
         if folder.exists():  # in flight when an earlier hotlap was killed
-            household.end_leftover(folder)
+            tree.end_leftover(folder)
             shutil.rmtree(folder, ignore_errors=True)
         metric = self._metric
         told = metric is not None and metric.pattern is None and metric.tag is None
@@ -142,22 +141,21 @@ class LocalRunner:
         path = folder / "session.json"
         private.write_text(path, to_json(session))
         child = self._start(spec, path)
-        attendant = _Attendant(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
-        attendant.keeper = self._keeper
+        watched = _Watched(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
+        watched.keeper = self._keeper
         try:
             with suppress(OSError):  # a full disk: it is ended with us all the same
-                household.remember(child.pid, folder)
-            process = attendant.wait()
+                tree.remember(child.pid, folder)
+            process = watched.ended()
         finally:
-            household.end(child.pid, attendant.family)
-            child.wait()
+            watched.end()
         seconds = time.time() - session.started
         if process.told is not None:
             self.hardware, self.torch = process.told.hardware, process.told.torch
         elif (full := _full_disk(process, folder)) is not None:
             raise RunFolderUnwritable(f"{full}; make room, or choose another place: --run-dir DIR")
-        sample = self._sample(spec, process, _outcomes(folder), attendant.readings(), seconds)
-        return replace(sample, traces=attendant.traces(process))
+        sample = self._sample(spec, process, _outcomes(folder), watched.readings(), seconds)
+        return replace(sample, traces=watched.traces(process))
 
     def _session(self, spec: Spec, folder: Path) -> Session:
         return Session(
@@ -183,18 +181,7 @@ class LocalRunner:
             extra["PYTHONUNBUFFERED"] = "1"  # a line that is held back would be read at another step
         if "PYTHONHASHSEED" not in os.environ:
             extra["PYTHONHASHSEED"] = "0"  # the order of a set must not differ between processes
-        try:
-            return subprocess.Popen(
-                list(self._command),
-                executable=resolve(self._command),
-                env=environment(session, os.environ, extra),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # a group of its own, to be ended as one; Ctrl-C is ours to answer
-            )
-        except OSError as error:
-            raise CommandNotRunnable(f"cannot run {self._command[0]}: {error.strerror}") from error
+        return start_apart(self._command, environment(session, os.environ, extra))
 
     def _sample(
         self,
@@ -246,8 +233,8 @@ class LocalRunner:
         )
 
 
-class _Attendant:
-    """Waits for a process to end, and ends it at a limit."""
+class _Watched(Attendant):
+    """A process of a trial: what it prints, how far it is, and the limits at which it is ended."""
 
     def __init__(
         self,
@@ -259,9 +246,9 @@ class _Attendant:
         on_steps: OnSteps,
         started: float,
     ) -> None:
-        self._child, self._spec, self._folder, self._limits = child, spec, folder, limits
+        super().__init__(child)
+        self._spec, self._folder, self._limits = spec, folder, limits
         self._on_steps, self._started = on_steps, started
-        self.family: list[psutil.Process] = []
         self.keeper: Keeper | None = None
         self._tree_mb: float | None = None
         self._steps = 0
@@ -269,33 +256,30 @@ class _Attendant:
         self._done_since: float | None = None
         self._left_since: float | None = None
         self._weighed = 0.0
-        assert child.stdout is not None
-        assert child.stderr is not None
         self._pattern = None
         if metric is not None and metric.pattern is not None:
             self._pattern = Pattern(metric.name, metric.pattern, lambda: self._progress()[1])
         self._wants_end = spec.readings
-        self._out = Listener(child.stdout, self._heard)
-        self._err = Listener(child.stderr, self._heard)
+        self._out, self._err = outputs(child, self._heard)
 
-    def wait(self) -> Process:
-        limit = None
-        while limit is None and self._child.poll() is None:
-            limit = self._passed_limit()
+    def ended(self) -> Process:
+        limits: list[tuple[Ended, str]] = []
+
+        def is_enough() -> bool:
             if self.keeper is not None:
-                self.keeper.look_at([self._child.pid, *(one.pid for one in self.family)])
-            with suppress(subprocess.TimeoutExpired):
-                self._child.wait(POLL)
-        if limit is not None:
-            household.end(self._child.pid, self.family)
-        self._child.wait()
+                self.keeper.look_at([self.child.pid, *(one.pid for one in self.family)])
+            limits.extend(filter(None, [self._passed_limit()]))
+            return bool(limits)
+
+        self.wait(is_enough)
+        limit = limits[0] if limits else None
         for listener in (self._out, self._err):
             listener.wait(1.0)
         self._on_steps(self._spec, self._progress()[1])
         ended_by_us = None if limit is None or limit[0] is Ended.MEASURED else limit
         return Process(
             told=_told(self._folder),
-            exit_code=self._child.returncode,
+            exit_code=self.child.returncode,
             ended_by_us=ended_by_us,
             last_words=list(self._err.last) or list(self._out.last),
             problem=_problem(self._folder),
@@ -359,20 +343,20 @@ class _Attendant:
         if self._left_since is None and (self._folder / LEFT).exists():
             self._left_since = now
         since = now - self._left_since if self._left_since is not None else 0.0
-        closed = since > CLOSING or (since > POOLS and len(household.family(self._child.pid)) > 1)
+        closed = since > CLOSING or (since > POOLS and len(tree.family(self.child.pid)) > 1)
         return closed or now - self._done_since > self._limits.grace
 
     def _weigh(self, now: float) -> tuple[Ended, str] | None:
         if now - self._weighed < WEIGH:
             return None
         self._weighed = now
-        self.family = household.family(self._child.pid)
-        training = household.memory_mb(household.without_compilers(self.family))
+        self.family = tree.family(self.child.pid)
+        training = tree.memory_mb(tree.without_compilers(self.family))
         self._tree_mb = max(training, self._tree_mb or 0.0)
         most = self._limits.memory_mb
-        if most is not None and (taken := household.memory_mb(self.family)) > most:
+        if most is not None and (taken := tree.memory_mb(self.family)) > most:
             return Ended.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"
-        gone = household.memory_nearly_gone()
+        gone = memory_nearly_gone()
         return (Ended.OVER_MEMORY, gone) if gone is not None else None
 
 

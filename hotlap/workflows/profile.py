@@ -22,8 +22,8 @@ from hotlap.errors import (
 )
 from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import Ending, supervise
-from hotlap.patch.launch import resolve
 from hotlap.patch.voice import ears
+from hotlap.process.launch import resolve
 from hotlap.records.caution import Caution
 from hotlap.records.codec import SCHEMA
 from hotlap.records.diagnosis import Diagnosis

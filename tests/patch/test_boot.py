@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotlap.patch.guard import FILE
-from hotlap.patch.launch import BOOT, environment
+from hotlap.process.launch import BOOT, environment
 from hotlap.records.codec import SCHEMA, to_json
 from hotlap.records.session import Session
 from tests.patch.subprocesses import REPOSITORY

@@ -20,9 +20,9 @@ from hotlap.errors import HotlapError, ResumeRefused, RunNotFound
 from hotlap.judge.verdict import judge
 from hotlap.plan import saved
 from hotlap.plan.candidates import candidates
+from hotlap.process import tree
 from hotlap.records.plan import Risk
 from hotlap.records.tuning import Asked, Tuning
-from hotlap.trial import household
 from hotlap.trial.scripted import ScriptedRunner
 from hotlap.workflows import tune as tuning
 from hotlap.workflows.tune.book import Doing, Watcher
@@ -157,7 +157,7 @@ def test_a_tune_is_not_gone_on_with_on_another_machine_or_torch(other, tmp_path)
 
 def test_a_tune_that_is_under_way_is_not_gone_on_with_beside_itself(tmp_path):
     run = begun(tmp_path)
-    household.remember(os.getppid(), run.folder)
+    tree.remember(os.getppid(), run.folder)
     with pytest.raises(ResumeRefused, match=f"under way in process {os.getppid()}; .*kill {os.getppid()}"):
         go_on(run, ScriptedRunner(gains()), tmp_path)
 

@@ -250,12 +250,12 @@ time.sleep(600)
 def test_what_was_left_by_a_hotlap_that_was_killed_is_ended_first(folder):
     import subprocess
 
-    from hotlap.trial import household
+    from hotlap.process import tree
 
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     place = folder / "kept" / "process-0003"
     place.mkdir(parents=True)
-    household.remember(left.pid, place)
+    tree.remember(left.pid, place)
     LocalRunner(script(folder, "pass"), folder / "kept", 1.0).run(spec(3))
 
     assert left.wait(10) == -9

@@ -14,12 +14,12 @@ import torch
 from hotlap.patch.ledger import Ledger
 from hotlap.plan import search as room
 from hotlap.plan.search import EachOne, Sampled, says_thinned, search, thinned
+from hotlap.process.output import Listener, Pattern
 from hotlap.records.codec import from_json, to_json
 from hotlap.records.trial import Ended
 from hotlap.records.verdict import Gate
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import Process, how_it_ended
-from hotlap.trial.listening import Listener, Pattern
 from hotlap.trial.order import Told
 from hotlap.trial.seeds import Seeds
 

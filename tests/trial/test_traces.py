@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from hotlap.patch.ledger import Ledger
+from hotlap.process.output import Listener
 from hotlap.records.codec import from_json, to_json
 from hotlap.trial.fingerprints import MOST, Fingerprints
-from hotlap.trial.listening import Listener
 from hotlap.trial.saved_files import saved_file, saved_files
 from hotlap.trial.state import Watch, streams
 

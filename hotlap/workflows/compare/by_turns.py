@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hotlap import store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, BudgetTooSmall, HotlapError, NoStep, TooShort
-from hotlap.patch.launch import resolve
+from hotlap.process.launch import resolve
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.observation import Observation
 from hotlap.records.trial import Ended, Sample

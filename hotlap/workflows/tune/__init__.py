@@ -15,9 +15,9 @@ from hotlap import store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
 from hotlap.machine import usable_cores
-from hotlap.patch.launch import resolve
 from hotlap.plan import saved, signing
 from hotlap.plan.candidates import candidates
+from hotlap.process.launch import resolve
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA
 from hotlap.records.observation import Machine, Observation

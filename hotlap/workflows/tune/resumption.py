@@ -11,9 +11,9 @@ from pathlib import Path
 from hotlap import store
 from hotlap.errors import RecordUnreadable, ResumeRefused, RunFolderUnwritable, RunNotFound
 from hotlap.plan import saved
+from hotlap.process import tree
 from hotlap.records.plan import Circumstances
 from hotlap.records.tuning import Asked, Tuning
-from hotlap.trial import household
 from hotlap.trial.runner import Runner
 
 RECORD = "tuning"
@@ -86,15 +86,15 @@ def _anew(asked: Asked) -> str:
 @contextmanager
 def alone(run: store.Run) -> Iterator[None]:
     """One process at a time goes on with a tune: two would write each other's record."""
-    other = household.alive(run.folder)
+    other = tree.alive(run.folder)
     if other is not None and other != os.getpid():
         raise ResumeRefused(f"{run.id} is under way in process {other}; wait for it, or end it first: kill {other}")
     try:
-        household.remember(os.getpid(), run.folder)
+        tree.remember(os.getpid(), run.folder)
     except OSError as error:
         raise RunFolderUnwritable(f"cannot write {run.folder} ({error.strerror}); make room") from error
     try:
         yield
     finally:
         with suppress(OSError):
-            (run.folder / household.PID).unlink()
+            (run.folder / tree.PID).unlink()

@@ -1,4 +1,4 @@
-"""The processes of a command: their memory, and that none of them is left."""
+"""A process with all that it started: the memory of them all, and that none of them is left."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import psutil
 from hotlap.records import private
 
 MIB = 1 << 20
-CGROUP = Path("/sys/fs/cgroup")
-NEARLY_ALL = 0.97  # of the machine's or the container's memory
 PID = "pid.txt"
 
 
@@ -48,22 +46,6 @@ def _proportional(process: psutil.Process) -> int:
     with suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
-
-
-def memory_nearly_gone() -> str | None:
-    """Whether the machine, or the container it runs in, is about to kill somebody."""
-    machine = psutil.virtual_memory()
-    if machine.available < (1 - NEARLY_ALL) * machine.total:
-        return f"{machine.available / MIB:.0f} MB of {machine.total / MIB:.0f} MB are left on this machine"
-    with suppress(OSError, ValueError):  # no such file: no container, or "max": no limit
-        used, most = (int((CGROUP / name).read_text()) for name in ("memory.current", "memory.max"))
-        cached = next(
-            (int(line.split()[1]) for line in (CGROUP / "memory.stat").read_text().splitlines() if line[:5] == "file "),
-            0,
-        )
-        if used - cached > NEARLY_ALL * most:
-            return f"{used / MIB:.0f} MB of the container's {most / MIB:.0f} MB are taken"
-    return None
 
 
 def end(pid: int, also: list[psutil.Process]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -67,6 +68,15 @@ class Listener:
     def wait(self, seconds: float) -> None:
         """A grandchild may hold the stream open after the command is over."""
         self._thread.join(seconds)
+
+
+def outputs(
+    child: subprocess.Popen[bytes], on_line: Callable[[str], None] = lambda line: None
+) -> tuple[Listener, Listener]:
+    """What a command prints, and what it complains of."""
+    assert child.stdout is not None
+    assert child.stderr is not None
+    return Listener(child.stdout, on_line), Listener(child.stderr, on_line)
 
 
 class Pattern:

@@ -1,7 +1,8 @@
-"""Starting the user's command the way they would, with the boot folder ahead on the Python path."""
+"""Starting commands: as the user would, with the boot folder ahead on the Python path; or apart from us."""
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import os
 import shutil
@@ -9,12 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from hotlap.errors import CommandNotFound, CommandNotRunnable, UnknownName
 
-BOOT = Path(__file__).parent / "boot"
+BOOT = Path(__file__).parents[1] / "patch" / "boot"
+DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # which a program that takes our place would inherit
 
 
@@ -78,6 +81,36 @@ def start(
         )
     except OSError as error:
         raise _not_runnable(command, error) from error
+
+
+def start_apart(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    errors: IO[str] | int = subprocess.PIPE,
+    at_our_death: signal.Signals | None = None,
+) -> subprocess.Popen[bytes]:
+    """In a session of its own, to be ended as one; Ctrl-C is ours to answer, and its output ours to read.
+
+    `at_our_death` is what it gets when we are killed and cannot end it, where the system can do that.
+    """
+    try:
+        return subprocess.Popen(
+            list(command),
+            executable=resolve(command),
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            preexec_fn=None if at_our_death is None else partial(_die_with_parent, at_our_death),
+        )
+    except OSError as error:
+        raise _not_runnable(command, error) from error
+
+
+def _die_with_parent(sent: signal.Signals) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, sent)
 
 
 def become(command: Sequence[str], session_file: Path, extra: Mapping[str, str]) -> NoReturn:
