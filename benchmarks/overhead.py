@@ -2,10 +2,11 @@
 
 A step's time drifts by more than we look for, over seconds. So one process alternates every few steps, in random order,
 between three arms: hotlap out of the way, hotlap observing without looking into the steps, and hotlap looking into all
-of them. Of steps as short as these only some are looked into (hotlap/observe/rota.py): the overhead is the mean of both
-kinds, weighted by how often each occurs. The step is made to last about 5 ms and holds what a usual loop does: a
-DataLoader batch, two copies, forward, loss, backward, optimizer step and one `.item()`. Reported: the medians of the
-paired differences per step, weighted, with a 95 % bootstrap interval over the rounds, in µs and as a share of the step.
+of them. Of steps as short as these only some are looked into (hotlap/observe/step_sampling.py): the overhead
+is the mean of both kinds, weighted by how often each occurs. The step is made to last about 5 ms and holds what a usual
+loop does: a DataLoader batch, two copies, forward, loss, backward, optimizer step and one `.item()`. Reported: the
+medians of the paired differences per step, weighted, with a 95 % bootstrap interval over the rounds, in µs and as a
+share of the step.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hotlap
 from hotlap.machine import usable_cores
 from hotlap.observe import agent as observing
-from hotlap.observe.rota import share_of_steps
+from hotlap.observe.step_sampling import share_of_steps
 from hotlap.observe.surroundings import cpu_name
 from hotlap.observe.window import planned_steps
 from hotlap.patch.guard import Guard

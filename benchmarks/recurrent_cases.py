@@ -18,6 +18,7 @@ import torch
 
 from hotlap.engine import nn as ours
 from hotlap.kernels.recurrent import measurement, modules, selection
+from hotlap.kernels.recurrent.key import Key
 
 GRID = {"batch": (32, 200, 512, 2048, 8192), "steps": (50, 150, 400), "hidden": (10, 16, 64, 128, 256)}
 REPORTS = {"batch": (200, 512), "steps": (150, 400), "hidden": (10, 16, 64, 128)}
@@ -168,7 +169,7 @@ class Case:
         if not self.place.cuda:
             return "torch", {}
         exact = modules.is_exact(self.layer)
-        key = selection.Key(*modules.traits(self.layer, self.point.kind, self.x, exact, None))
+        key = Key(*modules.traits(self.layer, self.point.kind, self.x, exact, None))
         name = selection.choice(key, self.x.device)
         return name, selection.clocked.get((key, self.x.device.index), {})
 

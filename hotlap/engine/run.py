@@ -4,64 +4,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from hotlap.engine import processor
 from hotlap.engine.best import judge, watch, why_over
-from hotlap.engine.callbacks import Callbacks
 from hotlap.engine.checkpoints import BEST, LAST, Writer, every_name
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import BadRecipe, NonFiniteLoss
-from hotlap.engine.evaluation import Evaluation, evaluating
+from hotlap.engine.evaluation import evaluating
 from hotlap.engine.freezing import Freezing
-from hotlap.engine.geometry import Geometry
-from hotlap.engine.interrupts import Interrupts
-from hotlap.engine.log import Log
 from hotlap.engine.looks import Looks, Seen, first_broken
-from hotlap.engine.metrics import Metric, is_higher_better, read
+from hotlap.engine.metrics import is_higher_better, read
 from hotlap.engine.optimizers import Learning, begin_momenta, require_dense
-from hotlap.engine.recipe import Phase, Recipe
-from hotlap.engine.recorder import Recorder
+from hotlap.engine.parts import Parts
+from hotlap.engine.recipe import Phase
 from hotlap.engine.records import EpochRecord, History, StepRecord
 from hotlap.engine.recurrent import reset_state
 from hotlap.engine.saving import Place, load_into, state_of
 from hotlap.engine.schedule import Rates
-from hotlap.engine.seam import AnySource, Resident
+from hotlap.engine.seam import Resident
 from hotlap.engine.steps import ResidentSteps, StreamedSteps
-from hotlap.engine.update import Average, Forward, Tally, Update, as_real, has_digits
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a run is made of; nothing in it changes."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    recipe: Recipe
-    forward: Forward
-    train: AnySource
-    valid: AnySource | None
-    geometry: Geometry
-    phases: tuple[Phase, ...]
-    device: torch.device
-    recorder: Recorder | None
-    scaler: torch.amp.GradScaler | None
-    evaluation: Evaluation
-    beside: nn.Module | None  # a loss or step that has weights or buffers of its own
-    own_evaluation: Callable[[nn.Module], Mapping[str, float]] | None
-    train_metrics: Mapping[str, Metric]
-    callbacks: Callbacks
-    log: Log
-    interrupts: Interrupts
-    say: Callable[[str], None]
-    base_rates: tuple[float, ...]
+from hotlap.engine.update import Average, Tally, Update, as_real, has_digits
 
 
 class Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -14,15 +14,16 @@ from hotlap.engine.choice import Mode
 from hotlap.engine.errors import CheckpointOfAnotherModel
 from hotlap.engine.freezing import all_names
 from hotlap.engine.kept import random_states, set_random_states
+from hotlap.engine.parts import Parts
 from hotlap.engine.processor import Way
+from hotlap.engine.recipe import Recipe
 from hotlap.engine.records import EpochRecord
-from hotlap.engine.update import Average
+from hotlap.engine.schedule import Rates
+from hotlap.engine.steps import ResidentSteps, StreamedSteps
+from hotlap.engine.update import Average, Tally
 
 OWN = ("lr", "params", "fused", "foreach", "capturable", "initial_lr")  # settings that a checkpoint does not decide
 SETTINGS = (bool, int, float, tuple, list)
-
-if TYPE_CHECKING:
-    from hotlap.engine.run import Run
 
 
 @dataclass
@@ -50,7 +51,19 @@ class Place:
         return Settled(known)
 
 
-def state_of(run: Run) -> State:
+class Resumable(Protocol):
+    """What is saved of a run."""
+
+    parts: Parts
+    recipe: Recipe
+    place: Place
+    tally: Tally
+    average: Average | None
+    rates: Rates
+    steps: ResidentSteps | StreamedSteps
+
+
+def state_of(run: Resumable) -> State:
     parts, tally, steps = run.parts, run.tally, run.steps
     place = {one.name: getattr(run.place, one.name) for one in fields(run.place)}
     place |= {"primed": steps.primed, "schedule": run.rates.state(), "epochs": run.place.records()}
@@ -100,7 +113,7 @@ def passing_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: one for name, one in model.named_buffers() if name not in kept}
 
 
-def about(run: Run) -> dict[str, Any]:
+def about(run: Resumable) -> dict[str, Any]:
     geometry, recipe = run.parts.geometry, run.recipe
     return {
         "rows": run.parts.train.rows,
@@ -114,7 +127,7 @@ def about(run: Run) -> dict[str, Any]:
     }
 
 
-def load_into(run: Run, state: State, path: Path) -> Place:
+def load_into(run: Resumable, state: State, path: Path) -> Place:
     parts = run.parts
     require_same_model(parts.model, state["model"], path)
     _require_same_training(run, state, path)
@@ -148,7 +161,7 @@ def _require_same_groups(optimizer: torch.optim.Optimizer, saved: State, path: P
         )
 
 
-def _tell_settings(run: Run, saved: State) -> None:
+def _tell_settings(run: Resumable, saved: State) -> None:
     """The learning rate is the one given; all else of the optimizer is the checkpoint's."""
     for here, there in zip(run.parts.optimizer.param_groups, saved["param_groups"], strict=True):
         for name, value in there.items():
@@ -166,7 +179,7 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
                 state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
 
 
-def _load_tallies(run: Run, state: State) -> None:
+def _load_tallies(run: Resumable, state: State) -> None:
     names, rows = state["losses"]["names"], state["losses"]["rows"]
     if names:
         run.tally.name(names)
@@ -198,7 +211,7 @@ def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: P
     )
 
 
-def _require_same_training(run: Run, state: State, path: Path) -> None:
+def _require_same_training(run: Resumable, state: State, path: Path) -> None:
     """In the middle of an epoch all of it counts; after whole epochs the data and batches may change."""
     here, there = about(run), state["about"]
     must = list(here) if state["place"]["window"] else ["optimizer", "ema"]

@@ -30,11 +30,12 @@ from hotlap.engine.kept import seed_streams
 from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean, Metric
 from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
+from hotlap.engine.parts import Parts
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
 from hotlap.engine.recurrent import carrying, flatten, require_order
-from hotlap.engine.run import Parts, Run
+from hotlap.engine.run import Run
 from hotlap.engine.seam import AnySource, Batch
 from hotlap.engine.update import Average, Forward, beside
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from threading import get_ident
 from time import perf_counter, perf_counter_ns, time
 from typing import Any
@@ -20,22 +19,18 @@ from hotlap.observe import span, surroundings
 from hotlap.observe import tape as t
 from hotlap.observe.backwards import Backwards
 from hotlap.observe.feed import feed_one_batch
-from hotlap.observe.loaders import Loaders, batch_size_of
-from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS, Look
-from hotlap.observe.losses import Losses
-from hotlap.observe.models import describe_optimizer
+from hotlap.observe.known import Known
+from hotlap.observe.loaders import batch_size_of
+from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS
+from hotlap.observe.messages import Messages
 from hotlap.observe.ranks import rank_and_world
+from hotlap.observe.sampled_seams import SampledSeams
 from hotlap.observe.steps import Boundary
 from hotlap.observe.stop import Stopper
-from hotlap.observe.story import Story
-from hotlap.observe.summary import Tally
 from hotlap.observe.syncs import Copies, Syncs
-from hotlap.observe.telling import Telling
-from hotlap.observe.turns import Turns
-from hotlap.observe.window import ENOUGH, MOST_STEPS, WarmupDetector, enough
+from hotlap.observe.window import ENOUGH, MOST_STEPS, enough
 from hotlap.patch.ledger import Ledger
-from hotlap.patch.roots import Roots
-from hotlap.patch.seams import Entry, Seams
+from hotlap.patch.seams import Seams
 from hotlap.patch.tensors import open_indexing, open_tensors
 from hotlap.records.observation import Warmup
 from hotlap.records.progress import DONE, LOOKING, STARTING, TIMING, WARMING
@@ -52,39 +47,21 @@ def start(torch: Any, session: Session, seams: Seams) -> Any:
     return agent.process_ends
 
 
-class Agent:
+class Agent(Known):
     def __init__(self, torch: Any, session: Session, seams: Seams) -> None:
-        self.torch, self.session, self.seams = torch, session, seams
-        self.folder = Path(session.folder)
-        self.losses = Losses(torch)
-        self.loaders = Loaders()
-        self.tally = Tally()
-        self.story = Story(perf_counter_ns(), get_ident(), self.loaders, self.losses, self.tally)
+        super().__init__(torch, session, seams)
         self.story.on_step = self._step_closed
         self.story.on_error = seams.guard.failed
-        self.entries: list[Entry] = []
-        self.roots = Roots(seams)
-        self.rank, self.world_size = 0, 1
         self.stopper: Stopper | None = None
-        self.warmup = WarmupDetector(session.warmup)
-        self.optimizers: dict[int, Any] = {}
-        self.optimizers_made = 0
-        self.parameters: list[Any] = []  # that are trained, as the first step shows
-        self.on_cuda = False
-        self.autocast: str | None = None
-        self.grad_scaler = False
-        self.look = Look()
-        self.state = STARTING
-        self.ending = False
         self._tensors: Ledger | None = None
         self._born = perf_counter()
         self._state_since = self._born
         self._last: Boundary | None = None
         self._longest_tape = 0
-        self.turns, self.backwards = Turns(self), Backwards(self)
+        self.turns, self.backwards = SampledSeams(self), Backwards(seams, self.entries, self.trains, self.step_ends)
         self._read_in = 1  # optimizer steps until the tape is read
         self._asked = 1
-        self.telling = Telling(self)
+        self.telling = Messages(self)
 
     def subscribe(self) -> None:
         seams, tape = self.seams, self.entries.append
@@ -131,7 +108,7 @@ class Agent:
         return False, 0 if self.loaders.seen else batch_size_of([*args, *kwargs.values()])
 
     def _after_step(self) -> None:
-        """An optimizer step that was waited for: the rota has its turn, or the tape is to be read, or both."""
+        """An optimizer step that was waited for: the sampling has its turn, or the tape is to be read, or both."""
         if get_ident() != self.story.thread:
             return
         self._read_in -= self._asked
@@ -367,7 +344,7 @@ class Agent:
         if self.stopper is not None:
             self.stopper.decide()
 
-    # Telling
+    # Messages
 
     def process_ends(self) -> None:
         """The program is over, before or after we were done with it."""
@@ -393,9 +370,6 @@ class Agent:
         self.optimizers.clear()
         self.parameters.clear()
         self.roots.forget()
-
-    def optimizer_records(self) -> tuple[Any, ...]:
-        return tuple(describe_optimizer(one) for one in self.optimizers.values())
 
     def _enter_state(self, state: int) -> None:
         self.state = state

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotlap.observe import tape as t
-
-if TYPE_CHECKING:
-    from hotlap.observe.agent import Agent
+from hotlap.patch.seams import Entry, Seams
 
 ENOUGH = 8  # backward passes and no optimizer made, then they are the steps
 MOST_NODES = 100_000  # of a loss, that are walked over once to find the weights
@@ -19,24 +17,31 @@ MOST_NODES = 100_000  # of a loss, that are walked over once to find the weights
 class Backwards:
     """At work until an optimizer is made, which nearly every program does before its first backward."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent, self._seen = agent, 0
+    def __init__(
+        self,
+        seams: Seams,
+        tape: list[Entry],
+        trains: Callable[[Iterable[Any]], None],
+        step_ends: Callable[[], None],
+    ) -> None:
+        self._seams, self._tape, self._trains, self._step_ends = seams, tape, trains, step_ends
+        self._seen = 0
 
     def begin(self) -> None:
-        self._agent.seams.backward.subscribe(after=self._ended)
+        self._seams.backward.subscribe(after=self._ended)
 
     def end(self) -> None:
-        self._agent.seams.backward.unsubscribe(self._ended)
+        self._seams.backward.unsubscribe(self._ended)
 
     def _ended(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any], __: Any) -> None:
         self._seen += 1
         if self._seen < ENOUGH:
             return
         if self._seen == ENOUGH:
-            self._agent.trains(_leaves(args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))))
+            self._trains(_leaves(args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))))
         now, thread = perf_counter_ns(), get_ident()
-        self._agent.entries += [(t.STEP, now, thread, 0), (t.STEPPED, now, thread, 0)]
-        self._agent.step_ends()
+        self._tape += [(t.STEP, now, thread, 0), (t.STEPPED, now, thread, 0)]
+        self._step_ends()
 
 
 def _leaves(losses: Any) -> Iterator[Any]:

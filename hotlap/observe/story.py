@@ -10,8 +10,8 @@ from hotlap.observe.clock import Clock
 from hotlap.observe.loaders import EVALUATION, TRAIN, Loaders
 from hotlap.observe.losses import Losses
 from hotlap.observe.steps import Boundary, StepClock
-from hotlap.observe.summary import Tally
 from hotlap.observe.syncs import Copies, Syncs
+from hotlap.observe.tally import Tally
 from hotlap.patch.seams import Entry
 from hotlap.records.observation import DATA, PHASES, SPAN_PREFIX
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from hotlap.catalog.cuda_graphs.twins import Twins
 from hotlap.kernels.recurrent import probe
-from hotlap.kernels.recurrent.selection import Key
+from hotlap.kernels.recurrent.key import Key
 from tests.catalog.emulated_graphs import Net, adamw, at_work, same, sgd, train
 
 graphs = pytest.fixture(at_work)

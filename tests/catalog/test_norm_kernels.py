@@ -19,7 +19,7 @@ from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import Moments
 from hotlap.runtime.site import Site
 from tests.catalog.emulated_graphs import EmulatedRecorder
-from tests.engine import emulating_norms
+from tests.kernels import emulating_norms
 
 taking = importlib.import_module("hotlap.catalog.norm_kernels.apply")
 

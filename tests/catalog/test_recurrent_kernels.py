@@ -10,7 +10,7 @@ from observations import device, kernel, model, observation
 from torch import nn
 
 from hotlap.catalog import entries
-from hotlap.kernels.recurrent import selection
+from hotlap.kernels.recurrent import recurrence_steps, selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import Moments
@@ -35,10 +35,9 @@ def as_if_on_a_gpu(monkeypatch):
     """The layers count as if they were there, and are run by the same algorithm in plain torch."""
     monkeypatch.setattr(swapping, "on_gpu", lambda _: True)
     walked = []
-    from hotlap.kernels.recurrent import recurrence
 
-    forward = recurrence.forward
-    monkeypatch.setattr(recurrence, "forward", lambda name, one: walked.append(one.kind) or forward(name, one))
+    forward = recurrence_steps.forward
+    monkeypatch.setattr(recurrence_steps, "forward", lambda name, one: walked.append(one.kind) or forward(name, one))
     with selection.forced("torch"):
         yield walked
 

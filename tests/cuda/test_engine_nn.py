@@ -11,6 +11,7 @@ from torch import nn
 import hotlap
 from hotlap.engine import nn as ours
 from hotlap.kernels.recurrent import agreement, candidates, measurement, probe, selection
+from hotlap.kernels.recurrent.key import Key
 from tests.kernels.recurrent.compared import KINDS, assert_alike, doubled, outcome, pair, states
 
 pytestmark = pytest.mark.cuda
@@ -279,7 +280,7 @@ def test_all_that_is_likely_can_be_measured():
     for kind, batch, steps, features, hidden, layers in (
         ("lstm", 200, 20, 8, 16, 1), ("gru", 200, 20, 8, 64, 1), ("lstm", 200, 20, 8, 128, 1), *wide,
     ):  # fmt: skip
-        key = selection.Key(kind, batch, steps, features, hidden, layers, 1, True, "float32", False, True)
+        key = Key(kind, batch, steps, features, hidden, layers, 1, True, "float32", False, True)
         assert_all_can_be_measured(key)
 
 
@@ -297,7 +298,7 @@ def assert_all_can_be_measured(key):
 @kinds
 def test_without_tf32_what_is_compared_is_nearer(kind, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    key = selection.Key(kind, 200, 20, 8, 64, 2, 1, True, "float32", True, True)
+    key = Key(kind, 200, 20, 8, 64, 2, 1, True, "float32", True, True)
     assert agreement.limit(key) < 1e-3
     assert_all_can_be_measured(key)
 

@@ -15,9 +15,9 @@ from hotlap.engine.nn import BatchNorm2d, fuse_norms
 from hotlap.kernels.norms import launches, layer
 from hotlap.kernels.norms.launches import Shape
 from hotlap.kernels.norms.operation import OF_ACTIVATION, Statistics, normalised
-from tests.engine import emulating_norms
 from tests.engine.tape import EmulatedRecorder
 from tests.engine.training import Rows, fitted
+from tests.kernels import emulating_norms
 
 ERRORS = {torch.float32: 2e-6, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of one rounding, and of sums
 

@@ -15,8 +15,8 @@ from hotlap.observe.loaders import TRAIN, Loaders, Seen
 from hotlap.observe.losses import Losses
 from hotlap.observe.steps import Boundary
 from hotlap.observe.story import Story
-from hotlap.observe.summary import Tally
 from hotlap.observe.syncs import Copies, CopyKey, SyncKey, Syncs
+from hotlap.observe.tally import Tally
 from hotlap.patch.seams import Entry
 from hotlap.records.observation import (
     BACKWARD,

@@ -12,8 +12,8 @@ import torch
 from hotlap.observe.loaders import Loaders
 from hotlap.observe.losses import Losses
 from hotlap.observe.story import Story
-from hotlap.observe.summary import Tally
 from hotlap.observe.syncs import MASK, Copies, Syncs
+from hotlap.observe.tally import Tally
 from hotlap.observe.tape import SYNC_BEGINS, SYNC_ENDS
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Entry, Seams

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from hotlap.patch import stacks
 from hotlap.patch import unseen as room
 from hotlap.patch.guard import Guard
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam
-from hotlap.patch.unseen import from_line, hide_from_stacks, unseen
+from hotlap.patch.stacks import hide_from_stacks
+from hotlap.patch.unseen import from_line, unseen
 from hotlap.patch.unwarned import unwarned
 
 
@@ -22,7 +24,8 @@ from hotlap.patch.unwarned import unwarned
 def here_is_ours(monkeypatch):
     """Functions of ours are told by their folder; those of this file that begin with `our` count as well."""
     known = room.is_ours
-    monkeypatch.setattr(room, "is_ours", lambda code: known(code) or code.co_name.startswith("our"))
+    for module in (room, stacks):
+        monkeypatch.setattr(module, "is_ours", lambda code: known(code) or code.co_name.startswith("our"))
 
 
 def names(error):

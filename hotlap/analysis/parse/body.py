@@ -9,10 +9,10 @@ from typing import Any
 from hotlap.analysis.parse import early_exits as leaving
 from hotlap.analysis.parse import guards, statements
 from hotlap.analysis.parse.annotations import annotated
+from hotlap.analysis.parse.call_values import Reader
 from hotlap.analysis.parse.calls import handed_by, is_next, last_name, times
 from hotlap.analysis.parse.expressions import Expressions
-from hotlap.analysis.parse.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Loop
-from hotlap.analysis.parse.reader import FileState
+from hotlap.analysis.parse.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Function, Loop, Summary
 from hotlap.analysis.parse.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
 from hotlap.analysis.parse.tree import walk
 
@@ -22,6 +22,19 @@ _WEIGHTS = frozenset(
 )
 _ANSWERING = ("def", "name", "attr")
 _MOST_BRANCHES = 4  # of one question; among more of them each is taken seldom
+
+
+class FileState(Reader):
+    """What statements need to know of it besides."""
+
+    summary: Summary
+    within: dict[ast.AST, Function]
+
+    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Body) -> None:
+        raise NotImplementedError
+
+    def define_class(self, node: ast.ClassDef, scope: Body) -> None:
+        raise NotImplementedError
 
 
 class Body(Expressions):

@@ -31,7 +31,6 @@ from hotlap.analysis.parse.calls import (
     updates,
 )
 from hotlap.analysis.parse.facts import Call, Function, Loop, Stack
-from hotlap.analysis.parse.reader import Reader
 from hotlap.analysis.parse.terms import HOST_DEVICE, MODULE, OPTIMIZER, TENSOR, TEXT, UNKNOWN, Term, element
 
 _SUPER = ("name", "super")
@@ -45,6 +44,38 @@ _TYPES = ("dtype", "memory_format", "copy")
 def _goes_along(given: list[Term]) -> bool:
     """A model and a tensor of the device: `run_forward(model=model, batch=batch)`."""
     return len(given) > 1 and any(map(holds_module, given)) and any(map(is_on_device, given))
+
+
+class Reader:
+    """What expressions need to know of the file they stand in. The real one is in flow.py."""
+
+    keep: dict[ast.AST, Term] | None = None
+    places: dict[ast.AST, Stack]
+
+    @property
+    def names(self) -> dict[str, Term]:
+        """Of the file itself."""
+        raise NotImplementedError
+
+    def lookup(self, name: str) -> Term:
+        raise NotImplementedError
+
+    def properties(self, owner: str) -> frozenset[str]:
+        """Of a class of the file."""
+        raise NotImplementedError
+
+    def define_lambda(self, node: ast.Lambda, scope: Calling) -> Term:
+        raise NotImplementedError
+
+    def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
+        raise NotImplementedError
+
+    def put_attribute(self, scope: Calling, container: ast.Attribute, term: Term) -> None:
+        """`self.table[key] = …`."""
+        raise NotImplementedError
+
+    def register(self, scope: Calling, node: ast.Call) -> None:
+        raise NotImplementedError
 
 
 class Calling:

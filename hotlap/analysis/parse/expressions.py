@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from hotlap.analysis.parse import guards, torch_names
-from hotlap.analysis.parse.call_values import Calling
+from hotlap.analysis.parse.call_values import Calling, Reader
 from hotlap.analysis.parse.calls import given_by, is_on_device, put, times
 from hotlap.analysis.parse.facts import Call, Function, Loop, Stack
-from hotlap.analysis.parse.reader import Reader
 from hotlap.analysis.parse.terms import (
     DEEPEST,
     NUMBER,

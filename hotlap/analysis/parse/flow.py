@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 
 from hotlap.analysis.parse import statements, torch_names
-from hotlap.analysis.parse.body import Body
+from hotlap.analysis.parse.body import Body, FileState
 from hotlap.analysis.parse.call_values import Calling
 from hotlap.analysis.parse.calls import is_library, last_name
-from hotlap.analysis.parse.expressions import Expressions
 from hotlap.analysis.parse.facts import Call, Class, Function, Stack, Summary
 from hotlap.analysis.parse.features import features
 from hotlap.analysis.parse.forwarded_keywords import handings
-from hotlap.analysis.parse.reader import FileState
 from hotlap.analysis.parse.terms import (
     DEEPEST,
     DEVICE,
@@ -158,7 +156,7 @@ class FileReader(FileState):
     def properties(self, owner: str) -> frozenset[str]:
         return self.summary.classes[owner].properties
 
-    def define_lambda(self, node: ast.Lambda, scope: Expressions) -> Term:
+    def define_lambda(self, node: ast.Lambda, scope: Calling) -> Term:
         name = f"{scope.function.name}.<lambda:{node.lineno}:{node.col_offset}>"
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         function = Function(name, node.lineno, "", tuple(one.arg for one in every), (UNKNOWN,) * len(every))

@@ -32,7 +32,8 @@ class Graphs:
     def __init__(self, site: Site, recorder: Recorder) -> None:
         self.site, self.torch, self.recorder = site, site.torch, recorder
         self.habits = Habits()
-        self.stepping, self.losses, self.functions = Stepping(self), Losses(self), Functions(self)
+        self.stepping, self.losses = Stepping(self), Losses(self)
+        self.functions = Functions(self, self.losses)
         self.models: Models | None = None  # where there are several, or several calls of one before a backward
         self._root: Any = lambda: None
         self._steps = self._called_at = 0  # of any optimizer; the last step at which the root was called

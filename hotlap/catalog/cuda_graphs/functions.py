@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
+from hotlap.catalog.cuda_graphs.losses import Losses
+from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.purity import Constants
 from hotlap.catalog.cuda_graphs.recorded import RecordedFunction, Shared
 from hotlap.catalog.cuda_graphs.rules import Refused
 from hotlap.catalog.cuda_graphs.watch import Place, Watch
 from hotlap.runtime.forwards import MISSING
-
-if TYPE_CHECKING:
-    from hotlap.catalog.cuda_graphs.apply import Graphs
 
 WATCHED = 4  # replays of the root, then a step is watched …
 WATCHES = 2  # … so many times, where none was found
@@ -29,7 +28,8 @@ TRIED = 8  # replays, before that is asked
 
 
 class Functions:
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: Whole, losses: Losses) -> None:
+        self._losses = losses
         self._graphs, self._torch = graphs, graphs.torch
         self._watch: Watch | None = None
         self._replays = self._watches = 0
@@ -48,7 +48,7 @@ class Functions:
         self._replays += 1
         if self._watch is not None:
             self._end()
-        if self._known or self._replays < WATCHED or self._watches >= WATCHES or self._graphs.losses.recorded:
+        if self._known or self._replays < WATCHED or self._watches >= WATCHES or self._losses.recorded:
             return
         watch = Watch(self._torch)
         self._watches += 1
@@ -84,7 +84,7 @@ class Functions:
 class Calls:
     """The calls of one function."""
 
-    def __init__(self, graphs: Graphs, place: Place) -> None:
+    def __init__(self, graphs: Whole, place: Place) -> None:
         self._graphs, self._torch = graphs, graphs.torch
         self._function, self.name = place.function, place.function.__name__
         self.why_not: str | None = None

@@ -11,17 +11,15 @@ from __future__ import annotations
 import weakref
 from functools import partial
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, near
 from hotlap.catalog.cuda_graphs.habits import is_plain_backward
 from hotlap.catalog.cuda_graphs.inputs import Inputs, kinds_of
+from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.recorder import Recording
 from hotlap.catalog.cuda_graphs.rules import Refused
 from hotlap.runtime.forwards import MISSING
-
-if TYPE_CHECKING:
-    from hotlap.catalog.cuda_graphs.apply import Graphs
 
 NAMES = (
     "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "l1_loss", "mse_loss", "nll_loss",
@@ -30,7 +28,7 @@ NAMES = (
 
 
 class Losses:
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: Whole) -> None:
         self.graphs, self._torch = graphs, graphs.torch
         self._recorded: RecordedLoss | None = None
         self._last: Any = None  # the kind of the call before

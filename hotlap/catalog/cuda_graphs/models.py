@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
+from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.rules import Differs, Refused, why_not_root
 from hotlap.runtime.forwards import MISSING
-
-if TYPE_CHECKING:
-    from hotlap.catalog.cuda_graphs.apply import Graphs
 
 SEEN = 3  # calls of a kind, then it is recorded
 AT_ONCE = 4  # recordings of a kind: so many calls may wait for their backward
@@ -26,7 +24,7 @@ MOST_KINDS = 64  # that are told apart; a model called in more ways is not recor
 
 
 class Models:
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: Whole) -> None:
         self._graphs = graphs
         self._held: dict[int, Model] = {}
 
@@ -60,7 +58,7 @@ class Models:
 class Model:
     """The calls of one of them."""
 
-    def __init__(self, graphs: Graphs, module: Any, gone: Any) -> None:
+    def __init__(self, graphs: Whole, module: Any, gone: Any) -> None:
         self._graphs, self._torch = graphs, graphs.torch
 
         def let_go(_: Any) -> None:

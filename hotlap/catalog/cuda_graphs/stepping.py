@@ -7,18 +7,16 @@ of the optimizer changed, or where its state was loaded anew, the key differs an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotlap.catalog.cuda_graphs.lent import Lent
+from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, state_of, step_of
 from hotlap.catalog.fused_optimizer.chosen import stepping
 from hotlap.catalog.fused_optimizer.tensors import mark_as_written
 from hotlap.loading.identity import ByIdentity
 from hotlap.runtime.forwards import MISSING
-
-if TYPE_CHECKING:
-    from hotlap.catalog.cuda_graphs.apply import Graphs
 
 CLIP = "clip_grad_norm_"
 CLIP_ARGUMENTS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
@@ -39,7 +37,7 @@ class RecordedStep:
 
 
 class Stepping:
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: Whole) -> None:
         self._graphs, self._torch = graphs, graphs.torch
         self._clip, self._norm = Steady(graphs.recorder), Lent(graphs.torch)
         self._steps: ByIdentity[RecordedStep] = ByIdentity()

@@ -20,7 +20,7 @@ from hotlap.kernels.recurrent.geometry import Variant
 from hotlap.kernels.recurrent.precision import cudnn_uses_tf32
 
 if TYPE_CHECKING:
-    from hotlap.kernels.recurrent.selection import Key
+    from hotlap.kernels.recurrent.key import Key
 
 log = logging.getLogger("hotlap.kernels")
 FLOAT32 = 2.0**-24

@@ -30,7 +30,7 @@ from hotlap.kernels.recurrent.geometry import Variant, parse
 from hotlap.kernels.recurrent.probe import by_ours, by_torch, made
 
 if TYPE_CHECKING:
-    from hotlap.kernels.recurrent.selection import Key
+    from hotlap.kernels.recurrent.key import Key
 
 log = logging.getLogger("hotlap.kernels")
 SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may win

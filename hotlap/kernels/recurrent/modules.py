@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from hotlap.kernels.recurrent import selection
-from hotlap.kernels.recurrent.geometry import WALKED_AT_MOST
-from hotlap.kernels.recurrent.ops import recurrent
-from hotlap.kernels.recurrent.stack import Given, Shape
+from hotlap.kernels.recurrent.key import Key
+from hotlap.kernels.recurrent.layer import run, shape_of, shaped, states_of
+from hotlap.kernels.recurrent.stack import Shape
 
 log = logging.getLogger("hotlap.kernels")
 PRECISIONS = (None, "tf32", "ieee")
@@ -75,9 +75,9 @@ def forward(module: Any, plain: Callable[..., Any], given: Any, hx: Any = None) 
     batched = given.dim() == 3
     x = given if batched else given.unsqueeze(0 if module.batch_first else 1)
     x = x.transpose(0, 1) if module.batch_first else x
-    h0, c0 = (None, None) if hx is None else _states(way.shape.kind, hx, batched)
+    h0, c0 = (None, None) if hx is None else states_of(way.shape.kind, hx, batched)
     y, h_n, c_n = run(module, x, h0, c0, way.shape, way.autocast, flat)
-    return _shaped(module, way.shape.kind, batched, y, h_n, c_n)
+    return shaped(module, way.shape.kind, batched, y, h_n, c_n)
 
 
 @dataclass(frozen=True)
@@ -132,57 +132,6 @@ def _way(module: Any, given: Any, hx: Any, quick: tuple[Any, ...] | None) -> Way
     return way
 
 
-def shape_of(module: Any, kind: str, exact: bool, variant: str) -> Shape:
-    return Shape(
-        kind, module.num_layers, 2 if module.bidirectional else 1, module.hidden_size, module.bias,
-        float(module.dropout) if module.training else 0.0, exact, variant,
-    )  # fmt: skip
-
-
-def run(
-    module: Any, x: Tensor, h0: Tensor | None, c0: Tensor | None, shape: Shape, autocast: torch.dtype | None = None,
-    plain: list[Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, h_n, c_n of a module that why_not has nothing against; x has time first. `plain`: its weights, if known."""
-    compiling = plain is None and torch.compiler.is_compiling()
-    flat = plain or [getattr(module, name) for name in module._flat_weights_names]  # a parametrization makes them anew
-    if x.dtype == torch.float32 == flat[0].dtype and autocast is None:
-        return recurrent(shape, Given(_dense(x, shape, compiling), h0, c0, flat), compiling)
-    wanted = autocast or x.dtype
-    inside = torch.float64 if x.dtype == torch.float64 else torch.float32  # low precision accumulates in float32
-    given = Given(
-        _dense(x.to(inside), shape, compiling),
-        None if h0 is None else h0.to(inside),
-        None if c0 is None else c0.to(inside),
-        [one.to(inside) for one in flat],
-    )
-    y, h_n, c_n = recurrent(shape, given, compiling)
-    return y.to(wanted), h_n.to(wanted), c_n.to(wanted)
-
-
-def _dense(x: Tensor, shape: Shape, compiling: bool) -> Tensor:
-    """The kernels that multiply the inputs themselves read them in any order of steps and rows."""
-    walked = not compiling and shape.by_cuda and x.shape[2] <= WALKED_AT_MOST and x.stride(2) == 1
-    return x if walked else x.contiguous()
-
-
-def _states(kind: str, hx: Any, batched: bool) -> tuple[Tensor | None, Tensor | None]:
-    if hx is None:
-        return None, None
-    h0, c0 = hx if kind == "lstm" else (hx, None)
-    if not batched:
-        h0, c0 = h0.unsqueeze(1), None if c0 is None else c0.unsqueeze(1)
-    return h0, c0
-
-
-def _shaped(module: Any, kind: str, batched: bool, y: Tensor, h_n: Tensor, c_n: Tensor) -> Any:
-    if not batched:
-        y, h_n, c_n = y.squeeze(1), h_n.squeeze(1), c_n.squeeze(1) if kind == "lstm" else c_n
-    elif module.batch_first:
-        y = y.transpose(0, 1)
-    return y, (h_n, c_n) if kind == "lstm" else h_n
-
-
 def is_exact(module: Any) -> bool:
     precision = getattr(module, "precision", None)
     return precision == "ieee" or (precision is None and not torch.backends.cudnn.allow_tf32)
@@ -219,7 +168,7 @@ def _variant(found: tuple[str | int, ...], device: torch.device) -> str:
     if torch.compiler.is_compiling():
         name: str = selection.remembered(device.index or 0, *found)
         return name
-    return selection.choice(selection.Key(*found), device)  # type: ignore[arg-type]
+    return selection.choice(Key(*found), device)  # type: ignore[arg-type]
 
 
 # When torch.nn's path is taken

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from hotlap.kernels.recurrent.selection import Key
+    from hotlap.kernels.recurrent.key import Key
 
 SEED = 8
 STATES_AT_ONCE = 2**25  # hidden states of all layers and steps that float64 keeps at a time: some 4 GB of cuDNN's
@@ -45,7 +45,7 @@ def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
 
 
 def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> list[Tensor]:
-    from hotlap.kernels.recurrent.modules import run, shape_of
+    from hotlap.kernels.recurrent.layer import run, shape_of
 
     return _with_gradients(key, layer, run(layer, x, None, None, shape_of(layer, key.kind, key.exact, variant))[0], dy)
 

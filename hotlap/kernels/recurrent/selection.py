@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 from hotlap.kernels.cuda.folder import cache_folder, written
 from hotlap.kernels.recurrent import cuda_recurrence, measurement
 from hotlap.kernels.recurrent.geometry import parse
+from hotlap.kernels.recurrent.key import Key
 
 log = logging.getLogger("hotlap.kernels")
 CUDNN = "cudnn"
@@ -29,29 +29,6 @@ CHOOSERS = (
     "candidates.py", "geometry.py", "probe.py", "agreement.py", "measurement.py", "plans.py", "direct.py",
 )  # fmt: skip
 MEASURED_AT_MOST = 64  # shapes a process; data whose length changes with every batch would be measured for ever
-
-
-@dataclass(frozen=True)
-class Key:
-    kind: str
-    batch: int
-    steps: int
-    features: int
-    hidden: int
-    layers: int
-    directions: int
-    bias: bool
-    dtype: str
-    exact: bool
-    backward: bool
-
-    @property
-    def text(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
-
-    @property
-    def sizes(self) -> cuda_recurrence.Sizes:
-        return cuda_recurrence.Sizes(self.kind, self.hidden, self.exact, self.features, self.layers, self.directions)
 
 
 _known: dict[tuple[Key, int], str] = {}

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hotlap.kernels.recurrent import recurrence
+from hotlap.kernels.recurrent import recurrence_steps
 from hotlap.kernels.recurrent.precision import products
+from hotlap.kernels.recurrent.recurrence import Recurrence
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _walk(shape: Shape, given: Given, kept: Kept, state: int, x: Tensor, y: Tens
     gates = x.new_empty(flat.shape[0], 4 * shape.hidden if keep else width)
     with products(shape.exact):
         torch.mm(flat, of_x.t(), out=gates[:, :width])
-    one = recurrence.Walk(
+    one = Recurrence(
         kind=shape.kind,
         reverse=state % shape.directions == 1,
         exact=shape.exact,
@@ -131,7 +132,7 @@ def _walk(shape: Shape, given: Given, kept: Kept, state: int, x: Tensor, y: Tens
         h_n=kept.h_n[state],
         c_n=at(kept.c_n, state),
     )
-    recurrence.forward(shape.variant, one)
+    recurrence_steps.forward(shape.variant, one)
     return gates
 
 

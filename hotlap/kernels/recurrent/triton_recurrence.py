@@ -1,4 +1,4 @@
-"""Walks by Triton kernels: where a GPU is there but CUDA C++ cannot be compiled, and in Triton's interpreter."""
+"""Recurrences by Triton kernels: where a GPU is there but CUDA C++ cannot be compiled, and in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ import torch
 from torch import Tensor
 
 from hotlap.kernels.recurrent.geometry import Variant
-from hotlap.kernels.recurrent.recurrence import Walk
+from hotlap.kernels.recurrent.recurrence import Recurrence
 
 _device_of: Any = torch.cuda.device_of  # Triton launches on the current device, whatever it is given
 HIDDEN_AT_MOST = 64  # four matrices of 64 × 64 are what one multiprocessor holds beside the rest
 
 
-def _settings(variant: Variant, walk: Walk) -> dict[str, Any]:
-    wide = max(16, 1 << (walk.hidden - 1).bit_length())
+def _settings(variant: Variant, layer: Recurrence) -> dict[str, Any]:
+    wide = max(16, 1 << (layer.hidden - 1).bit_length())
     return {
-        "HIDDEN": walk.hidden, "WIDE": wide, "ROWS": variant.rows, "DOT": variant.product == "dot",
-        "PRECISION": "ieee" if walk.exact else "tf32", "num_warps": variant.blocks, "num_stages": 1,
+        "HIDDEN": layer.hidden, "WIDE": wide, "ROWS": variant.rows, "DOT": variant.product == "dot",
+        "PRECISION": "ieee" if layer.exact else "tf32", "num_warps": variant.blocks, "num_stages": 1,
     }  # fmt: skip
 
 
-def _common(walk: Walk) -> dict[str, Any]:
-    dense = {"weight": walk.weight, "bias_ih": walk.bias_ih, "bias_hh": walk.bias_hh, "h0": walk.h0, "c0": walk.c0}
+def _common(layer: Recurrence) -> dict[str, Any]:
+    dense = {"weight": layer.weight, "bias_ih": layer.bias_ih, "bias_hh": layer.bias_hh, "h0": layer.h0, "c0": layer.c0}
     made: dict[str, Any] = {name: None if one is None else one.contiguous() for name, one in dense.items()}
-    return {**made, "gates": walk.gates, "steps": walk.steps, "batch": walk.batch, "reverse": int(walk.reverse)}
+    return {**made, "gates": layer.gates, "steps": layer.steps, "batch": layer.batch, "reverse": int(layer.reverse)}
 
 
 def _taken(kernel: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in kernel.arg_names or name.startswith("num_")}
 
 
-def forward(variant: Variant, walk: Walk) -> None:
+def forward(variant: Variant, layer: Recurrence) -> None:
     from hotlap.kernels.recurrent import triton_kernels as kernels
 
-    kernel = kernels.lstm_forward if walk.kind == "lstm" else kernels.gru_forward
+    kernel = kernels.lstm_forward if layer.kind == "lstm" else kernels.gru_forward
     given = {
-        **_common(walk), **_settings(variant, walk), "y": walk.y, "cells": walk.cells, "h_n": walk.h_n,
-        "c_n": walk.c_n, "y_row": walk.y.stride(1), "gates_row": walk.gates.stride(1), "KEEP": walk.keep,
+        **_common(layer), **_settings(variant, layer), "y": layer.y, "cells": layer.cells, "h_n": layer.h_n,
+        "c_n": layer.c_n, "y_row": layer.y.stride(1), "gates_row": layer.gates.stride(1), "KEEP": layer.keep,
     }  # fmt: skip
-    with _device_of(walk.gates):
-        kernel[(-(-walk.batch // variant.rows),)](**_taken(kernel, given))
+    with _device_of(layer.gates):
+        kernel[(-(-layer.batch // variant.rows),)](**_taken(kernel, given))
 
 
-def backward(variant: Variant, walk: Walk) -> Tensor:
+def backward(variant: Variant, layer: Recurrence) -> Tensor:
     from hotlap.kernels.recurrent import triton_kernels as kernels
 
-    kernel = kernels.lstm_backward if walk.kind == "lstm" else kernels.gru_backward
-    programs = -(-walk.batch // variant.rows)
-    parts = walk.gates.new_empty(programs, 4 * walk.hidden)
-    dy = walk.dy if walk.dy is None or walk.dy.stride(2) == 1 else walk.dy.contiguous()
+    kernel = kernels.lstm_backward if layer.kind == "lstm" else kernels.gru_backward
+    programs = -(-layer.batch // variant.rows)
+    parts = layer.gates.new_empty(programs, 4 * layer.hidden)
+    dy = layer.dy if layer.dy is None or layer.dy.stride(2) == 1 else layer.dy.contiguous()
     given = {
-        **_common(walk), **_settings(variant, walk), "y": walk.y, "cells": walk.cells, "dbias": parts, "dy": dy,
-        "dh_n": None if walk.dh_n is None else walk.dh_n.contiguous(), "dh0": walk.dh0, "dc0": walk.dc0,
-        "dc_n": None if walk.dc_n is None else walk.dc_n.contiguous(), "y_row": walk.y.stride(1),
+        **_common(layer), **_settings(variant, layer), "y": layer.y, "cells": layer.cells, "dbias": parts, "dy": dy,
+        "dh_n": None if layer.dh_n is None else layer.dh_n.contiguous(), "dh0": layer.dh0, "dc0": layer.dc0,
+        "dc_n": None if layer.dc_n is None else layer.dc_n.contiguous(), "y_row": layer.y.stride(1),
         "dy_step": 0 if dy is None else dy.stride(0), "dy_row": 0 if dy is None else dy.stride(1),
     }  # fmt: skip
-    with _device_of(walk.gates):
+    with _device_of(layer.gates):
         kernel[(programs,)](**_taken(kernel, given))
     return parts

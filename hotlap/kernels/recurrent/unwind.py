@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hotlap.kernels.recurrent import recurrence
+from hotlap.kernels.recurrent import recurrence_steps
 from hotlap.kernels.recurrent.precision import products
+from hotlap.kernels.recurrent.recurrence import Recurrence
 from hotlap.kernels.recurrent.stack import Given, Kept, Shape, at, side
 
 TILE, TILES_AT_ONCE = 64, 256  # of a large product: columns of one tile, and tiles that keep a large GPU busy
@@ -133,7 +134,7 @@ class Layer:
 
     def backward(self, kept: Kept, coming: Incoming, dy: Tensor | None, made: Gradients) -> Tensor:
         state = self.state
-        one = recurrence.Walk(
+        one = Recurrence(
             kind=self.shape.kind,
             reverse=self.reverse,
             exact=self.shape.exact,
@@ -151,7 +152,7 @@ class Layer:
             dh0=at(made.h0, state),
             dc0=at(made.c0, state),
         )
-        return recurrence.backward(self.shape.variant, one)
+        return recurrence_steps.backward(self.shape.variant, one)
 
     def weight_gradients(self, parts: Tensor) -> list[Tensor]:
         later, earlier, first = self._rows()

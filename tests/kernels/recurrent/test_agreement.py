@@ -10,7 +10,7 @@ import torch
 
 from hotlap.kernels.recurrent import agreement, precision, probe
 from hotlap.kernels.recurrent.geometry import parse
-from hotlap.kernels.recurrent.selection import Key
+from hotlap.kernels.recurrent.key import Key
 
 KEY = Key("lstm", 3, 5, 2, 4, 1, 1, True, "float32", False, True)
 ONE, OTHER, THIRD = (parse(name) for name in ("cuda:fma:r4:c8:b1", "cuda:mma:r16:c8:b1", "cuda:fma:r1:c1:b1"))

@@ -12,7 +12,7 @@ from hotlap.catalog import entries
 from hotlap.catalog.cuda_graphs.apply import Graphs
 from hotlap.engine import nn as ours
 from hotlap.engine.recurrent import Recurrent, use_kernels
-from hotlap.kernels.recurrent import measurement, modules, recurrence, selection
+from hotlap.kernels.recurrent import measurement, modules, recurrence_steps, selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import Moments
@@ -56,7 +56,7 @@ def gpu(monkeypatch, tmp_path):
     """Layers count as if they were on a GPU; the same algorithm in plain torch stands in for its kernels."""
     events = []
     recorder = Capturing(events)
-    forward = recurrence.forward
+    forward = recurrence_steps.forward
 
     def measured(key, device, only=()):
         assert not recorder.recording
@@ -71,7 +71,7 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(selection, "index_of", lambda device: 0)
     monkeypatch.setattr(selection, "file_of", lambda device: tmp_path / "choices.json")
     monkeypatch.setattr(measurement, "times", measured)
-    monkeypatch.setattr(recurrence, "forward", walked)
+    monkeypatch.setattr(recurrence_steps, "forward", walked)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recorder.recording)
     selection.forget()
     yield recorder

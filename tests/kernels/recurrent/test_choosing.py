@@ -11,7 +11,8 @@ import torch
 
 from hotlap.kernels.cuda import folder, nvrtc
 from hotlap.kernels.recurrent import agreement, cuda_recurrence, measurement, probe, selection
-from hotlap.kernels.recurrent.selection import CUDNN, Key, choice, fastest
+from hotlap.kernels.recurrent.key import Key
+from hotlap.kernels.recurrent.selection import CUDNN, choice, fastest
 
 KEY = Key("lstm", 200, 400, 3, 64, 1, 1, True, "float32", False, True)
 FAST, MMA = "cuda:fma:r2:c1:b1", "cuda:mma:r8:c1:b1"

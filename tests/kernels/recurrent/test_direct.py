@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hotlap.kernels.recurrent import agreement, direct, plans, probe, selection
 from hotlap.kernels.recurrent.geometry import layout, parse
+from hotlap.kernels.recurrent.key import Key
 from hotlap.kernels.recurrent.stack import Shape
 from tests.kernels.recurrent import emulating
 from tests.kernels.recurrent.compared import KINDS, assert_alike, outcome, pair, states
@@ -59,7 +60,7 @@ def test_where_kernels_are_compared_one_that_leaves_rows_out_is_found(kind, monk
         broken = str(getattr(kernel.found, "variant", "")) == IN_CLUSTERS and not kernel.found.backward
         launch(kernel, blocks - cluster * broken, threads, stream, given)
 
-    key = selection.Key(kind, 5, 4, MANY, HIDDEN, 2, 1, True, "float32", False, True)
+    key = Key(kind, 5, 4, MANY, HIDDEN, 2, 1, True, "float32", False, True)
     both = [parse(BY), parse(IN_CLUSTERS)]
     assert agreement.agreeing(key, *probe.made(key, "cpu"), both) == both
     monkeypatch.setattr(emulating.Kernel, "launch", too_few)

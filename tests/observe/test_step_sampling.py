@@ -7,28 +7,28 @@ from itertools import islice
 import pytest
 
 from hotlap.observe.clock import Clock, spread
-from hotlap.observe.rota import ALLOWED, FEWEST, SECONDS_OF_DETAIL, Rota, share_of_steps
+from hotlap.observe.step_sampling import ALLOWED, FEWEST, SECONDS_OF_DETAIL, StepSampling, share_of_steps
 from hotlap.records.observation import BACKWARD, COPY, DATA, EVALUATION, FORWARD, GARBAGE, PHASES, REST
 
 
-def steps_of(rota: Rota):
+def steps_of(sampling: StepSampling):
     """Whether each step is looked into, one after the other."""
     while True:
-        length = rota.run_length()
+        length = sampling.run_length()
         for _ in range(10**6 if length is None else length):
-            yield rota.detailed
-        rota.switch()
+            yield sampling.detailed
+        sampling.switch()
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
 def test_as_many_steps_are_looked_into_as_asked(share):
-    looked = list(islice(steps_of(Rota(share)), 20_000))
+    looked = list(islice(steps_of(StepSampling(share)), 20_000))
     assert sum(looked) / len(looked) == pytest.approx(share, rel=0.1)
 
 
 def test_the_choice_has_no_rhythm():
     """A program that stalls every second batch must not always be looked into when it does not stall."""
-    looked = list(islice(steps_of(Rota(0.3)), 40_000))
+    looked = list(islice(steps_of(StepSampling(0.3)), 40_000))
     for period in (2, 3, 4, 8):
         for phase in range(period):
             part = looked[phase::period]
@@ -37,9 +37,9 @@ def test_the_choice_has_no_rhythm():
 
 def test_all_or_none_never_switches():
     for share in (0.0, 1.0):
-        rota = Rota(share)
-        assert rota.detailed == bool(share)
-        assert rota.run_length() is None
+        sampling = StepSampling(share)
+        assert sampling.detailed == bool(share)
+        assert sampling.run_length() is None
 
 
 def test_the_programs_random_numbers_are_left_alone():
@@ -47,7 +47,7 @@ def test_the_programs_random_numbers_are_left_alone():
 
     random.seed(3)
     expected = random.Random(3).random()
-    list(islice(steps_of(Rota(0.3)), 100))
+    list(islice(steps_of(StepSampling(0.3)), 100))
     assert random.random() == expected
 
 

@@ -21,7 +21,7 @@ def share_of_steps(step_seconds: float, planned_steps: int) -> float:
     return min(1.0, max(affordable, FEWEST / max(1, planned_steps)))
 
 
-class Rota:
+class StepSampling:
     """Draws the runs of steps that are looked into and of those that are not."""
 
     def __init__(self, share: float, seed: int = 0) -> None:

@@ -1,0 +1,31 @@
+"""What the parts of this entry see of the whole."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
+from hotlap.catalog.cuda_graphs.habits import Habits
+from hotlap.catalog.cuda_graphs.recorder import Recorder
+from hotlap.runtime.site import Site
+
+
+class Whole(Protocol):
+    site: Site
+    torch: Any
+    recorder: Recorder
+    habits: Habits
+
+    @property
+    def active(self) -> bool:
+        """Whether a model is replayed."""
+        ...
+
+    @property
+    def graphed(self) -> GraphedRoot | None: ...
+
+    def parameters_of_root(self, given: Any) -> list[Any] | None:
+        """In a list, where what is given is `parameters()` of the root."""
+        ...
+
+    def tell(self) -> None: ...

@@ -1,0 +1,30 @@
+"""What a layer and its input are, as far as the choice of a kernel depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from hotlap.kernels.recurrent import cuda_recurrence
+
+
+@dataclass(frozen=True)
+class Key:
+    kind: str
+    batch: int
+    steps: int
+    features: int
+    hidden: int
+    layers: int
+    directions: int
+    bias: bool
+    dtype: str
+    exact: bool
+    backward: bool
+
+    @property
+    def text(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+
+    @property
+    def sizes(self) -> cuda_recurrence.Sizes:
+        return cuda_recurrence.Sizes(self.kind, self.hidden, self.exact, self.features, self.layers, self.directions)

@@ -1,0 +1,135 @@
+"""The timed window as it is counted: its boundaries, and the counts at both ends."""
+
+from __future__ import annotations
+
+from itertools import pairwise, zip_longest
+from time import perf_counter, sleep
+
+from hotlap.observe.clock import spread
+from hotlap.observe.loaders import TRAIN, Seen
+from hotlap.observe.steps import Boundary
+from hotlap.records.observation import EVALUATION, PHASES, Warmup
+
+_EVALUATION = PHASES.index(EVALUATION)
+POLL_SECONDS = 5.0
+
+
+class Tally:
+    """The timed window: its boundaries, and the counts at both ends."""
+
+    def __init__(self) -> None:
+        self._first: Boundary | None = None
+        self._boundaries: list[Boundary] = []
+        self._warm: list[tuple[Boundary, dict[Seen, tuple[int, int]]]] = []
+        self._counts: dict[Seen, tuple[int, int]] = {}
+        self._final_counts: dict[Seen, tuple[int, int]] | None = None  # None: still measuring
+        self._call_sizes: list[int] = []
+        self._call_size: int | None = None
+        self._ended_size: int | None = None
+        self.warmup = Warmup(steps=0, seconds=0.0, settled=False)
+        self.skipped = 0
+        self.look_steps = 0
+        self.spans: dict[str, tuple[float, float]] = {}
+
+    def warm(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]]) -> None:
+        self._warm.append((boundary, counts))
+
+    def make_do_with_warmup(self) -> None:
+        """The program ended before warming up did: what came after its first step is all there is."""
+        if self._warm:
+            boundary, counts = self._warm[0]
+            self.begin(boundary, counts, Warmup(steps=1, seconds=0.0, settled=False))
+            self._boundaries = [later for later, _ in self._warm[1:]]
+
+    def begin(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]], warmup: Warmup) -> None:
+        self._first, self._counts, self.warmup = boundary, counts, warmup
+        self._boundaries.clear()
+        self._call_sizes.clear()
+
+    def end(self, counts: dict[Seen, tuple[int, int]], spans: dict[str, list[float]]) -> None:
+        self._final_counts = counts
+        self.spans = {name: (row[0], row[1]) for name, row in spans.items()}
+
+    def add(self, boundary: Boundary) -> None:
+        self._boundaries.append(boundary)
+
+    def called_with(self, size: int) -> None:
+        """The root module was called for training; the first call of a step tells its batch size."""
+        if self._call_size is None:
+            self._call_size = size
+
+    def optimizer_ended(self) -> None:
+        self._ended_size = self._ended_size or self._call_size
+        self._call_size = None
+
+    def close_step(self) -> None:
+        self._call_sizes.append(self._ended_size or 0)
+        self._ended_size = None
+
+    @property
+    def steps(self) -> int:
+        return len(self._boundaries)
+
+    @property
+    def steps_seen(self) -> float:
+        """The steps looked into: syncs and copies were counted in them alone."""
+        if self._first is None or not self._boundaries:
+            return 0.0
+        first, last = self._first, self._boundaries[-1]
+        return self.steps * (last.seen - first.seen) / max(1, last.optimizer_steps - first.optimizer_steps)
+
+    @property
+    def seconds(self) -> float:
+        return (self._boundaries[-1].at - self._first.at) / 1e9 if self._first and self._boundaries else 0.0
+
+    def step_ms(self) -> tuple[float, ...]:
+        if self._first is None:
+            return ()
+        return tuple((end.at - start.at) / 1e6 for start, end in pairwise([self._first, *self._boundaries]))
+
+    def device_step_ms(self) -> tuple[float, ...]:
+        """By CUDA events at some steps: the mean step from each to the next. Waits by polling, without a sync."""
+        events = [(number, one.event) for number, one in enumerate(self._boundaries) if one.event is not None]
+        patience = perf_counter() + POLL_SECONDS
+        while events and not events[-1][1].query():
+            if perf_counter() > patience:
+                return ()
+            sleep(0.001)
+        return tuple(start.elapsed_time(end) / (j - i) for (i, start), (j, end) in pairwise(events))
+
+    def shares(self, names: list[str]) -> dict[str, float]:
+        if self._first is None or not self._boundaries:
+            return {}
+        spent = self._spent()
+        total = sum(spent) or 1.0
+        return {name: time / total for name, time in zip(names, spent, strict=False)}
+
+    def _spent(self) -> list[float]:
+        assert self._first is not None
+        first, last = self._first, self._boundaries[-1]
+        return spread(_since(first.totals, last.totals), _since(first.fed, last.fed), _since(first.unseen, last.unseen))
+
+    def batches_and_samples(self, seen: list[Seen]) -> tuple[int, int]:
+        now = self._final_counts or {one: (one.batches, one.samples) for one in seen}
+        training = [one for one in now if one.role == TRAIN]
+        batches = sum(now[one][0] - self._counts.get(one, (0, 0))[0] for one in training)
+        samples = sum(now[one][1] - self._counts.get(one, (0, 0))[1] for one in training)
+        if not batches:
+            return 0, sum(self._call_sizes[: self.steps])
+        return batches, samples
+
+    def training_seconds(self) -> float:
+        """The window less its evaluations: throughput is of training."""
+        if self._first is None or not self._boundaries:
+            return 0.0
+        return self.seconds - self._spent()[_EVALUATION] / 1e9
+
+    def backwards_per_step(self) -> float:
+        if self._first is None or not self._boundaries:
+            return 0.0
+        return (self._boundaries[-1].backwards - self._first.backwards) / self.steps
+
+
+def _since(first: list[int], last: list[int]) -> list[int]:
+    """What was added; the first may be shorter, for spans that began later."""
+    return [end - start for start, end in zip_longest(first, last, fillvalue=0)]
