@@ -8,6 +8,7 @@ from typing import Any
 from hotlap.records.codec import SCHEMA
 from hotlap.records.observation import (
     Ceiling,
+    CodeLine,
     CopySite,
     DeviceActivity,
     HotLine,
@@ -18,7 +19,6 @@ from hotlap.records.observation import (
     Model,
     Observation,
     Optimizer,
-    Place,
     ProcessLoad,
     Rank,
     Settings,
@@ -32,8 +32,8 @@ TRAIN = f"{PROJECT}/train.py"
 GPU = "NVIDIA H100 80GB HBM3"
 
 
-def place(line: int = 12, file: str = "data.py", function: str = "__getitem__") -> Place:
-    return Place(file=f"{PROJECT}/{file}", line=line, function=function)
+def place(line: int = 12, file: str = "data.py", function: str = "__getitem__") -> CodeLine:
+    return CodeLine(file=f"{PROJECT}/{file}", line=line, function=function)
 
 
 def machine(**overrides: Any) -> Machine:
@@ -92,7 +92,7 @@ def model(**overrides: Any) -> Model:
 def optimizer(**overrides: Any) -> Optimizer:
     values: dict[str, Any] = {
         "name": "AdamW",
-        "place": Place(file="/usr/lib/python3/site-packages/torch/optim/adam.py", line=213, function="step"),
+        "place": CodeLine(file="/usr/lib/python3/site-packages/torch/optim/adam.py", line=213, function="step"),
         "groups": 1,
         "tensors": 24,
         "fused": True,

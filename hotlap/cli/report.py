@@ -31,7 +31,7 @@ Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class RunRecords:
     """The records of a run: a tuning, a profile alone, or what a training has decided."""
 
     run: store.Run
@@ -102,7 +102,7 @@ def _format(asked: list[str], output: Path | None, open_it: bool) -> str:
     return form
 
 
-def records(run: store.Run) -> Kept:
+def records(run: store.Run) -> RunRecords:
     """What there is. A tune needs no profile beside it; a run with neither is no run to report on."""
     tuning = _load(run, "tuning", Tuning)
     observation, diagnosis = _load(run, "observation", Observation), _load(run, "diagnosis", Diagnosis)
@@ -113,10 +113,10 @@ def records(run: store.Run) -> Kept:
             f"{run.folder} keeps no tune and no profile; make one: hotlap tune python train.py, or see another: "
             "hotlap report RUN"
         )
-    return Kept(run=run, tuning=tuning, observation=observation, diagnosis=diagnosis)
+    return RunRecords(run=run, tuning=tuning, observation=observation, diagnosis=diagnosis)
 
 
-def _decided(run: store.Run) -> Kept | None:
+def _decided(run: store.Run) -> RunRecords | None:
     """Of the process that was started; of the one that trained longest, where that one did not."""
     folder = store.Run(run.folder / "running")
     names = [path.stem for path in folder.folder.glob(f"{DECISIONS}-*.json")]
@@ -125,7 +125,7 @@ def _decided(run: store.Run) -> Kept | None:
         return None
     longest = max(several, key=lambda one: (one.is_main, one.steps))
     told = _load(folder, f"{OUTCOMES}-{longest.pid}", Outcomes)
-    return Kept(
+    return RunRecords(
         run=run,
         tuning=None,
         observation=None,
@@ -145,7 +145,7 @@ def _load(run: store.Run, name: str, kind: type[Record]) -> Record | None:
         raise RecordUnreadable(f"cannot read {path} ({error.strerror}); run the command again") from error
 
 
-def render(kept: Kept, form: str) -> str:
+def render(kept: RunRecords, form: str) -> str:
     seen, diagnosis = kept.observation, kept.diagnosis
     if kept.tuning is not None:
         made = {HTML: drawing.tuned_html, MARKDOWN: drawing.tuned_markdown, JSON: drawing.tuned_json}[form]
@@ -161,7 +161,7 @@ def render(kept: Kept, form: str) -> str:
     return drawing.markdown(seen, diagnosis) if form == MARKDOWN else drawing.as_json(seen, diagnosis)
 
 
-def draw(kept: Kept) -> None:
+def draw(kept: RunRecords) -> None:
     console = Console(highlight=False)
     if kept.tuning is not None:
         drawing.tuned_terminal(kept.tuning, kept.observation, kept.diagnosis, console)

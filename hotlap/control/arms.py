@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hotlap.records.plan import Outcome, Status
 
 
-class Site(Protocol):
+class Switch(Protocol):
     """One entry at work."""
 
     name: str
@@ -36,10 +36,10 @@ class Arms:
     def __init__(self, begin: Begin, order: Iterable[str], keeps: Callable[[str], bool]) -> None:
         """`keeps(name)`: it is paused, not ended, when it is switched off."""
         self._begin, self._order, self._keeps = begin, list(order), keeps
-        self._on: dict[str, Site] = {}
-        self._paused: dict[tuple[str, Arm], Site] = {}
+        self._on: dict[str, Switch] = {}
+        self._paused: dict[tuple[str, Arm], Switch] = {}
         self.now: Arm = frozenset()
-        self.seen: dict[str, Site] = {}  # the last of each name
+        self.seen: dict[str, Switch] = {}  # the last of each name
 
     def switch(self, arm: Arm) -> None:
         apart = [name for name in self._order if self._is_apart(name, arm)]
@@ -63,7 +63,7 @@ class Arms:
         else:
             site.close()
 
-    def _back_on(self, name: str, arm: Arm) -> Site:
+    def _back_on(self, name: str, arm: Arm) -> Switch:
         site = self._paused.pop((name, arm), None)
         if site is not None and not site.closed:
             site.paused = False
@@ -93,7 +93,7 @@ class Arms:
         self._paused.clear()
 
     @property
-    def sites(self) -> list[Site]:
+    def sites(self) -> list[Switch]:
         return [*self._on.values(), *self._paused.values()]
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from hotlap.diagnose.verdict import NO_FASTER
 from hotlap.diagnose.wording import part, percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number, times
-from hotlap.records.observation import DATA, CopySite, Loader, Place
+from hotlap.records.observation import DATA, CodeLine, CopySite, Loader
 
 LIGHT_FETCH_US = 20.0  # a sample fetched faster than this costs more to send between processes than to make
 
@@ -34,7 +34,7 @@ def data_wait(step: Step) -> Iterator[Finding]:
     )
 
 
-def _data_place(step: Step, loader: Loader | None) -> Place | None:
+def _data_place(step: Step, loader: Loader | None) -> CodeLine | None:
     """With workers the training thread's hot line is the loop that waits, not the code that is slow."""
     hot, written = step.hot_place(DATA), loader.dataset_place if loader else None
     return (written or hot) if loader and loader.workers else (hot or written)
@@ -137,7 +137,7 @@ def _copy_finding(step: Step, site: CopySite) -> Finding:
         evidence=f"{part(site.ms_per_step, step.total)}, {number(site.per_step)} copies and "
         f"{number(megabytes)} MB a step",
         advice="pass non_blocking=True: the memory is pinned already" if site.pinned else _pin_advice(step),
-        place=Place(file=site.file, line=site.line, function=site.function),
+        place=CodeLine(file=site.file, line=site.line, function=site.function),
         cost=site.ms_per_step,
     )
 

@@ -8,7 +8,7 @@ from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.wording import listed, part, percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number
-from hotlap.records.observation import EVALUATION, GARBAGE, REST, SPAN_PREFIX, Place, Sync
+from hotlap.records.observation import EVALUATION, GARBAGE, REST, SPAN_PREFIX, CodeLine, Sync
 
 REST_SHARE = 0.05  # of a step; every loop has a little
 SPAN_SHARE = 0.10  # of a step
@@ -47,7 +47,7 @@ def _sync_finding(step: Step, found: Sequence[Sync]) -> Finding:
         title=f"{kinds} waits for the device" if waits else f"{kinds} costs time here and would wait on CUDA",
         evidence=f"{part(_cost(found), step.total)} in {times_a_step} calls a step{_doubt(step, waits)}",
         advice=_sync_advice(first),
-        place=Place(file=first.file, line=first.line, function=first.function),
+        place=CodeLine(file=first.file, line=first.line, function=first.function),
         cost=_cost(found),
     )
 

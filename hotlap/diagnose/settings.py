@@ -11,7 +11,7 @@ from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.wording import part, percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number
-from hotlap.records.observation import BACKWARD, FORWARD, Place
+from hotlap.records.observation import BACKWARD, FORWARD, CodeLine
 
 NEAR_LIMIT = 0.90
 HALF = frozenset({"bfloat16", "float16"})
@@ -101,7 +101,7 @@ def _device_finding(
     )
 
 
-def _model_place(step: Step) -> Place | None:
+def _model_place(step: Step) -> CodeLine | None:
     return next((model.place for model in step.observation.models if model.place), None)
 
 

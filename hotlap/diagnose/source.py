@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hotlap.records.diagnosis import Diagnosis, Finding, Written
-from hotlap.records.observation import Observation, Place
+from hotlap.records.observation import CodeLine, Observation
 from hotlap.records.scanned import Applicability, Frequency, Scan, Scanned
 
 # Costs that have no line of their own, by the patterns that cause them.
@@ -55,7 +55,7 @@ def _key(one: Scanned) -> tuple[str, str, int, int]:
     return one.code, one.path, one.line, one.column
 
 
-def _on_its_line(place: Place | None, scanned: Iterable[Scanned]) -> list[Scanned]:
+def _on_its_line(place: CodeLine | None, scanned: Iterable[Scanned]) -> list[Scanned]:
     if place is None:
         return []
     there = [one for one in scanned if one.path == place.file and one.line <= place.line <= one.last_line]

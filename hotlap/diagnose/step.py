@@ -14,11 +14,11 @@ from hotlap.records.observation import (
     OPTIMIZER,
     PHASES,
     SPAN_PREFIX,
+    CodeLine,
     DeviceActivity,
     HotLine,
     Loader,
     Observation,
-    Place,
 )
 
 NOTICEABLE = 0.02  # of a step; what costs less is not worth a reader's time
@@ -127,9 +127,9 @@ class Step:
         lines = [line for line in self.observation.hot_lines if line.phase == phase]
         return max(lines, key=lambda line: line.share, default=None)
 
-    def hot_place(self, phase: str) -> Place | None:
+    def hot_place(self, phase: str) -> CodeLine | None:
         line = self.hot_line(phase)
-        return Place(file=line.file, line=line.line, function=line.function) if line else None
+        return CodeLine(file=line.file, line=line.line, function=line.function) if line else None
 
     def loader(self) -> Loader | None:
         """The loader that feeds training: the busiest not known to be for evaluation."""
@@ -143,7 +143,7 @@ class Step:
         return self.share_of(cost) >= NOTICEABLE and self.at_most(cost) >= 1.0 + NOTICEABLE
 
     def finding(
-        self, code: str, *, title: str, evidence: str, advice: str, place: Place | None, cost: float
+        self, code: str, *, title: str, evidence: str, advice: str, place: CodeLine | None, cost: float
     ) -> Finding:
         """A finding about host time: what is at stake is the cost less what the device would still take."""
         bound = self.at_most(cost)

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from hotlap.engine import processor
 from hotlap.engine.errors import BadRecipe, NoDevice
-from hotlap.engine.kept import random_states
 from hotlap.engine.recipe import Recipe
+from hotlap.engine.snapshot import random_states
 
 Buffer = tuple[dict[str, Any], str, torch.Tensor]  # where it is held, and under which name
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hotlap.engine.saving import Place
+from hotlap.engine.saving import Position
 
 
-def watch(place: Place, monitor: str, say: Callable[[str], None]) -> None:
+def watch(place: Position, monitor: str, say: Callable[[str], None]) -> None:
     """A resumed run may be judged by something else: what was best before cannot be compared with it."""
     if place.monitor not in (None, monitor):
         say(f"the best is the one with the {monitor} from now on; before it was by the {place.monitor}")
@@ -16,7 +16,7 @@ def watch(place: Place, monitor: str, say: Callable[[str], None]) -> None:
     place.monitor = monitor
 
 
-def judge(place: Place, epoch: int, value: float, higher: bool, least: float) -> bool:
+def judge(place: Position, epoch: int, value: float, higher: bool, least: float) -> bool:
     """Whether this epoch is the best so far, by `least` at least."""
     gain = 0.0 if place.best is None else (value - place.best) * (1 if higher else -1)
     better = not math.isnan(value) and (place.best is None or gain > least)
@@ -27,7 +27,7 @@ def judge(place: Place, epoch: int, value: float, higher: bool, least: float) ->
     return better
 
 
-def why_over(place: Place, patience: int | None, callbacks: Sequence[str], epochs: int) -> str | None:
+def why_over(place: Position, patience: int | None, callbacks: Sequence[str], epochs: int) -> str | None:
     """Why a resumed run has nothing to do, by its own patience, callbacks and epochs: with others it goes on."""
     if place.stopped_by not in callbacks:
         place.stopped_by = None

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from hotlap.engine.errors import CaptureFailed, EngineError
 from hotlap.engine.forks import NothingToFork
-from hotlap.engine.kept import HostTraces, Kept, disagreement, moved
 from hotlap.engine.processor import USUAL, Way, use
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
+from hotlap.engine.snapshot import HostTraces, Snapshot, disagreement, moved
 from hotlap.engine.update import LossOf
 
 WARM_UP = 3  # cuDNN, cuBLAS and the compiler choose and allocate before anything is captured or timed
@@ -51,7 +51,7 @@ class Trial:
     """Work that does one full window from the present state on, and how to return to that state."""
 
     work: Callable[[Mode], Work]
-    kept: Kept
+    kept: Snapshot
     traces: Callable[[], HostTraces]
     parameters: Sequence[Tensor]
     recorder: Recorder | None

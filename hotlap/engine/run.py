@@ -24,7 +24,7 @@ from hotlap.engine.parts import Parts
 from hotlap.engine.recipe import Phase
 from hotlap.engine.records import EpochRecord, History, StepRecord
 from hotlap.engine.recurrent import reset_state
-from hotlap.engine.saving import Place, load_into, state_of
+from hotlap.engine.saving import Position, load_into, state_of
 from hotlap.engine.schedule import Rates
 from hotlap.engine.seam import Resident
 from hotlap.engine.steps import ResidentSteps, StreamedSteps
@@ -34,7 +34,7 @@ from hotlap.engine.update import Average, Tally, Update, as_real, has_digits
 class Run:
     def __init__(self, parts: Parts) -> None:
         self.parts, self.recipe = parts, parts.recipe
-        self.place = Place()
+        self.place = Position()
         self.tally = Tally(parts.geometry.windows, parts.device)
         self.looks = Looks(self.tally)
         self.average = Average(parts.model, parts.recipe.ema) if parts.recipe.ema is not None else None

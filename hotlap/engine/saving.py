@@ -13,12 +13,12 @@ from hotlap.engine.checkpoints import FORMAT, Settled, State
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import CheckpointOfAnotherModel
 from hotlap.engine.freezing import all_names
-from hotlap.engine.kept import random_states, set_random_states
 from hotlap.engine.parts import Parts
 from hotlap.engine.processor import Way
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.records import EpochRecord
 from hotlap.engine.schedule import Rates
+from hotlap.engine.snapshot import random_states, set_random_states
 from hotlap.engine.steps import ResidentSteps, StreamedSteps
 from hotlap.engine.update import Average, Tally
 
@@ -27,7 +27,7 @@ SETTINGS = (bool, int, float, tuple, list)
 
 
 @dataclass
-class Place:
+class Position:
     """Where a run is: `epoch` and `window` are the next to be trained, `steps` those of whole epochs before."""
 
     epoch: int = 0
@@ -56,7 +56,7 @@ class Resumable(Protocol):
 
     parts: Parts
     recipe: Recipe
-    place: Place
+    place: Position
     tally: Tally
     average: Average | None
     rates: Rates
@@ -127,7 +127,7 @@ def about(run: Resumable) -> dict[str, Any]:
     }
 
 
-def load_into(run: Resumable, state: State, path: Path) -> Place:
+def load_into(run: Resumable, state: State, path: Path) -> Position:
     parts = run.parts
     require_same_model(parts.model, state["model"], path)
     _require_same_training(run, state, path)
@@ -189,13 +189,13 @@ def _load_tallies(run: Resumable, state: State) -> None:
             run.parts.train_metrics[name].totals.copy_(totals)
 
 
-def _place(saved: dict[str, Any]) -> Place:
+def _place(saved: dict[str, Any]) -> Position:
     epochs = [EpochRecord(**record) for record in saved["epochs"]]
     mode = saved["mode"]
     if mode is not None:
         graph, compiled, way, *forked = mode  # a checkpoint from before there were forks has none
         mode = Mode(graph, compiled, Way(*way), *forked)
-    return Place(**{**saved, "epochs": epochs, "mode": mode})
+    return Position(**{**saved, "epochs": epochs, "mode": mode})
 
 
 def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: Path, what: str = "model") -> None:

@@ -22,12 +22,12 @@ from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.sources import Tensors, with_rows
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry
-from hotlap.engine.kept import HostTraces, Kept
 from hotlap.engine.order import epoch_order
 from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
 from hotlap.engine.seam import Batch, Resident, Streamed
+from hotlap.engine.snapshot import HostTraces, Snapshot
 from hotlap.engine.update import Found, LossOf, Update, beside
 
 Say = Callable[[str], None]
@@ -66,13 +66,13 @@ class Common:
         self.prepare_seconds = 0.0
         self._compiled: LossOf | None = None
 
-    def kept(self) -> Kept:
+    def kept(self) -> Snapshot:
         update = self.update
         tensors = [*self.whole.parameters(), *self.whole.buffers(), update.tally.step, update.tally.losses]
         tensors += [metric.totals for metric in update.metrics.values()]
         tensors += update.average.tensors if update.average is not None else []
         counters = [(update.learning, "next_step")]
-        return Kept(tensors, self.whole, update.optimizer, update.scaler, counters, self.recorder is not None)
+        return Snapshot(tensors, self.whole, update.optimizer, update.scaler, counters, self.recorder is not None)
 
     def trial(self, work: Callable[[Mode], Work], windows: int) -> Trial:
         def traces() -> HostTraces:
@@ -182,7 +182,7 @@ class ResidentSteps(Common):
         if self.ahead is not None and first < self.geometry.full:
             self.ahead.begin()
 
-    def kept(self) -> Kept:
+    def kept(self) -> Snapshot:
         kept = super().kept()
         if self.ahead is not None:
             kept.add(self.ahead.batch)

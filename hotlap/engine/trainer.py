@@ -26,7 +26,6 @@ from hotlap.engine.errors import (
 from hotlap.engine.evaluation import Evaluation, batches_of, evaluating
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
-from hotlap.engine.kept import seed_streams
 from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean, Metric
 from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
@@ -37,6 +36,7 @@ from hotlap.engine.records import History
 from hotlap.engine.recurrent import carrying, flatten, require_order
 from hotlap.engine.run import Run
 from hotlap.engine.seam import AnySource, Batch
+from hotlap.engine.snapshot import seed_streams
 from hotlap.engine.update import Average, Forward, beside
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]

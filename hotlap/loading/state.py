@@ -37,7 +37,7 @@ class State:
     """As it is now."""
 
     def __init__(self, *studies: Study, contents: bool = True) -> None:
-        self._places: list[Place] = []
+        self._places: list[Lookup] = []
         self._with_contents = contents
         self._contents = Contents()
         opened = {key for study in studies for key in study.opened}
@@ -57,7 +57,7 @@ class State:
         self._rows: list[tuple[RowSums | ElementSums | ListedRows, int]] = []  # with the level of subsets they are of
         self._watched: bool | None = None  # closely: not, or with rows or without
 
-    def _add(self, place: Place) -> None:
+    def _add(self, place: Lookup) -> None:
         self._places.append(place)
         if self._with_contents and is_plain_holder(value := place.found()):
             self._contents.add(value, find=place.found)
@@ -148,7 +148,7 @@ def is_plain_holder(value: Any) -> bool:
     return known or kind is bytearray
 
 
-class Place:
+class Lookup:
     """Where a value is looked up. Objects are not kept alive by it, unless they cannot be referenced weakly."""
 
     name = ""
@@ -187,7 +187,7 @@ def _reference(value: Any) -> Callable[[], Any]:
     return (lambda: ABSENT) if _is_unreferenced(value) else weakly(value)
 
 
-class AttributePlace(Place):
+class AttributePlace(Lookup):
     def __init__(self, owner: Any, name: str) -> None:
         self._owner, self.name = reference(owner), name
         super().__init__()
@@ -220,7 +220,7 @@ class ClassPlace(AttributePlace):
         return super().holds() and type(self._owner()).__getattribute__ is self._looks_up
 
 
-class NamePlace(Place):
+class NamePlace(Lookup):
     def __init__(self, space: Mapping[str, Any], name: str) -> None:
         self._space, self.name = space, name
         super().__init__()
@@ -232,7 +232,7 @@ class NamePlace(Place):
         return self._space.get(self.name, ABSENT) is self._expected() or super().holds()
 
 
-class CellPlace(Place):
+class CellPlace(Lookup):
     name = "a variable of a function"
 
     def __init__(self, cell: Any) -> None:

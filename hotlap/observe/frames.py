@@ -6,7 +6,7 @@ import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 
-from hotlap.records.observation import Place
+from hotlap.records.observation import CodeLine
 
 # When a whole program is installed as a package, all of it lies in site-packages: then only these count as libraries.
 FRAMEWORKS = frozenset(
@@ -54,8 +54,8 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return installed or outermost
 
 
-def place_of(code: CodeType, line: int) -> Place:
-    return Place(file=code.co_filename, line=line, function=_qualified(code))
+def place_of(code: CodeType, line: int) -> CodeLine:
+    return CodeLine(file=code.co_filename, line=line, function=_qualified(code))
 
 
 def _qualified(code: CodeType) -> str:
@@ -63,7 +63,7 @@ def _qualified(code: CodeType) -> str:
     return name.replace(".<locals>", "")
 
 
-def place_of_function(function: object) -> Place | None:
+def place_of_function(function: object) -> CodeLine | None:
     """Where a function or method of the user's is written; None for a library's, which nobody here can change."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hotlap.patch.operations import watching
 
 
-class Kept(NamedTuple):
+class LossTensor(NamedTuple):
     """A loss on the device as it was at its backward, if its version still is."""
 
     tensor: Any
@@ -73,7 +73,7 @@ class Losses:
         losses = [one for one in (loss if type(loss) is list else [loss]) if one is not None]
         if self._originals:
             self._check_originals()
-        losses = [self._untouched(one) if type(one) is Kept else one for one in losses]
+        losses = [self._untouched(one) if type(one) is LossTensor else one for one in losses]
         if losses and not (self.stepping and self._now):
             self.seen = True
             self._now += losses
@@ -97,7 +97,7 @@ class Losses:
             return None
         kept = loss.detach()
         if not self.copying:
-            return Kept(kept, kept._version)
+            return LossTensor(kept, kept._version)
         self._originals.append((kept, kept._version))
         return kept.clone()  # a launch, no sync; later in-place changes cannot reach it
 
@@ -114,7 +114,7 @@ class Losses:
         self._written_to = self._written_to or changed or large or len(addresses) < len(self._originals)
         del self._originals[:-1]  # the last one's memory stays taken, to be compared with the next step's
 
-    def _untouched(self, loss: Kept) -> Any:
+    def _untouched(self, loss: LossTensor) -> Any:
         address = loss.tensor.data_ptr()
         if loss.tensor._version != loss.version or address in self._addresses:
             self.copying = True

@@ -19,10 +19,10 @@ from hotlap.patch.unseen import sealed
 MISSING: Any = object()
 Layer = Callable[[Any], Any]  # what is below → what stands in its place
 
-_sites: dict[tuple[int, str], Site] = {}
+_sites: dict[tuple[int, str], Attribute] = {}
 
 
-class Site:
+class Attribute:
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
         self.original = vars(owner).get(name, MISSING)  # MISSING: inherited, so the way back is to delete
@@ -70,14 +70,14 @@ class Site:
 class Ledger:
     def __init__(self) -> None:
         self.closed = False
-        self._mine: list[Site] = []
+        self._mine: list[Attribute] = []
         self._undo: list[Callable[[], Any]] = []
 
     def wrap(self, owner: Any, name: str, layer: Layer) -> None:
         """Replace an attribute by layer(attribute) until this ledger closes; once closed it changes nothing."""
         if self.closed:
             return
-        site = _sites.setdefault((id(owner), name), Site(owner, name))
+        site = _sites.setdefault((id(owner), name), Attribute(owner, name))
         if site not in self._mine:
             self._mine.append(site)
         site.add(self, layer)

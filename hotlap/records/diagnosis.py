@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.records.observation import Place
+from hotlap.records.observation import CodeLine
 from hotlap.records.scanned import Scanned
 
 VERDICTS = (
@@ -25,7 +25,7 @@ class Finding:
     title: str  # what was found, one line
     evidence: str  # the figures it rests on
     advice: str  # what to change
-    place: Place | None
+    place: CodeLine | None
     ms_per_step: float  # the time at stake
     at_most: float  # Amdahl bound: step time now over that without this cost; 1.0: not known, or no gain in step time
     scanned: tuple[Scanned, ...] = ()  # what the source has there, with its repair

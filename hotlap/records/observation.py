@@ -17,7 +17,7 @@ SPAN_PREFIX = "span:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class CodeLine:
     """A line of code, preferably the user's."""
 
     file: str
@@ -61,7 +61,7 @@ class Loader:
     role: str  # "train", "evaluation" or "unknown"
     dataset: str
     dataset_kind: str  # "map" or "iterable"
-    dataset_place: Place | None  # where __getitem__ or __iter__ is written
+    dataset_place: CodeLine | None  # where __getitem__ or __iter__ is written
     length: int | None
     batch_size: int | None
     workers: int
@@ -79,7 +79,7 @@ class Model:
     """A root training module: the outermost module called that owns the optimizer's parameters."""
 
     name: str
-    place: Place | None  # where forward is written
+    place: CodeLine | None  # where forward is written
     parameters: int
     trainable: int
     tensors: int
@@ -93,7 +93,7 @@ class Model:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
     name: str
-    place: Place | None  # where step is written
+    place: CodeLine | None  # where step is written
     groups: int
     tensors: int
     fused: bool

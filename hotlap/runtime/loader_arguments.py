@@ -13,18 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.loading.identity import AlsoOfLists
+from hotlap.runtime.declined import Declined
 from hotlap.runtime.site import Site
 
 # Their samplers are written to be read ahead of the training.
 MADE_FOR_WORKERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "transformers")
-
-
-class NoEffect(Exception):
-    """Nothing here that the entry could change."""
-
-
-class Refused(Exception):
-    """The entry could, but must not."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,7 @@ class Making:
 
 
 def when_made(site: Site, settings: Callable[[Making], dict[str, Any]]) -> None:
-    """settings(making) are the arguments to change, or it raises NoEffect or Refused."""
+    """settings(making) are the arguments to change, or it raises Declined."""
     torch = site.torch
     names = _positional(torch.utils.data.DataLoader)
 
@@ -95,10 +88,8 @@ def when_made(site: Site, settings: Callable[[Making], dict[str, Any]]) -> None:
             return original(*args, **kwargs)  # torch says what is wrong
         try:
             changes = settings(Making(torch, given, loader))
-        except NoEffect as why:
-            site.no_effect(str(why))
-        except Refused as why:
-            site.refused(str(why))
+        except Declined as declined:
+            site.decline(declined)
         else:
             outcome = original(**{**given, **changes})
             changed[loader] = _as_given(given, changes)

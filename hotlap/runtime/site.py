@@ -17,6 +17,7 @@ from hotlap.patch.seams import Seam, Seams
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.unseen import leave_no_frame
 from hotlap.records.plan import Outcome, Status
+from hotlap.runtime.declined import Declined
 from hotlap.runtime.root_discovery import Moments
 
 CHECKPOINT = "torch.utils.checkpoint"  # ends a recomputation by an exception, as soon as all is saved
@@ -60,6 +61,10 @@ class Site:
     def refused(self, why: str) -> None:
         if self._status is not Status.APPLIED:
             self._tell(Status.REFUSED, why)
+
+    def decline(self, declined: Declined) -> None:
+        tell = self.refused if declined.status is Status.REFUSED else self.no_effect
+        tell(str(declined))
 
     def withdraw(self, why: str) -> None:
         """Take back all of it, now."""

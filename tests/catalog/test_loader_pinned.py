@@ -8,7 +8,9 @@ from torch.utils.data import default_collate
 
 from hotlap.catalog import entries
 from hotlap.catalog.loader_pinned.apply import check
-from hotlap.runtime.loader_arguments import Making, NoEffect, Refused
+from hotlap.records.plan import Status
+from hotlap.runtime.declined import Declined
+from hotlap.runtime.loader_arguments import Making
 
 NAME = "loader-pinned"
 
@@ -34,19 +36,20 @@ def test_plain_batches_of_workers_are_pinned():
 
 
 @pytest.mark.parametrize(
-    ("made", "pinned", "error", "said"),
+    ("made", "pinned", "status", "said"),
     [
-        (making(), True, NoEffect, "pins already"),
-        (making(num_workers=0), False, NoEffect, "copy the batches of Rows once more"),
-        (making(Stream()), False, Refused, "a stream"),
-        (making(Bags()), False, Refused, "hold objects"),
-        (making(collate_fn=tuple), False, Refused, "a collate_fn of its own"),
-        (making(Random("torch")), False, Refused, "draws random numbers"),
+        (making(), True, Status.NO_EFFECT, "pins already"),
+        (making(num_workers=0), False, Status.NO_EFFECT, "copy the batches of Rows once more"),
+        (making(Stream()), False, Status.REFUSED, "a stream"),
+        (making(Bags()), False, Status.REFUSED, "hold objects"),
+        (making(collate_fn=tuple), False, Status.REFUSED, "a collate_fn of its own"),
+        (making(Random("torch")), False, Status.REFUSED, "draws random numbers"),
     ],
 )
-def test_others_are_left_as_they_are(made, pinned, error, said):
-    with pytest.raises(error, match=said):
+def test_others_are_left_as_they_are(made, pinned, status, said):
+    with pytest.raises(Declined, match=said) as caught:
         check(made, pinned)
+    assert caught.value.status is status
 
 
 def test_without_a_gpu_it_has_no_effect(monkeypatch):

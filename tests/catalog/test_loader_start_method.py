@@ -13,7 +13,8 @@ from observations import on_cuda
 
 from hotlap.catalog import entries
 from hotlap.catalog.loader_start_method.apply import CLEAN, found, import_torch_once
-from hotlap.runtime.loader_arguments import Making, NoEffect
+from hotlap.runtime.declined import Declined
+from hotlap.runtime.loader_arguments import Making
 from hotlap.runtime.main_script import why_not_twice
 
 NAME = "loader-start-method"
@@ -73,7 +74,7 @@ def test_a_fork_is_avoided_only_where_it_is_not_safe(site, method):
     if method:
         assert found(site, making) == method
     else:
-        with pytest.raises(NoEffect, match="a fork is safe here"):
+        with pytest.raises(Declined, match="a fork is safe here"):
             found(site, making)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import hotlap
+from hotlap.catalog.throttled_cleanup.lines import EVERY, TRUSTED, CleanupLine
 from hotlap.catalog.throttled_cleanup.memory import Held, Memory
-from hotlap.catalog.throttled_cleanup.places import EVERY, TRUSTED, Place
 from tests.observations import observation, sync
 
 MB = 1 << 20
@@ -247,7 +247,7 @@ def test_closing_leaves_the_functions_as_they_were():
 
 
 def test_a_place_reached_seldom_is_never_left_out():
-    place = Place("train.py:1", result_used=False)
+    place = CleanupLine("train.py:1", result_used=False)
     assert not any(place.leave_out(step) for step in range(1, 1000, 6))
     assert [place.leave_out(step) for step in (2000, 2001, 2002, 2003, 2004)] == [False, False, False, True, True]
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hotlap.engine.kept import HostTraces
 from hotlap.engine.nn import BatchNorm2d, fuse_norms
+from hotlap.engine.snapshot import HostTraces
 from hotlap.kernels.norms import launches, layer
 from hotlap.kernels.norms.launches import Shape
 from hotlap.kernels.norms.operation import OF_ACTIVATION, Statistics, normalised

@@ -13,7 +13,7 @@ import torch
 
 from hotlap.observe import frames
 from hotlap.observe.frames import kind_of, place_of_function, short_library_place, user_frame
-from hotlap.records.observation import Place
+from hotlap.records.observation import CodeLine
 
 LIBRARY, INSTALLED, USER = 0, 1, 2
 SITE = "/env/lib/python3.11/site-packages"
@@ -122,7 +122,7 @@ def written_here():
 
 def test_a_decorated_function_is_found_where_it_was_written():
     place = place_of_function(written_here)
-    assert isinstance(place, Place)
+    assert isinstance(place, CodeLine)
     assert place.file == __file__
     assert place.function == "written_here"
 

@@ -195,9 +195,9 @@ def test_the_seam_is_told_the_truth_by_torch():
 
 
 def kept(loss):
-    from hotlap.observe.losses import Kept
+    from hotlap.observe.losses import LossTensor
 
-    return Kept(loss, loss._version)
+    return LossTensor(loss, loss._version)
 
 
 def warmed(*pairs) -> Losses:

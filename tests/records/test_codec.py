@@ -11,7 +11,7 @@ import pytest
 from hotlap.errors import RecordUnreadable
 from hotlap.records.codec import SCHEMA, from_json, to_json
 from hotlap.records.diagnosis import Diagnosis, Finding
-from hotlap.records.observation import Observation, Place
+from hotlap.records.observation import CodeLine, Observation
 from hotlap.records.part import Counts, Part
 from hotlap.records.session import Session
 from tests import observations
@@ -33,7 +33,7 @@ def diagnosis() -> Diagnosis:
         title="`loss.item()` waits for the device at every step",
         evidence="1.0 a step, 3.2 ms",
         advice="keep the loss on the device – read it every 100 steps",
-        place=Place(file="/home/änn/train.py", line=31, function="main"),
+        place=CodeLine(file="/home/änn/train.py", line=31, function="main"),
         ms_per_step=3.2,
         at_most=1.4,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from hotlap.catalog.autocast.choice import Refused, precision
+from hotlap.catalog.autocast.choice import precision
 from hotlap.catalog.autocast.hardware import FP16
 from hotlap.catalog.autocast.scaling import Scaling
+from hotlap.runtime.declined import Declined
 from hotlap.runtime.site import Original, Site
 
 
@@ -50,7 +51,7 @@ class Half:
             return
         try:
             chosen = precision(site.torch, root, site.value, self.optimizers)
-        except Refused as why:
+        except Declined as why:
             site.refused(str(why))
             return
         site.stand_in_for(root, self.call)

@@ -15,8 +15,8 @@ from hotlap.catalog.cuda_graphs.losses import Losses
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.purity import Constants
 from hotlap.catalog.cuda_graphs.recorded import RecordedFunction, Shared
-from hotlap.catalog.cuda_graphs.rules import Refused
-from hotlap.catalog.cuda_graphs.watch import Place, Watch
+from hotlap.catalog.cuda_graphs.watch import NamedFunction, Watch
+from hotlap.runtime.declined import Declined
 from hotlap.runtime.forwards import MISSING
 
 WATCHED = 4  # replays of the root, then a step is watched …
@@ -64,7 +64,7 @@ class Functions:
         for place in watch.end() if watch is not None else ():
             self._replace(place)
 
-    def _replace(self, place: Place) -> None:
+    def _replace(self, place: NamedFunction) -> None:
         calls = Calls(self._graphs, place)
         self._known.append(calls)
         if calls.why_not is not None:
@@ -84,7 +84,7 @@ class Functions:
 class Calls:
     """The calls of one function."""
 
-    def __init__(self, graphs: Whole, place: Place) -> None:
+    def __init__(self, graphs: Whole, place: NamedFunction) -> None:
         self._graphs, self._torch = graphs, graphs.torch
         self._function, self.name = place.function, place.function.__name__
         self.why_not: str | None = None
@@ -95,7 +95,7 @@ class Calls:
         self._replays = 0
         try:
             self._constants = Constants(graphs.torch, place.function)
-        except Refused as refusal:
+        except Declined as refusal:
             self.why_not = str(refusal)
 
     @property
@@ -111,7 +111,7 @@ class Calls:
     def _guarded(self, plainly: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             return self._outcome(plainly, args, kwargs)
-        except Refused as refusal:
+        except Declined as refusal:
             self._give_up(str(refusal))
         except Exception as error:
             if plainly.func.error is error or self._graphs.site.seams.guard.strict:
@@ -124,7 +124,7 @@ class Calls:
         leaves, shape = self._torch.utils._pytree.tree_flatten((args, kwargs))
         kinds = kinds_of(self._torch, leaves, self._graphs.recorder.device_type, differentiated=True)
         if kinds is None:
-            raise Refused("its arguments cannot be recorded")
+            raise Declined("its arguments cannot be recorded")
         self._still_fits()
         key = (str(shape) if kwargs else len(args), tuple(kinds))
         recorded = self._recorded.get(key)
@@ -141,11 +141,11 @@ class Calls:
 
     def _still_fits(self) -> None:
         if not self._constants.hold():
-            raise Refused("what it reads has changed")
+            raise Declined("what it reads has changed")
         if len(self._seen) > MOST_SEEN and self._replays < len(self._seen):
-            raise Refused("its arguments are of another kind at each call")
+            raise Declined("its arguments are of another kind at each call")
         if self._replays >= TRIED and self._replayed > FASTER * self._plainly:
-            raise Refused("replaying it takes the host as long as computing it")
+            raise Declined("replaying it takes the host as long as computing it")
 
     def _first(self, key: Any, plainly: Any) -> Any:
         """Of its kind: as always, and timed."""
@@ -162,7 +162,7 @@ class Calls:
         recorded = RecordedFunction(self._shared, root, self._function, args, kwargs)
         if before != [one._version for one in self._constants.tensors]:
             recorded.forget()
-            raise Refused("it writes into a tensor that is not an argument")
+            raise Declined("it writes into a tensor that is not an argument")
         self._recorded[key] = recorded
         self._graphs.tell()
         return recorded

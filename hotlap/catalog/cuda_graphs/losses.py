@@ -18,7 +18,7 @@ from hotlap.catalog.cuda_graphs.habits import is_plain_backward
 from hotlap.catalog.cuda_graphs.inputs import Inputs, kinds_of
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.recorder import Recording
-from hotlap.catalog.cuda_graphs.rules import Refused
+from hotlap.runtime.declined import Declined
 from hotlap.runtime.forwards import MISSING
 
 NAMES = (
@@ -66,7 +66,7 @@ class Losses:
                 return MISSING
             assert self._recorded is not None
             loss = self._recorded(name, args, kwargs)
-        except Refused as refusal:
+        except Declined as refusal:
             self.why_not = str(refusal)
             self.drop()
             return MISSING
@@ -133,14 +133,14 @@ class RecordedLoss:
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise Refused("it waits for a value of the device") from error
+            raise Declined("it waits for a value of the device") from error
         reference = [loss.clone(), upstream.clone()]
         self._recorder.aside(self._work)
         recording = self._recorder.record(self._work)
         upstream.zero_()
         recording.replay()
         if not all(near(self._torch, *pair) for pair in zip([recording.outcome, upstream], reference, strict=True)):
-            raise Refused("a replay gives another loss")
+            raise Declined("a replay gives another loss")
         return recording
 
     def _work(self) -> Any:
@@ -151,7 +151,7 @@ class RecordedLoss:
             with self._root.own_casts():
                 loss = self._function(output, *rest, **named)
             if loss.dim() or not loss.requires_grad:
-                raise Refused("it is not one number that depends on the output")
+                raise Declined("it is not one number that depends on the output")
             (gradient,) = self._grad([loss], [output])
         self._root.upstream.copy_(gradient)
         return loss.detach()

@@ -8,7 +8,7 @@ from typing import Any
 
 from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, Turn, near
 from hotlap.catalog.cuda_graphs.recorder import Recorder
-from hotlap.catalog.cuda_graphs.rules import Refused
+from hotlap.runtime.declined import Declined
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -84,11 +84,11 @@ class RecordedFunction:
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise Refused("it waits for a value of the device") from error
+            raise Declined("it waits for a value of the device") from error
         if versions != [one._version for one in self._held.values()]:
-            raise Refused("it writes into its arguments")
+            raise Declined("it writes into its arguments")
         if recorder.device_type != "cpu" and not torch.equal(host, torch.get_rng_state()):
-            raise Refused("it draws random numbers on the host")
+            raise Declined("it draws random numbers on the host")
         recorder.aside(self._once)
         recorder.set_random_state(random)
         if self._shared.pool is None:
@@ -104,7 +104,7 @@ class RecordedFunction:
         if not all(self._alike(*pair) for pair in zip(found, reference, strict=True)):
             self._forward.forget()
             self._back.forget()
-            raise Refused("a replay gives other results")
+            raise Declined("a replay gives other results")
 
     def _alike(self, one: Any, other: Any) -> bool:
         if isinstance(one, self._torch.Tensor) or isinstance(other, self._torch.Tensor):
@@ -137,16 +137,16 @@ class RecordedFunction:
         for one in outputs:
             if isinstance(one, torch.Tensor):
                 if type(one) is not torch.Tensor or one.device.type != self._recorder.device_type:
-                    raise Refused("it returns a tensor that is not on the GPU, or of a kind of its own")
+                    raise Declined("it returns a tensor that is not on the GPU, or of a kind of its own")
                 if one.untyped_storage().data_ptr() in taken:
-                    raise Refused("it returns its arguments, or a part of them")
+                    raise Declined("it returns its arguments, or a part of them")
             elif not isinstance(one, PLAIN):
-                raise Refused(f"it returns {type(one).__name__}, which may hold anything")
+                raise Declined(f"it returns {type(one).__name__}, which may hold anything")
         self._differentiable = [
             n for n, one in enumerate(outputs) if isinstance(one, torch.Tensor) and one.requires_grad
         ]
         if not self._differentiable or not self._trained:
-            raise Refused("it returns nothing to differentiate")
+            raise Declined("it returns nothing to differentiate")
 
     def _backward(self, outputs: list[Any]) -> list[Any]:
         sources = [self._given[n] for n in self._trained]

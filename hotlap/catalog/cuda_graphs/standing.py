@@ -9,7 +9,7 @@ from collections import deque
 from operator import attrgetter, is_
 from typing import Any
 
-from hotlap.catalog.cuda_graphs.rules import Refused
+from hotlap.runtime.declined import Declined
 from hotlap.runtime.forward_reads import Readings
 
 PLAIN = (int, float, bool, str, type(None))
@@ -38,7 +38,7 @@ class Standing:
         self._function = getattr(forward, "__func__", forward)
         self._readings = Readings(torch, module)
         if self._readings.why_not is not None:
-            raise Refused(self._readings.why_not)
+            raise Declined(self._readings.why_not)
         self._mode = self._now(module)
         self._other, self._times = self._mode, 0  # another mode it was found in, and how many times in a row
 
@@ -51,7 +51,7 @@ class Standing:
         if not self._readings.hold():
             changed = self._readings.changed()
             self._readings.put_back()
-            raise Refused(f"forward changes {changed}, which a replay would not")
+            raise Declined(f"forward changes {changed}, which a replay would not")
 
     def holds(self, module: Any, forward: Any) -> bool:
         if getattr(forward, "__func__", forward) is not self._function or not self.is_held():
@@ -136,7 +136,7 @@ def _refill(value: Any, before: Any) -> None:
         (value.update if isinstance(value, dict | set) else value.extend)(before)
 
 
-class Kept:
+class Snapshot:
     """Buffers and the device's random stream, as they were before forward was tried."""
 
     def __init__(self, torch: Any, recorder: Any, module: Any) -> None:

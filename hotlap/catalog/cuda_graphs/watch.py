@@ -13,7 +13,7 @@ DEEP = 2  # containers in containers
 
 
 @dataclass(frozen=True)
-class Place:
+class NamedFunction:
     """A function, and the modules that know it by a name."""
 
     function: FunctionType
@@ -39,7 +39,7 @@ class Watch:
         sys.setprofile(self._noted)
         return True
 
-    def end(self) -> list[Place]:
+    def end(self) -> list[NamedFunction]:
         if sys.getprofile() == self._noted:
             sys.setprofile(None)
         self._open = None
@@ -80,7 +80,7 @@ def leaves(torch: Any, value: Any, deep: int = DEEP) -> list[Any]:
     ]
 
 
-def _place(code: Any, names: dict[str, Any]) -> Place | None:
+def _place(code: Any, names: dict[str, Any]) -> NamedFunction | None:
     """None where no module knows it: a method, a function in a function, one that a decorator hides."""
     own = [value for value in names.values() if isinstance(value, FunctionType) and value.__code__ is code]
     if not own:
@@ -91,4 +91,4 @@ def _place(code: Any, names: dict[str, Any]) -> Place | None:
         for name, value in list(getattr(module, "__dict__", {}).items())
         if value is own[0]
     ]
-    return Place(own[0], tuple(held)) if held else None
+    return NamedFunction(own[0], tuple(held)) if held else None

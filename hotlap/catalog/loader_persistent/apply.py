@@ -19,14 +19,15 @@ from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.loader_persistent.worker_warnings import WarningFlag
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
 from hotlap.patch.forks import why_no_processes
-from hotlap.runtime.loader_arguments import Making, NoEffect, OnceStarted, Refused, when_made
+from hotlap.runtime.declined import Declined, no_effect
+from hotlap.runtime.loader_arguments import Making, OnceStarted, when_made
 from hotlap.runtime.site import Original, Site
 
 LOOKING_PAYS = 0.15  # seconds, which it takes to start workers
 
 
 @dataclass(frozen=True)
-class Kept:
+class LivingWorkers:
     """An iterator that was read to its end, and what its workers were started with."""
 
     iterator: Any
@@ -36,7 +37,7 @@ class Kept:
 
 
 # Not in a site: a child made by fork closes those, and there an iterator that is let go would end its parent's workers.
-_kept: weakref.WeakKeyDictionary[Any, Kept] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[Any, LivingWorkers] = weakref.WeakKeyDictionary()
 
 
 def apply(site: Site) -> None:
@@ -48,23 +49,23 @@ def apply(site: Site) -> None:
 
 def _check(site: Site, making: Making) -> None:
     if making.workers == 0:
-        raise NoEffect(f"{making.name} is loaded without workers")
+        raise no_effect(f"{making.name} is loaded without workers")
     if making.given.get("persistent_workers"):
-        raise NoEffect(f"the workers of {making.name} stay alive already")
+        raise no_effect(f"the workers of {making.name} stay alive already")
     if making.iterable:
-        raise Refused(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
+        raise Declined(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
     if making.start_method != "fork":
-        raise Refused(f"{making.name}: its workers are no forks: whether its items warn, once in each, is not seen")
+        raise Declined(f"{making.name}: its workers are no forks: whether its items warn, once in each, is not seen")
     if making.given.get("worker_init_fn") is not None:
-        raise Refused(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
+        raise Declined(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
     if (why := why_no_processes()) is not None:
-        raise Refused(why)
+        raise Declined(why)
     try:
         studies = pure_but_for_draws(making.dataset, making.given.get("collate_fn"))
     except Unfit as unfit:
-        raise Refused(f"{making.name}: {unfit}") from None
+        raise Declined(f"{making.name}: {unfit}") from None
     if any(study.opened for study in studies):
-        raise Refused(f"{making.name}: its workers open a file and keep it, which may be another in the next epoch")
+        raise Declined(f"{making.name}: its workers open a file and keep it, which may be another in the next epoch")
 
 
 class Keeping:
@@ -103,7 +104,7 @@ class Keeping:
             iterator, held["_iterator"], held["persistent_workers"] = held["_iterator"], None, False
             held["worker_init_fn"] = None
             if iterator is not None:
-                _kept[loader] = Kept(iterator, watch, settings, warned)
+                _kept[loader] = LivingWorkers(iterator, watch, settings, warned)
                 hide_between_epochs(iterator)
 
     def _watch(self, loader: Any) -> Watch:
@@ -111,7 +112,7 @@ class Keeping:
         watch.require_worth(LOOKING_PAYS)
         return watch
 
-    def _again(self, loader: Any, settings: tuple[Any, ...]) -> Kept | None:
+    def _again(self, loader: Any, settings: tuple[Any, ...]) -> LivingWorkers | None:
         """Of the last epoch. Not where it is still being read: torch would give the same one to both readers."""
         kept = _kept.pop(loader, None)
         if kept is None or not finished(kept.iterator):

@@ -6,7 +6,8 @@ from typing import Any
 
 from hotlap.loading.pure import Unfit, pure
 from hotlap.loading.weight import weight_of
-from hotlap.runtime.loader_arguments import Making, NoEffect, Refused
+from hotlap.runtime.declined import Declined, no_effect
+from hotlap.runtime.loader_arguments import Making
 from hotlap.runtime.site import Original, Site
 
 
@@ -21,13 +22,10 @@ def _begin(site: Site, original: Original, args: tuple[Any, ...], kwargs: dict[s
     loader = args[0] if args else kwargs["loader"]
     try:
         if not site.torch.cuda.is_initialized():
-            raise NoEffect("the training uses no CUDA yet")
+            raise no_effect("the training uses no CUDA yet")
         check(_making(site.torch, loader), bool(loader.pin_memory))
-    except NoEffect as why:
-        site.no_effect(str(why))
-        return original(*args, **kwargs)
-    except Refused as why:
-        site.refused(str(why))
+    except Declined as declined:
+        site.decline(declined)
         return original(*args, **kwargs)
     vars(loader)["pin_memory"] = True
     try:
@@ -48,18 +46,18 @@ def _making(torch: Any, loader: Any) -> Making:
 
 def check(making: Making, pinned: bool) -> None:
     if pinned:
-        raise NoEffect(f"the loader of {making.name} pins already")
+        raise no_effect(f"the loader of {making.name} pins already")
     if making.workers == 0:
-        raise NoEffect(f"without workers the training itself would copy the batches of {making.name} once more")
+        raise no_effect(f"without workers the training itself would copy the batches of {making.name} once more")
     if making.iterable:
-        raise Refused(f"{making.name} is a stream: what its batches are made of is not known")
+        raise Declined(f"{making.name} is a stream: what its batches are made of is not known")
     if making.given.get("collate_fn") is not making.torch.utils.data.default_collate:
-        raise Refused(f"{making.name} has a collate_fn of its own: pinning would make lists of its tuples")
+        raise Declined(f"{making.name} has a collate_fn of its own: pinning would make lists of its tuples")
     try:
         weight = weight_of(making.torch, making.dataset, pure(making.dataset))
     except Unfit as why:
-        raise Refused(f"{making.name}: {why}") from None
+        raise Declined(f"{making.name}: {why}") from None
     if not weight.on_host:
-        raise Refused(f"{making.name} makes its samples on the device")
+        raise Declined(f"{making.name} makes its samples on the device")
     if not weight.plain:
-        raise Refused(f"the batches of {making.name} hold objects that torch may not pin as they are")
+        raise Declined(f"the batches of {making.name} hold objects that torch may not pin as they are")

@@ -7,7 +7,8 @@ from typing import Any
 from hotlap import machine
 from hotlap.loading.pure import Unfit, pure, pure_collate
 from hotlap.loading.weight import weight_of
-from hotlap.runtime.loader_arguments import Making, NoEffect, OnceStarted, Refused, when_made
+from hotlap.runtime.declined import Declined, no_effect
+from hotlap.runtime.loader_arguments import Making, OnceStarted, when_made
 from hotlap.runtime.site import Site
 
 READY = 8  # batches under way in all workers together
@@ -25,14 +26,14 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
     has = making.given.get("prefetch_factor") or DEFAULT
     depth = site.value if site.value is not None else -(-READY // making.workers)
     if depth <= has:
-        raise NoEffect(f"{making.name}: {making.workers} workers have {has} batches under way each already")
+        raise no_effect(f"{making.name}: {making.workers} workers have {has} batches under way each already")
     try:
         known = pure(making.dataset)
         if (collate := making.given.get("collate_fn")) is not None:
             pure_collate(collate, known)
         weight = weight_of(making.torch, making.dataset, known)
     except Unfit as why:
-        raise Refused(f"{making.name}: {why}") from None
+        raise Declined(f"{making.name}: {why}") from None
     depth = _within_memory(making, weight.item_bytes * making.batch_size, has, depth)
     said = f"{making.name}: {has} → {depth} batches ahead in each of {making.workers} workers"
     started.say(making.dataset, said)
@@ -41,16 +42,16 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
 
 def _check(site: Site, making: Making) -> None:
     if making.workers == 0:
-        raise NoEffect(f"{making.name} is loaded without workers")
+        raise no_effect(f"{making.name} is loaded without workers")
     if making.iterable:
-        raise Refused(f"{making.name} is a stream: how much memory more of its batches take is not known")
+        raise Declined(f"{making.name} is a stream: how much memory more of its batches take is not known")
     if not making.in_order:
-        raise Refused(f"the loader of {making.name} gives batches in the order they are ready, which would change")
+        raise Declined(f"the loader of {making.name} gives batches in the order they are ready, which would change")
     if draws_from_its_own(making):
-        raise NoEffect(f"{making.name}: its loader or sampler has a generator, which would be drawn from earlier")
+        raise no_effect(f"{making.name}: its loader or sampler has a generator, which would be drawn from earlier")
     strange = making.strange_sampler()
     if strange is not None and not site.asked:
-        raise Refused(f"the sampler {strange} would be read further ahead of the training; ask for it by name")
+        raise Declined(f"the sampler {strange} would be read further ahead of the training; ask for it by name")
 
 
 def draws_from_its_own(making: Making) -> bool:
@@ -70,5 +71,5 @@ def _within_memory(making: Making, batch_bytes: int, has: int, depth: int) -> in
     while depth > has and machine.workers_by_memory(batch_bytes, depth) < making.workers:
         depth -= 1
     if depth == has:
-        raise Refused(f"{making.name}: memory has no room for more than {has} batches in each worker")
+        raise Declined(f"{making.name}: memory has no room for more than {has} batches in each worker")
     return depth

@@ -9,7 +9,8 @@ from multiprocessing import forkserver
 from typing import Any
 
 from hotlap.loading.pure import Unfit, pure, pure_collate
-from hotlap.runtime.loader_arguments import Making, NoEffect, Refused, when_made
+from hotlap.runtime.declined import Declined, no_effect
+from hotlap.runtime.loader_arguments import Making, when_made
 from hotlap.runtime.main_script import why_not_twice
 from hotlap.runtime.site import Original, Site
 
@@ -46,15 +47,13 @@ class Starting:
         if given is not None and loader not in self._changed:
             try:
                 self._choose(loader, Making(self._site.torch, given))
-            except NoEffect as why:
-                self._site.no_effect(str(why))
-            except Refused as why:
-                self._site.refused(str(why))
+            except Declined as declined:
+                self._site.decline(declined)
         return original(*args, **kwargs)
 
     def _choose(self, loader: Any, making: Making) -> None:
         if loader.multiprocessing_context is not None:
-            raise NoEffect(f"the loader of {making.name} names its start method itself")
+            raise no_effect(f"the loader of {making.name} names its start method itself")
         method = self._site.value or found(self._site, making)
         if method == CLEAN:
             import_torch_once()
@@ -81,34 +80,34 @@ def import_torch_once() -> None:
 def found(site: Site, making: Making) -> str:
     """Not by fork once the device is in use."""
     if making.start_method != "fork":
-        raise NoEffect(f"workers start by {making.start_method} already")
+        raise no_effect(f"workers start by {making.start_method} already")
     if site.torch.cuda.is_initialized():
         return CLEAN
-    raise NoEffect("a fork is safe here: CUDA is not in use")
+    raise no_effect("a fork is safe here: CUDA is not in use")
 
 
 def _check(making: Making, method: str) -> None:
     before = making.start_method
     if method == before:
-        raise NoEffect(f"workers start by {method} already")
+        raise no_effect(f"workers start by {method} already")
     if method not in multiprocessing.get_all_start_methods():
-        raise Refused(f"this system starts no process by {method}")
+        raise Declined(f"this system starts no process by {method}")
     if method == "fork":
-        raise Refused(f"this program starts its workers by {before}; forking it may not be safe")
+        raise Declined(f"this program starts its workers by {before}; forking it may not be safe")
     if making.iterable:
-        raise Refused(f"{making.name} is a stream: it cannot be tried beforehand")
+        raise Declined(f"{making.name} is a stream: it cannot be tried beforehand")
     why = why_not_twice()
     if why is not None:
-        raise Refused(why)
+        raise Declined(why)
     try:
         known = pure(making.dataset)
         if (collate := making.given.get("collate_fn")) is not None:
             pure_collate(collate, known)
         pickle.dumps((making.dataset, making.given.get("collate_fn")))
     except Unfit as unfit:
-        raise Refused(f"{making.name}: {unfit}") from None
+        raise Declined(f"{making.name}: {unfit}") from None
     except Exception as error:
         what = f"it cannot be sent to a process started by {method} ({type(error).__name__}: {error})"
-        raise Refused(f"{making.name}: {what}") from error
+        raise Declined(f"{making.name}: {what}") from error
     if any(name in vars(kind) for kind in type(making.dataset).__mro__[:-1] for name in CHANGES_WHAT_IS_SENT):
-        raise Refused(f"{making.name} changes what is sent of it to another process")
+        raise Declined(f"{making.name} changes what is sent of it to another process")

@@ -12,7 +12,8 @@ from hotlap.loading.pure import Unfit, pure, pure_collate
 from hotlap.loading.weight import Weight, weight_of
 from hotlap.machine import cores_of_a_rank
 from hotlap.patch.forks import why_no_processes
-from hotlap.runtime.loader_arguments import Making, NoEffect, OnceStarted, Refused, when_made
+from hotlap.runtime.declined import Declined, no_effect
+from hotlap.runtime.loader_arguments import Making, OnceStarted, when_made
 from hotlap.runtime.main_script import why_not_twice
 from hotlap.runtime.site import Site
 
@@ -31,7 +32,7 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
     _check_kind(site, making)
     most = _most(site, making)
     if making.start_method != "fork" and (why := why_not_twice()) is not None:
-        raise Refused(why)
+        raise Declined(why)
     weight = None if making.iterable else _weight(site, making)
     workers = _count(site, making, weight, most)
     said = f"{making.name}: {making.workers} → {workers} workers"
@@ -51,30 +52,30 @@ def _weight(site: Site, making: Making) -> Weight:
             raise Unfit("the last digits of its items depend on the number of threads, and a worker has one")
         weight = weight_of(site.torch, making.dataset, known)
     except Unfit as why:
-        raise Refused(f"{making.name}: {why}; give its loader num_workers in the program") from None
+        raise Declined(f"{making.name}: {why}; give its loader num_workers in the program") from None
     if not weight.on_host:
-        raise Refused(f"{making.name} makes its samples on the device")
+        raise Declined(f"{making.name} makes its samples on the device")
     batch = weight.item_us * making.batch_size
     if site.value is None and batch < LIGHT_BATCH_US:
-        raise NoEffect(f"{making.name}: a batch takes only {batch:.0f} µs to fetch, sending it would cost more")
+        raise no_effect(f"{making.name}: a batch takes only {batch:.0f} µs to fetch, sending it would cost more")
     return weight
 
 
 def _check_kind(site: Site, making: Making) -> None:
     if multiprocessing.current_process().daemon:
-        raise NoEffect("this process may start no others")
+        raise no_effect("this process may start no others")
     if not site.asked and (why := why_no_processes()) is not None:
-        raise Refused(f"{why}; ask for it by name")
+        raise Declined(f"{why}; ask for it by name")
     if making.iterable:
         if not shards_itself(making):
-            raise Refused(f"{making.name} is a stream: every worker would repeat all of it")
+            raise Declined(f"{making.name} is a stream: every worker would repeat all of it")
         if not site.asked:
-            raise Refused(
+            raise Declined(
                 f"{making.name} is a stream: with other workers its batches are other ones; ask for it by name"
             )
     strange = making.strange_sampler()
     if strange is not None and not site.asked:
-        raise Refused(f"workers read the sampler {strange} ahead of the training; ask for it by name")
+        raise Declined(f"workers read the sampler {strange} ahead of the training; ask for it by name")
 
 
 def shards_itself(making: Making) -> bool:
@@ -97,9 +98,9 @@ def _most(site: Site, making: Making) -> int:
     most = cores - threads
     if most <= making.workers:
         has = f"has {making.workers} workers" if making.workers else "gets no workers"
-        raise NoEffect(f"{making.name} {has}: {cores} cores, {threads} of them for the training")
+        raise no_effect(f"{making.name} {has}: {cores} cores, {threads} of them for the training")
     if site.value is not None and site.value <= making.workers:
-        raise NoEffect(f"{making.name} has {making.workers} workers already")
+        raise no_effect(f"{making.name} has {making.workers} workers already")
     return most
 
 
@@ -109,7 +110,7 @@ def _count(site: Site, making: Making, weight: Weight | None, most: int) -> int:
     size = 0 if weight is None else weight.item_bytes * making.batch_size
     limit = min(most, machine.workers_by_memory(size, depth))
     if limit <= making.workers:
-        raise NoEffect(f"{making.name}: memory allows no more than {limit} workers")
+        raise no_effect(f"{making.name}: memory allows no more than {limit} workers")
     if site.value is not None:
         wanted = site.value
     else:
@@ -117,7 +118,7 @@ def _count(site: Site, making: Making, weight: Weight | None, most: int) -> int:
     batches = _batches(making)
     workers = min(wanted, limit) if batches is None else min(wanted, limit, max(1, batches))
     if workers <= making.workers:
-        raise NoEffect(f"{making.name}: {making.workers} workers are enough")
+        raise no_effect(f"{making.name}: {making.workers} workers are enough")
     return int(workers)
 
 

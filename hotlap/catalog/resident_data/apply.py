@@ -46,7 +46,7 @@ class Keeper:
         self.site, self.torch = site, site.torch
         self._home = os.getpid()
         self._busy = False  # a dataset may read a loader of its own
-        self._stores: AlsoOfLists[list[Kept]] = AlsoOfLists()
+        self._stores: AlsoOfLists[list[DatasetRows]] = AlsoOfLists()
         self._persistent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._learned: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._told: dict[int, str] = {}
@@ -97,7 +97,7 @@ class Keeper:
 
     # What is kept
 
-    def _kept(self, loader: Any) -> Kept | None:
+    def _kept(self, loader: Any) -> DatasetRows | None:
         """Ready to be read, or with the reason why not."""
         dataset, collate = loader.dataset, loader.collate_fn
         several = self._stores.get(dataset)
@@ -131,20 +131,20 @@ class Keeper:
             self._busy = False
         return kept
 
-    def _made(self, dataset: Any, collate: Any, loader: Any) -> Kept:
+    def _made(self, dataset: Any, collate: Any, loader: Any) -> DatasetRows:
         try:
             store = stored(self.torch, dataset, collate)
             store.require_worth(loader)
             store.on_waited = self._waited
-            return Kept(Weakly(collate), store)
+            return DatasetRows(Weakly(collate), store)
         except Unfit as unfit:
             self.site.refused(f"{type(dataset).__name__}: {unfit}")
-            return Kept(Weakly(collate), None)
+            return DatasetRows(Weakly(collate), None)
 
     def _waited(self, seconds: float) -> None:
         self.site.seconds_keeping += seconds
 
-    def _fill(self, loader: Any, kept: Kept, store: Store) -> None:
+    def _fill(self, loader: Any, kept: DatasetRows, store: Store) -> None:
         """Only where it is soon done: the program may want a few batches, or its workers be faster."""
         workers = loader.num_workers
         if workers and start_method(loader.multiprocessing_context) != "fork":
@@ -152,7 +152,7 @@ class Keeper:
         if workers or not self.site.waits():
             self.fill_soon(loader.dataset, kept, store, here=not workers)
 
-    def fill_soon(self, dataset: Any, kept: Kept, store: Store, here: bool) -> None:
+    def fill_soon(self, dataset: Any, kept: DatasetRows, store: Store, here: bool) -> None:
         if store.missing * store.seconds > (EAGER if kept.asked or here else AT_FIRST):
             return
         try:
@@ -160,27 +160,27 @@ class Keeper:
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
-    def _renew(self, kept: Kept, store: Store, collate: Any) -> None:
+    def _renew(self, kept: DatasetRows, store: Store, collate: Any) -> None:
         """A collate_fn made anew, of the same code: from now on it is this one that counts."""
         try:
             store.use(collate)
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
-    def _own(self, kept: Kept, store: Store) -> None:
+    def _own(self, kept: DatasetRows, store: Store) -> None:
         if store.shared is not None and store.bytes > host_memory() * SHARE_OF_MEMORY:
             self._drop(kept, store, f"its workers have a copy of {megabytes(store.bytes)}, for which memory is short")
         else:
             store.own_rows()
 
-    def _give_up(self, several: list[Kept]) -> None:
+    def _give_up(self, several: list[DatasetRows]) -> None:
         """A collate_fn made anew for each epoch would have a store for each."""
         why = f"it is read with more than {MOST_COLLATES} collate_fns, or one made anew each time"
         for one in several:
             if one.store is not None:
                 self._drop(one, one.store, why)
 
-    def _count(self, kind: type, kept: Kept) -> None:
+    def _count(self, kind: type, kept: DatasetRows) -> None:
         if not kept.asked:
             self._often.proven(kind)
         elif not kept.again:
@@ -188,7 +188,7 @@ class Keeper:
             kept.again = True
         kept.asked = True
 
-    def _check(self, dataset: Any, kept: Kept, store: Store, in_workers: bool) -> None:
+    def _check(self, dataset: Any, kept: DatasetRows, store: Store, in_workers: bool) -> None:
         """Workers that stay have a copy from their start; what they share with this process changes for them too."""
         try:
             why = store.changed_elsewhere() if in_workers else store.changed(dataset)
@@ -198,14 +198,14 @@ class Keeper:
             self._doubt(store, why)
             self._drop(kept, store, why)
 
-    def _watch_closely(self, loader: Any, kept: Kept, store: Store) -> None:
+    def _watch_closely(self, loader: Any, kept: DatasetRows, store: Store) -> None:
         try:
             find = partial(levels_of, self.torch, loader.dataset) if store.shared is None else None
             store.watch.closely(store.batch_seconds(loader.batch_size or 1), find)
         except Unfit as unfit:
             self._drop(kept, store, str(unfit))
 
-    def _drop(self, kept: Kept, store: Store, why: str) -> None:
+    def _drop(self, kept: DatasetRows, store: Store, why: str) -> None:
         kept.store = None
         if kept.told:
             self.tell(kept, f"{kept.told}; given up later: {why}")
@@ -221,7 +221,7 @@ class Keeper:
 
     # Iterating
 
-    def _iterator(self, original: Original, loader: Any, kept: Kept, store: Store) -> Any:
+    def _iterator(self, original: Original, loader: Any, kept: DatasetRows, store: Store) -> Any:
         from hotlap.catalog.resident_data.iterator import Gathering, GatheringForWorkers, Recording, made_by_torch
 
         self.site.seams.watch_fetches_of(Gathering)
@@ -247,7 +247,7 @@ class Keeper:
             self._persistent[loader] = iterator
         return iterator
 
-    def _failed(self, kept: Kept, store: Store, error: Exception) -> None:
+    def _failed(self, kept: DatasetRows, store: Store, error: Exception) -> None:
         if isinstance(error, Unfit):
             if isinstance(error, Changed):
                 self._doubt(store, str(error))
@@ -257,7 +257,7 @@ class Keeper:
         else:
             self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
 
-    def tell(self, kept: Kept, what: str) -> None:
+    def tell(self, kept: DatasetRows, what: str) -> None:
         kept.told = what
         self._told[id(kept)] = what
         self.site.idle = not any(one.store is not None for several in self._stores.values() for one in several)
@@ -265,7 +265,7 @@ class Keeper:
 
     # Devices
 
-    def _learning(self, loader: Any, kept: Kept) -> Learning | None:
+    def _learning(self, loader: Any, kept: DatasetRows) -> Learning | None:
         """What is known of how this loader's batches are used; a loader made anew on the same line is used alike."""
         if self.site.value == "host" or not self.on_a_device():
             return None
@@ -275,7 +275,7 @@ class Keeper:
         learning: Learning = self._learned[loader]
         return learning
 
-    def settle(self, kept: Kept, store: Store, learning: Learning) -> None:
+    def settle(self, kept: DatasetRows, store: Store, learning: Learning) -> None:
         """It is known which leaves go to a device, and all are there: copy them if they fit."""
         wanted, learning.waiting = learning.waiting, {}
         device = next(iter(wanted.values()))
@@ -298,7 +298,7 @@ class Keeper:
 
 
 @dataclass
-class Kept:
+class DatasetRows:
     """Of one dataset as one collate_fn sees it; without a store it could not be kept."""
 
     collate: Weakly
@@ -318,7 +318,7 @@ class Kept:
 class Picking:
     """Makes a batch from the store."""
 
-    def __init__(self, keeper: Keeper, kept: Kept, store: Store, loader: Any, learning: Learning | None) -> None:
+    def __init__(self, keeper: Keeper, kept: DatasetRows, store: Store, loader: Any, learning: Learning | None) -> None:
         self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, loader.dataset
         self._learning = learning
         self._ready = False

@@ -6,8 +6,8 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from hotlap.catalog.throttled_cleanup.lines import CleanupLine, CleanupLines
 from hotlap.catalog.throttled_cleanup.memory import Memory
-from hotlap.catalog.throttled_cleanup.places import Place, Places
 from hotlap.runtime.site import Original, Site
 
 MEMORY, ALL = "memory", "all"
@@ -35,9 +35,9 @@ def _owners(torch: Any, name: str) -> list[Any]:
 class Cleanup:
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._places = Places()
+        self._places = CleanupLines()
         self._memory = Memory(site.torch)
-        self._told: dict[Place, str] = {}
+        self._told: dict[CleanupLine, str] = {}
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         self._places.steps += 1
@@ -79,7 +79,7 @@ class Cleanup:
     def _leaves_out(
         self,
         what: str,
-        place: Place | None,
+        place: CleanupLine | None,
         of_use: Callable[[], bool] = lambda: True,
         needed: Callable[[], bool] = lambda: False,
     ) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from hotlap.catalog.whole_batch_fetch.source import Source, source_of
 from hotlap.loading.pure import Unfit, Watch, is_traced, pure
 from hotlap.loading.unprofiled import is_profiled
-from hotlap.runtime.loader_arguments import NoEffect
+from hotlap.runtime.declined import Declined, no_effect
 from hotlap.runtime.site import Site
 
 UNDER_TEST = 0.01  # of the time, spent on batches that are fetched the program's own way too
@@ -33,8 +33,8 @@ def _look(site: Site, loader: Any, iterator: Any, fetchers: weakref.WeakSet[Whol
         check(site.torch, loader, iterator)
         source = source_of(site.torch, loader.dataset)
         watch = pure(loader.dataset).watch(site.torch, contents=False)
-    except NoEffect as why:
-        site.no_effect(str(why))
+    except Declined as declined:
+        site.decline(declined)
         return
     except Unfit as why:
         site.refused(f"{type(loader.dataset).__name__}: {why}")
@@ -48,15 +48,15 @@ def check(torch: Any, loader: Any, iterator: Any) -> None:
     data = torch.utils.data
     name = type(loader.dataset).__name__
     if loader.num_workers:
-        raise NoEffect(f"{name} is loaded by workers, which are left alone")
+        raise no_effect(f"{name} is loaded by workers, which are left alone")
     if type(iterator) is not data.dataloader._SingleProcessDataLoaderIter:
-        raise NoEffect(f"{name} is read in another way already")
+        raise no_effect(f"{name} is read in another way already")
     if type(iterator._dataset_fetcher) is not data._utils.fetch._MapDatasetFetcher or not iterator._auto_collation:
-        raise NoEffect(f"{name} is not put together from items")
+        raise no_effect(f"{name} is not put together from items")
     collate = data._utils.collate
     ours = collate.default_collate_fn_map.get(torch.Tensor) is collate.collate_tensor_fn
     if loader.collate_fn is not collate.default_collate or not ours:
-        raise NoEffect(f"the batches of {name} are put together by a function of the program's own")
+        raise no_effect(f"the batches of {name} are put together by a function of the program's own")
 
 
 def _stop(fetchers: weakref.WeakSet[WholeBatches]) -> None:

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from hotlap.loading.purity.known import genuine_of
-from hotlap.runtime.loader_arguments import NoEffect
+from hotlap.runtime.declined import no_effect
 
 
 class Source:
@@ -78,19 +78,19 @@ def source_of(torch: Any, dataset: Any) -> Source:
         subsets.append(dataset)
         dataset = dataset.dataset
     if callable(getattr(dataset, "__getitems__", None)):
-        raise NoEffect(f"torch fetches {name} by whole batches already")
+        raise no_effect(f"torch fetches {name} by whole batches already")
     usual = type(dataset) is data.TensorDataset and genuine_of("torch", data.TensorDataset.__getitem__)
     if usual and not callable(vars(dataset).get("__getitem__")):
         shape, tensors = None, list(dataset.tensors)
     else:
         shape = shape_of(type(dataset))
         if shape is None:
-            raise NoEffect(f"the items of {name} are not known to be rows of tensors")
+            raise no_effect(f"the items of {name} are not known to be rows of tensors")
         tensors = [getattr(dataset, attribute, None) for attribute in _attributes(shape)]
     for tensor in tensors:
         why = unusable(torch, tensor)
         if why is not None:
-            raise NoEffect(f"{name} is made {why}")
+            raise no_effect(f"{name} is made {why}")
     return Source(torch, dataset, subsets, shape)
 
 

@@ -81,7 +81,7 @@ class Stream:
 
 
 @dataclass
-class Place:
+class HostBatch:
     """Host memory for one batch; on CUDA pinned, and lent again once its copy is done."""
 
     arrays: Host
@@ -94,22 +94,22 @@ class Shelf:
     def __init__(self, reader: Reader, pieces: list[Array], ahead: int, pinned: bool) -> None:
         self.reader, self.pieces, self.pinned = reader, pieces, pinned
         self.changed = threading.Condition()
-        self.free: deque[Place] = deque()
-        self.ready: dict[int, Place | BaseException] = {}
+        self.free: deque[HostBatch] = deque()
+        self.ready: dict[int, HostBatch | BaseException] = {}
         self.next_piece = 0
         self.closed = False
         self.readers: list[threading.Thread] = []
         for _ in range(min(ahead, len(pieces))):
             self.free.append(self._place(len(pieces[0])))
 
-    def _place(self, rows: int) -> Place:
+    def _place(self, rows: int) -> HostBatch:
         if not self.pinned:
-            return Place(())  # the trainer keeps what it is given, so every batch gets memory of its own
+            return HostBatch(())  # the trainer keeps what it is given, so every batch gets memory of its own
         tensors = tuple(
             torch.empty((rows, *column.shape), dtype=torch_dtype(column.dtype), pin_memory=True)
             for column in self.reader.columns
         )
-        return Place(tuple(tensor.numpy() for tensor in tensors), tensors)
+        return HostBatch(tuple(tensor.numpy() for tensor in tensors), tensors)
 
     def start(self, threads: int) -> None:
         for number in range(threads):
@@ -120,19 +120,19 @@ class Shelf:
     def _work(self) -> None:
         while (job := self._job()) is not None:
             number, place = job
-            done: Place | BaseException
+            done: HostBatch | BaseException
             try:
                 rows = self.pieces[number]
                 arrays = tuple(array[: len(rows)] for array in place.arrays) or empty_like(self.reader, len(rows))
                 self.reader.read(rows, arrays)
-                done = Place(arrays, place.tensors)
+                done = HostBatch(arrays, place.tensors)
             except BaseException as error:  # noqa: BLE001 - raised again by take(), in the thread that trains
                 done = error
             with self.changed:
                 self.ready[number] = done
                 self.changed.notify_all()
 
-    def _job(self) -> tuple[int, Place] | None:
+    def _job(self) -> tuple[int, HostBatch] | None:
         with self.changed:
             # A place is taken together with the lowest number left, so the batch next in order never lacks one.
             while not self.closed and self.next_piece < len(self.pieces) and not self.free:
@@ -145,9 +145,9 @@ class Shelf:
     def is_ready(self, number: int) -> bool:
         """Whether it can be copied ahead; an error waits until its batch is asked for."""
         with self.changed:
-            return isinstance(self.ready.get(number), Place)
+            return isinstance(self.ready.get(number), HostBatch)
 
-    def take(self, number: int) -> Place:
+    def take(self, number: int) -> HostBatch:
         """The batch, waited for; what its reading raised is raised here."""
         with self.changed:
             while number not in self.ready:
@@ -157,10 +157,10 @@ class Shelf:
             raise told(done, self.pieces[number])
         return done
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: HostBatch) -> None:
         arrays = tuple(tensor.numpy() for tensor in place.tensors) if place.tensors else ()
         with self.changed:
-            self.free.append(Place(arrays, place.tensors))
+            self.free.append(HostBatch(arrays, place.tensors))
             self.changed.notify_all()
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ def told(error: BaseException, rows: Array) -> BaseException:
 def handed_over(shelf: Shelf, device: torch.device) -> Iterator[Batch]:
     for number in range(len(shelf.pieces)):
         place = shelf.take(number)
-        shelf.give_back(Place(()))
+        shelf.give_back(HostBatch(()))
         yield tuple(torch.from_numpy(native(array)).to(device) for array in place.arrays)
 
 
@@ -194,7 +194,7 @@ def on_device(shelf: Shelf, device: torch.device) -> Iterator[Batch]:
     """Copies on a stream of their own, up to COPIES_AHEAD batches before they are asked for."""
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     copied: deque[tuple[Batch, Any]] = deque()
-    flying: deque[tuple[Place, Any]] = deque()
+    flying: deque[tuple[HostBatch, Any]] = deque()
     issued, pieces = 0, len(shelf.pieces)
     for number in range(pieces):
         while issued < pieces and issued < number + COPIES_AHEAD and (issued == number or shelf.is_ready(issued)):
@@ -213,7 +213,7 @@ def on_device(shelf: Shelf, device: torch.device) -> Iterator[Batch]:
         yield batch
 
 
-def copy(place: Place, rows: int, device: torch.device, side: Any) -> tuple[Batch, Any]:
+def copy(place: HostBatch, rows: int, device: torch.device, side: Any) -> tuple[Batch, Any]:
     assert place.tensors is not None
     with torch.cuda.stream(side):
         batch = tuple(tensor[:rows].to(device, non_blocking=True) for tensor in place.tensors)
@@ -222,7 +222,7 @@ def copy(place: Place, rows: int, device: torch.device, side: Any) -> tuple[Batc
     return batch, done
 
 
-def return_finished(shelf: Shelf, flying: deque[tuple[Place, Any]]) -> None:
+def return_finished(shelf: Shelf, flying: deque[tuple[HostBatch, Any]]) -> None:
     """Lends the places of finished copies again. Waits for the oldest copy only if no place is left to read into."""
     while flying and (flying[0][1].query() or not has_room(shelf, flying)):
         place, done = flying.popleft()
@@ -230,7 +230,7 @@ def return_finished(shelf: Shelf, flying: deque[tuple[Place, Any]]) -> None:
         shelf.give_back(place)
 
 
-def has_room(shelf: Shelf, flying: deque[tuple[Place, Any]]) -> bool:
+def has_room(shelf: Shelf, flying: deque[tuple[HostBatch, Any]]) -> bool:
     with shelf.changed:
         return bool(shelf.free or shelf.ready) or shelf.next_piece >= len(shelf.pieces)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from hotlap.kernels.recurrent.cuda_recurrence import pack_sums, pack_walk
 from hotlap.kernels.recurrent.plans import Level, Parting, Plan, planned
 from hotlap.kernels.recurrent.precision import products
-from hotlap.kernels.recurrent.stack import Given, Kept, Shape
+from hotlap.kernels.recurrent.stack import Given, SavedOutputs, Shape
 from hotlap.kernels.recurrent.unwind import Gradients, Incoming, Needs, input_of, through_dropout
 
 FLOAT = 4
@@ -56,11 +56,11 @@ def plan_for(shape: Shape, x: Tensor) -> Plan:
 # Forward
 
 
-def allocate(plan: Plan, x: Tensor, keep: bool) -> Kept:
+def allocate(plan: Plan, x: Tensor, keep: bool) -> SavedOutputs:
     """As stack.allocate, without a call for what is empty. Sizes given one by one cost the host least."""
     shape, nothing = plan.shape, _nothing(x.device)
     steps, batch, wide, above = plan.steps, plan.batch, plan.wide, shape.layers - 1
-    return Kept(
+    return SavedOutputs(
         x.new_empty(steps, batch, wide),
         x.new_empty(shape.states, batch, shape.hidden),
         x.new_empty(shape.states, batch, shape.hidden) if shape.kind == "lstm" else nothing,
@@ -70,7 +70,7 @@ def allocate(plan: Plan, x: Tensor, keep: bool) -> Kept:
     )
 
 
-def forward(plan: Plan, given: Given, made: Kept) -> Kept:
+def forward(plan: Plan, given: Given, made: SavedOutputs) -> SavedOutputs:
     x, shape = given.x, plan.shape
     h0, c0, stream = dense(given.h0), dense(given.c0), plan.stream()
     for layer in range(shape.layers):
@@ -85,7 +85,7 @@ def forward(plan: Plan, given: Given, made: Kept) -> Kept:
 
 
 def _walk(
-    plan: Plan, level: Level, given: Given, made: Kept, state: int, x: Tensor, y: Tensor, h0: Tensor | None,
+    plan: Plan, level: Level, given: Given, made: SavedOutputs, state: int, x: Tensor, y: Tensor, h0: Tensor | None,
     c0: Tensor | None, stream: int,
 ) -> None:  # fmt: skip
     shape = plan.shape
@@ -118,11 +118,11 @@ def _products(plan: Plan, level: Level, x: Tensor, of_x: Tensor, cells: Tensor, 
         return torch.mm(x.reshape(-1, level.features), of_x.t(), out=place)
 
 
-def again(plan: Plan, given: Given, kept: Kept) -> Tensor:
+def again(plan: Plan, given: Given, kept: SavedOutputs) -> Tensor:
     """The gates once more, the same bits: a backward pass before this one has overwritten them."""
     shape, y = plan.shape, torch.empty_like(kept.y)
     state = y.new_empty((shape.states, plan.batch, shape.hidden))
-    made = Kept(y, state, torch.empty_like(state), kept.inner, torch.empty_like(kept.cells), kept.masks)
+    made = SavedOutputs(y, state, torch.empty_like(state), kept.inner, torch.empty_like(kept.cells), kept.masks)
     h0, c0, stream = dense(given.h0), dense(given.c0), plan.stream()
     for layer in range(shape.layers):
         x, level = input_of(shape, given, kept, layer), plan.later if layer else plan.first
@@ -144,7 +144,7 @@ class Gates(NamedTuple):
 
 
 def backward(
-    plan: Plan, given: Given, kept: Kept, coming: Incoming, needs: Needs, overwrite: bool = False
+    plan: Plan, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs, overwrite: bool = False
 ) -> Gradients:
     """overwrite: kept.cells is not needed any more."""
     shape, back = plan.shape, Backward(plan, given, kept, coming, needs, overwrite)
@@ -167,7 +167,9 @@ def backward(
 class Backward:
     """The layers from the last to the first; `walk` leaves the gradients of the gates, the others make of them."""
 
-    def __init__(self, plan: Plan, given: Given, kept: Kept, coming: Incoming, needs: Needs, overwrite: bool) -> None:
+    def __init__(
+        self, plan: Plan, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs, overwrite: bool
+    ) -> None:
         lstm, sizes = plan.shape.kind == "lstm", (plan.shape.states, plan.batch, plan.shape.hidden)
         self.plan, self.given, self.kept, self.stream = plan, given, kept, plan.stream()
         self.overwrite = overwrite

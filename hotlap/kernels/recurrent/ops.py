@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hotlap.kernels.recurrent import direct, stack, unwind
 from hotlap.kernels.recurrent.plans import Plan
-from hotlap.kernels.recurrent.stack import Given, Kept, Shape
+from hotlap.kernels.recurrent.stack import Given, SavedOutputs, Shape
 from hotlap.kernels.recurrent.unwind import Gradients, Incoming, Needs
 
 Outputs = tuple[Tensor, Tensor, Tensor]
@@ -57,7 +57,7 @@ def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_in_float32
-def _forward(shape: Shape, given: Given, keep: bool) -> tuple[Kept, Plan | None]:
+def _forward(shape: Shape, given: Given, keep: bool) -> tuple[SavedOutputs, Plan | None]:
     if shape.by_cuda:
         plan = direct.plan_for(shape, given.x)
         return direct.forward(plan, given, direct.allocate(plan, given.x, keep)), plan
@@ -87,7 +87,7 @@ class Recurrent(torch.autograd.Function):
 @_in_float32
 def _of_inputs(ctx: Any, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None = None) -> Any:
     x, h0, c0, y, inner, cells, masks, *flat = ctx.saved_tensors
-    kept, coming = Kept(y, y, y, inner, cells, masks, ctx.gates), Incoming(dy, dh_n, dc_n)
+    kept, coming = SavedOutputs(y, y, y, inner, cells, masks, ctx.gates), Incoming(dy, dh_n, dc_n)
     _, needs_x, needs_h0, needs_c0, *_ = ctx.needs_input_grad
     needs = Needs(needs_x, needs_h0, needs_c0)
     if ctx.plan is not None:
@@ -114,21 +114,21 @@ def _refusing(ctx: Any, *coming: Tensor | None) -> Any:
 _apply: Any = super(torch.autograd.Function, Recurrent).apply  # without functorch's part, of which we need nothing
 
 
-def _with_states(shape: Shape, kept: Kept) -> None:
+def _with_states(shape: Shape, kept: SavedOutputs) -> None:
     """Backward in plain torch takes the shapes of its results from those of the forward pass."""
     kept.h_n = kept.y.new_empty(shape.states, kept.y.shape[1], shape.hidden)
     kept.c_n = kept.h_n if shape.kind == "lstm" else kept.h_n[:0]
 
 
 @_in_float32
-def _into(shape: Shape, given: Given, kept: Kept) -> Kept:
+def _into(shape: Shape, given: Given, kept: SavedOutputs) -> SavedOutputs:
     if shape.by_cuda:
         return direct.forward(direct.plan_for(shape, given.x), given, kept)
     return stack.forward(shape, given, kept)
 
 
 @_in_float32
-def _back(shape: Shape, given: Given, kept: Kept, coming: Incoming, needs: Needs) -> Gradients:
+def _back(shape: Shape, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs) -> Gradients:
     if shape.by_cuda:
         return direct.backward(direct.plan_for(shape, given.x), given, kept, coming, needs)
     return unwind.backward(shape, given, kept, coming, needs)
@@ -160,7 +160,7 @@ def _recurrent_backward(
     directions: int, hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
 ) -> list[Tensor]:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    kept = Kept(y, y, y, inner, cells, masks)
+    kept = SavedOutputs(y, y, y, inner, cells, masks)
     _with_states(shape, kept)
     coming = Incoming(dy, dh_n, dc_n if kind == "lstm" else None)
     made = _back(shape, Given(x, h0, c0, flat), kept, coming, Needs(needs_x))

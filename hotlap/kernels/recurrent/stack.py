@@ -57,7 +57,7 @@ class Shape:
 
 
 @dataclass
-class Kept:
+class SavedOutputs:
     """Outputs and what backward needs. Time comes first everywhere."""
 
     y: Tensor
@@ -77,7 +77,7 @@ class Given:
     flat: Sequence[Tensor]  # weights as torch.nn lists them
 
 
-def forward(shape: Shape, given: Given, kept: Kept, keep_gates: bool = False) -> Kept:
+def forward(shape: Shape, given: Given, kept: SavedOutputs, keep_gates: bool = False) -> SavedOutputs:
     last_state = shape.states - 1 if keep_gates else -1
     x = given.x
     for layer in range(shape.layers):
@@ -94,12 +94,12 @@ def forward(shape: Shape, given: Given, kept: Kept, keep_gates: bool = False) ->
     return kept
 
 
-def allocate(shape: Shape, x: Tensor, keep: bool) -> Kept:
+def allocate(shape: Shape, x: Tensor, keep: bool) -> SavedOutputs:
     """What is not there is empty."""
     steps, batch = x.shape[0], x.shape[1]
     wide, inner, lstm = shape.hidden * shape.directions, shape.layers - 1, shape.kind == "lstm"
     width = shape.kept_width if keep else 0
-    return Kept(
+    return SavedOutputs(
         y=x.new_empty(steps, batch, wide),
         h_n=x.new_empty(shape.states, batch, shape.hidden),
         c_n=x.new_empty(shape.states if lstm else 0, batch, shape.hidden),
@@ -109,7 +109,7 @@ def allocate(shape: Shape, x: Tensor, keep: bool) -> Kept:
     )
 
 
-def _walk(shape: Shape, given: Given, kept: Kept, state: int, x: Tensor, y: Tensor, keep: bool) -> Tensor:
+def _walk(shape: Shape, given: Given, kept: SavedOutputs, state: int, x: Tensor, y: Tensor, keep: bool) -> Tensor:
     of_x, of_h, bias_ih, bias_hh = shape.weights(given.flat, state)
     width = shape.gates * shape.hidden
     flat = x.reshape(-1, x.shape[2])

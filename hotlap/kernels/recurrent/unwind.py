@@ -16,7 +16,7 @@ from torch import Tensor
 from hotlap.kernels.recurrent import recurrence_steps
 from hotlap.kernels.recurrent.precision import products
 from hotlap.kernels.recurrent.recurrence import Recurrence
-from hotlap.kernels.recurrent.stack import Given, Kept, Shape, at, side
+from hotlap.kernels.recurrent.stack import Given, SavedOutputs, Shape, at, side
 
 TILE, TILES_AT_ONCE = 64, 256  # of a large product: columns of one tile, and tiles that keep a large GPU busy
 ROWS_OF_A_PART = 1024
@@ -45,7 +45,7 @@ class Needs(NamedTuple):
     c0: bool = True
 
 
-def backward(shape: Shape, given: Given, kept: Kept, coming: Incoming, needs: Needs) -> Gradients:
+def backward(shape: Shape, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs) -> Gradients:
     made = Gradients(None, torch.empty_like(kept.h_n), torch.empty_like(kept.c_n), [])
     dy = coming.y
     by_state: list[list[Tensor]] = [[] for _ in range(shape.states)]
@@ -71,14 +71,14 @@ def _scale(shape: Shape) -> float:
     return 0.0 if shape.dropout == 1 else 1 / (1 - shape.dropout)
 
 
-def input_of(shape: Shape, given: Given, kept: Kept, layer: int) -> Tensor:
+def input_of(shape: Shape, given: Given, kept: SavedOutputs, layer: int) -> Tensor:
     if layer == 0:
         return given.x
     y = kept.inner[layer - 1]
     return y * kept.masks[layer - 1] * _scale(shape) if shape.dropout > 0 else y
 
 
-def through_dropout(shape: Shape, kept: Kept, layer: int, dx: Tensor | None) -> Tensor | None:
+def through_dropout(shape: Shape, kept: SavedOutputs, layer: int, dx: Tensor | None) -> Tensor | None:
     if dx is None or layer == 0 or shape.dropout == 0:
         return dx
     return dx.mul_(kept.masks[layer - 1]).mul_(_scale(shape))
@@ -132,7 +132,7 @@ class Layer:
                 elif not shared:
                     self.gates[first, columns].zero_()
 
-    def backward(self, kept: Kept, coming: Incoming, dy: Tensor | None, made: Gradients) -> Tensor:
+    def backward(self, kept: SavedOutputs, coming: Incoming, dy: Tensor | None, made: Gradients) -> Tensor:
         state = self.state
         one = Recurrence(
             kind=self.shape.kind,

@@ -22,6 +22,7 @@ from hotlap.loading.purity.known import (
     is_array,
     is_atom,
     is_table,
+    known_reason,
     rule_of,
     type_name,
     why_not,
@@ -214,8 +215,8 @@ class Calls:
         if isinstance(thing, type):
             return self._instance(thing, args, kwargs)
         if isinstance(thing, FunctionType):
-            if not of_the_program(thing.__module__) and not why_not(thing).startswith("calls "):
-                raise Impure(why_not(thing))
+            if not of_the_program(thing.__module__) and (why := known_reason(thing)) is not None:
+                raise Impure(why)
             return self.follow(thing, args, kwargs)
         if isinstance(thing, MethodDescriptorType | WrapperDescriptorType) and args:
             return self.call_method(args[0], thing.__name__, args[1:], kwargs, None)
@@ -290,8 +291,7 @@ class Calls:
             return self.call_object(MethodType(raw, thing), args, kwargs or {})
         if isinstance(thing, functools._lru_cache_wrapper):
             raise Impure(f"keeps what {getattr(thing, '__name__', 'a function')} has given (lru_cache)")
-        why = why_not(thing)
-        raise Impure(why if not why.startswith("calls") else f"uses a {kind.__name__}, which is not known to be pure")
+        raise Impure(known_reason(thing) or f"uses a {kind.__name__}, which is not known to be pure")
 
     def _call_module(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
         kind = type(thing)

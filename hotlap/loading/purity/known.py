@@ -575,12 +575,16 @@ def _resolved(name: str) -> Any:
 
 def why_not(function: Any) -> str:
     """The reason that a person would give, or that it is not known."""
+    return known_reason(function) or f"calls {_full_name(function)}, which is not known to be pure"
+
+
+def known_reason(function: Any) -> str | None:
+    """What is known of it that makes it impure."""
     owner = getattr(function, "__self__", None)
     kind = type(owner).__name__
     if owner is not None and ("Generator" in kind or kind in ("Random", "RandomState", "SystemRandom")):
         return "draws from a generator of its own" if not _is_global(owner) else "draws random numbers"
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
-    module = getattr(function, "__module__", None) or ""
+    name, module = _name(function), getattr(function, "__module__", None) or ""
     if "cython" in type(function).__name__ and _draws(name):
         return "draws random numbers"
     if function is builtins.print:
@@ -592,8 +596,16 @@ def why_not(function: Any) -> str:
     for start, why in WHY.items():
         if module == start or module.startswith(f"{start}."):
             return why
-    where = f"{module}." if module and module not in ("builtins", "__main__") else ""
-    return f"calls {where}{name}, which is not known to be pure"
+    return None
+
+
+def _full_name(function: Any) -> str:
+    module = getattr(function, "__module__", None) or ""
+    return f"{module}.{_name(function)}" if module not in ("", "builtins", "__main__") else _name(function)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
 
 
 def _draws(name: str) -> bool:

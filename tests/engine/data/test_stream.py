@@ -365,7 +365,7 @@ def late_copies(monkeypatch):
 
     def place(self, rows):
         tensors = tuple(torch.empty((rows, *c.shape), dtype=stream.torch_dtype(c.dtype)) for c in self.reader.columns)
-        return stream.Place(tuple(tensor.numpy() for tensor in tensors), tensors)
+        return stream.HostBatch(tuple(tensor.numpy() for tensor in tensors), tensors)
 
     monkeypatch.setattr(stream, "copy", copy)
     monkeypatch.setattr(stream.Shelf, "_place", place)

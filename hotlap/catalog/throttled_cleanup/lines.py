@@ -15,7 +15,7 @@ CLOSE = 5  # optimizer steps: calls at most so far apart are made by the loop, n
 TRUSTED = 3  # calls so close before a place counts as in the loop
 
 
-class Place:
+class CleanupLine:
     """A line, with the line that called its function: a helper may be called from the loop and from elsewhere."""
 
     def __init__(self, name: str, result_used: bool) -> None:
@@ -53,12 +53,12 @@ class Place:
         self._close = -1
 
 
-class Places:
+class CleanupLines:
     def __init__(self) -> None:
         self.steps = self.optimizers = 0
-        self._known: dict[tuple[object, ...], Place] = {}
+        self._known: dict[tuple[object, ...], CleanupLine] = {}
 
-    def here(self, what: str) -> Place | None:
+    def here(self, what: str) -> CleanupLine | None:
         """The place of the call that is being made; None where no Python code made it, or torch's own, which has its
         reasons: it clears up ahead of a capture.
         """
@@ -69,7 +69,7 @@ class Places:
         key = (what, id(frame.f_code), frame.f_lasti, above and id(above.f_code), above and above.f_lasti)
         if (place := self._known.get(key)) is None:
             name = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            place = self._known[key] = Place(name, result_is_used(frame.f_code, frame.f_lasti))
+            place = self._known[key] = CleanupLine(name, result_is_used(frame.f_code, frame.f_lasti))
             place.codes = (frame.f_code, above and above.f_code)
         return place
 

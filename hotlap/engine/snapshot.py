@@ -17,7 +17,7 @@ CONTAINERS = (list, dict, set)
 TORCH_OWN = frozenset(vars(nn.Module()))  # parameters, buffers, hooks: not the user's
 
 
-class Kept:
+class Snapshot:
     """`counters` are attributes of objects that count on the host. With `captured` a graph may hold the state that an
     optimizer makes for a parameter meanwhile, so that it stays; else it goes.
     """
