@@ -8,8 +8,11 @@ from pathlib import Path
 
 import click
 import pytest
+import torch
 
 from hotlap.cli import cli
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seam, Seams
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,3 +56,35 @@ def test_every_command_is_one_that_is_known(page, words):
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None, f"{page}: hotlap {verb}"
     command.make_parser(click.Context(command, info_name=verb, **command.context_settings)).parse_args(rest)
+
+
+ROOMS = {path.name for path in (ROOT / "hotlap").iterdir() if path.is_dir()}
+PATH = re.compile(r"`([a-z_]+(?:/[a-z_]+)+(?:\.\w+|/)?)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_is_named_is_there(page):
+    for name in PATH.findall(page.read_text(encoding="utf-8")):
+        if "overlapped_checkpoints" in name:  # the example of what is to be made
+            continue
+        if name.partition("/")[0] in {"hotlap", "tests", "scripts", "docs", "benchmarks", "workloads", "examples"}:
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+        elif name.partition("/")[0] in ROOMS:
+            assert (ROOT / "hotlap" / name).exists(), f"{page.name} names {name}"
+
+
+def test_the_table_of_seams_is_that_of_the_code():
+    """Where it fails, put what is expected into docs/design.md."""
+    seams = {name: seam for name, seam in vars(Seams(torch, Guard())).items() if isinstance(seam, Seam)}
+    users: dict[str, list[str]] = {name: [] for name in seams}
+    for folder in sorted((ROOT / "hotlap" / "catalog").iterdir()):
+        source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+        source = source.replace("when_made(", "seams.loader_made")  # of hotlap/runtime/loader_arguments.py
+        for name in set(re.findall(r"\bseams\.(\w+)", source)) & set(users):
+            users[name].append(folder.name.replace("_", "-"))
+    rows = [
+        f"| `{name}` | {seam.name} | {', '.join(users[name]) or 'none: it is observed'} |"
+        for name, seam in seams.items()
+    ]
+    table = "\n".join(["| seam | when | entries at work there |", "|---|---|---|", *rows])
+    assert table in (ROOT / "docs" / "design.md").read_text(encoding="utf-8"), table

@@ -27,7 +27,17 @@ def entries() -> Mapping[str, Entry]:
             entry = getattr(importlib.import_module(f"{__name__}.{module.name}"), "ENTRY", None)
             if entry is not None:  # else it is a pattern of the source alone
                 found[module.name.replace("_", "-")] = entry
-    return MappingProxyType(dict(sorted(found.items(), key=lambda pair: (pair[1].order, pair[0]))))
+    return MappingProxyType(in_order(found))
+
+
+def in_order(found: Mapping[str, Entry]) -> dict[str, Entry]:
+    """By stage, after what they name, and else by name."""
+
+    def place(name: str) -> int:
+        return 1 + max((place(before) for before in found[name].after), default=-1)
+
+    names = sorted(found, key=lambda name: (found[name].stage, place(name), name))
+    return {name: found[name] for name in names}
 
 
 def name_of(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum, auto
 from typing import TYPE_CHECKING, Any
 
 from hotlap.records.plan import Expectation, Risk
@@ -44,6 +44,21 @@ class OneOf:
 
     def __str__(self) -> str:
         return "|".join(self.names)
+
+
+class Stage(IntEnum):
+    """In this order entries are applied: one that stands around the work of others comes after them."""
+
+    PROCESS = auto()  # what torch reads when it starts
+    DATASET = auto()  # items that are kept
+    BATCH = auto()  # how a batch reaches the device
+    SETTINGS = auto()  # switches of torch
+    LOADER = auto()  # arguments of DataLoaders
+    MODEL = auto()  # layers, and what they compute in
+    LOOP = auto()  # what the loop does besides
+    COMPILED = auto()  # the model as the stages before left it, compiled
+    CAPTURED = auto()  # and recorded
+    LAST = auto()
 
 
 class When(str, Enum):
@@ -88,7 +103,8 @@ class Entry:
     tries: Callable[[Observation], tuple[str, ...]] | None = None  # values a tune looks at; None: it finds its own
     device: str | None = None  # "cuda": needs a GPU
     torch: tuple[int, int] = (2, 6)  # the oldest it works with
-    order: int = 50  # smaller first
+    stage: Stage = Stage.LOOP
+    after: tuple[str, ...] = ()  # names of the same stage
     conflicts: frozenset[str] = frozenset()  # names; one side naming the other is enough
     reach: float = 0.3  # of the most it could gain, what it usually does gain: a tune tries the likeliest first
     automatic: bool = True  # part of --plan safe or fast, by its risk

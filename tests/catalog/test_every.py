@@ -140,6 +140,15 @@ def test_alone_it_trains_alike_and_leaves_no_trace(name):
         assert train(kind).losses == plain(kind).losses, "what follows is as before"
 
 
+def test_entries_come_after_others_of_their_own_stage():
+    names = list(ENTRIES)
+    assert [ENTRIES[name].stage for name in names] == sorted(entry.stage for entry in ENTRIES.values())
+    for name, entry in ENTRIES.items():
+        for before in entry.after:
+            assert ENTRIES[before].stage is entry.stage
+            assert names.index(before) < names.index(name)
+
+
 @contextmanager
 def fresh(pair):
     """Nothing compiled. gc-pauses leaves a collector alone that someone else has frozen, as the tests have."""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hotlap import catalog
-from hotlap.catalog.entry import Entry, WholeNumber
+from hotlap.catalog.entry import Entry, Stage, WholeNumber
 from hotlap.catalog.fused_optimizer import proof
 from hotlap.control import applied_plan as room
 from hotlap.control.applied_plan import AppliedPlan, difference, lines
@@ -46,7 +46,7 @@ def planted(monkeypatch):
             )
             for number, (name, parts) in enumerate(by_name.items(), 101)
         }
-        ordered = dict(sorted(found.items(), key=lambda pair: pair[1].order))
+        ordered = catalog.in_order(found)
         monkeypatch.setattr(catalog, "entries", lambda: ordered)
         monkeypatch.setattr(room, "entries", lambda: ordered)
 
@@ -78,8 +78,8 @@ def by_name(running: AppliedPlan) -> dict[str, str]:
 def test_entries_are_applied_in_the_order_they_ask_for(planted, seams):
     applied = []
     planted(
-        late={"apply": lambda site: applied.append(site.name), "order": 90},
-        early={"apply": lambda site: applied.append(site.name), "order": 10},
+        late={"apply": lambda site: applied.append(site.name), "stage": Stage.LAST},
+        early={"apply": lambda site: applied.append(site.name), "stage": Stage.PROCESS},
     )
     AppliedPlan(torch, choices("late", "early"), seams).begin()
     assert applied == ["early", "late"]

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf, within
+from hotlap.catalog.entry import Entry, OneOf, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,7 +8,8 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     values=OneOf(("always", "short")),
-    order=46,
+    stage=Stage.MODEL,
+    after=("inplace-activations",),
     conflicts=frozenset({"inplace-activations", "compile", "cuda-graphs"}),
     automatic=False,  # it costs time; only who is short of memory wants it
 )

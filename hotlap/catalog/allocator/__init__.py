@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, within
+from hotlap.catalog.entry import Entry, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -9,6 +9,6 @@ ENTRY = Entry(
     detect=within(__name__, "detect"),
     environment=within(__name__, "apply", "environment"),
     device="cuda",
-    order=10,
+    stage=Stage.PROCESS,
     when=When.START,
 )

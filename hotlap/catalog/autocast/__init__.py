@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf, within
+from hotlap.catalog.entry import Entry, OneOf, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -9,7 +9,8 @@ ENTRY = Entry(
     detect=within(__name__, "detect"),
     values=OneOf(("bf16", "fp16")),
     tries=within(__name__, "detect", "tries"),
-    order=40,
+    stage=Stage.MODEL,
+    after=("norm-kernels",),
     reach=0.4,
     alone=True,
 )

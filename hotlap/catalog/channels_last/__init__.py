@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, within
+from hotlap.catalog.entry import Entry, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -7,7 +7,8 @@ ENTRY = Entry(
     risk=Risk.ROUNDING,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    order=48,
+    stage=Stage.MODEL,
+    after=("activation-checkpointing",),
     reach=0.1,
     alone=True,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf, within
+from hotlap.catalog.entry import Entry, OneOf, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -9,7 +9,7 @@ ENTRY = Entry(
     detect=within(__name__, "detect"),
     values=OneOf(("default", "reduce-overhead", "max-autotune")),
     tries=within(__name__, "detect", "tries"),
-    order=80,
+    stage=Stage.COMPILED,
     conflicts=frozenset({"cuda-graphs"}),
     automatic=False,  # compiling costs seconds to minutes, and on CPU it may not pay: asked for, or proven by a tune
     reach=0.1,  # it gains more, but a process of it takes two or three times as long: others are tried first

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, within
+from hotlap.catalog.entry import Entry, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,7 +8,7 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     device="cuda",
-    order=90,  # what changes the model or its inputs comes before
+    stage=Stage.CAPTURED,  # what changes the model or its inputs comes before
     conflicts=frozenset({"compile"}),
     reach=0.8,
     prepares=1.0,

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, within
+from hotlap.catalog.entry import Entry, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,7 +8,7 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     device="cuda",
-    order=26,
+    stage=Stage.BATCH,
     reach=0.4,
     when=When.LOADER,
 )

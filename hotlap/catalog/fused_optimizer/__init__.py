@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, within
+from hotlap.catalog.entry import Entry, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -7,7 +7,7 @@ ENTRY = Entry(
     risk=Risk.ROUNDING,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    order=38,  # before those that ask whether a step is fused
+    stage=Stage.MODEL,  # before those that ask whether a step is fused
     reach=0.6,
     alone=True,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, WholeNumber, within
+from hotlap.catalog.entry import Entry, Stage, WholeNumber, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,6 +8,9 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     values=WholeNumber(1, 1_000_000),
-    order=99,  # its site closes first: what is frozen is hidden from those who look for their traces
+    stage=Stage.LAST,
+    after=(
+        "loader-start-method",
+    ),  # its site closes first: what is frozen is hidden from those who look for their traces
     reach=0.7,
 )

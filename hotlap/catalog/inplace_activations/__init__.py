@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, within
+from hotlap.catalog.entry import Entry, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -7,7 +7,8 @@ ENTRY = Entry(
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    order=45,
+    stage=Stage.MODEL,
+    after=("autocast",),
     conflicts=frozenset({"activation-checkpointing"}),  # which computes again from an input that was overwritten
     automatic=False,  # it saves memory; whether it saves time is for a tune to measure
     reach=0.05,

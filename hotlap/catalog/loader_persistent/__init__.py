@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, within
+from hotlap.catalog.entry import Entry, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -7,6 +7,6 @@ ENTRY = Entry(
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    order=20,  # innermost: whoever reads the loader another way comes first
+    stage=Stage.DATASET,  # innermost: whoever reads the loader another way comes first
     when=When.LOADER,
 )

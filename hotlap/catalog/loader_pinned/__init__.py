@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, within
+from hotlap.catalog.entry import Entry, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,6 +8,7 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     device="cuda",
-    order=34,
+    stage=Stage.LOADER,
+    after=("loader-prefetch",),
     when=When.LOADER,
 )

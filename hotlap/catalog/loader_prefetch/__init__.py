@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, WholeNumber, within
+from hotlap.catalog.entry import Entry, Stage, When, WholeNumber, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -9,7 +9,7 @@ ENTRY = Entry(
     detect=within(__name__, "detect"),
     values=WholeNumber(1, 64),
     tries=within(__name__, "detect", "tries"),
-    order=32,
+    stage=Stage.LOADER,
     automatic=False,  # whether the program changes its sampler while it trains is not known beforehand
     when=When.LOADER,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf, When, within
+from hotlap.catalog.entry import Entry, OneOf, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -9,6 +9,7 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     values=OneOf(("fork", "forkserver", "spawn")),
-    order=92,  # workers about to start pass here before cuda-graphs looks how they will
+    stage=Stage.LAST,
+    after=("set-to-none",),  # workers about to start pass here before cuda-graphs looks how they will
     when=When.LOADER,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, WholeNumber, within
+from hotlap.catalog.entry import Entry, Stage, When, WholeNumber, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -10,7 +10,8 @@ ENTRY = Entry(
     detect=within(__name__, "detect"),
     values=WholeNumber(1, 512),
     tries=within(__name__, "detect", "tries"),
-    order=40,  # the last to subscribe is asked first: the others see the workers given here
+    stage=Stage.LOADER,
+    after=("whole-batch-fetch",),  # the last to subscribe is asked first: the others see the workers given here
     reach=0.5,
     when=When.LOADER,
 )

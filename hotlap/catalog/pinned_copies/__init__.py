@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, within
+from hotlap.catalog.entry import Entry, Stage, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,5 +8,6 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     device="cuda",
-    order=27,
+    stage=Stage.BATCH,
+    after=("device-prefetch",),
 )

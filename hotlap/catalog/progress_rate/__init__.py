@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, WholeNumber, within
+from hotlap.catalog.entry import Entry, Stage, WholeNumber, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,5 +8,5 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     values=WholeNumber(1, 3600),
-    order=70,
+    stage=Stage.LOOP,
 )

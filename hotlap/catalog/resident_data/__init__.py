@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, OneOf, When, within
+from hotlap.catalog.entry import Entry, OneOf, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -8,7 +8,8 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     values=OneOf(("device", "host")),
-    order=24,
+    stage=Stage.DATASET,
+    after=("sample-cache",),
     reach=0.9,
     when=When.LOADER,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, within
+from hotlap.catalog.entry import Entry, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -7,7 +7,8 @@ ENTRY = Entry(
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    order=22,  # before resident-data, which then stands around it and is asked first
+    stage=Stage.DATASET,
+    after=("loader-persistent",),  # before resident-data, which then stands around it and is asked first
     reach=0.6,
     when=When.LOADER,
 )

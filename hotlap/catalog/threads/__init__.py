@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, WholeNumber, within
+from hotlap.catalog.entry import Entry, Stage, WholeNumber, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -10,6 +10,6 @@ ENTRY = Entry(
     environment=within(__name__, "apply", "environment"),
     values=WholeNumber(1, 1024),
     tries=within(__name__, "detect", "tries"),
-    order=10,
+    stage=Stage.PROCESS,
     alone=True,
 )

@@ -1,4 +1,4 @@
-from hotlap.catalog.entry import Entry, When, within
+from hotlap.catalog.entry import Entry, Stage, When, within
 from hotlap.records.plan import Risk
 
 ENTRY = Entry(
@@ -7,7 +7,8 @@ ENTRY = Entry(
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    order=35,
+    stage=Stage.LOADER,
+    after=("loader-pinned",),
     reach=0.5,
     when=When.LOADER,
 )
