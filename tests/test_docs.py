@@ -79,7 +79,7 @@ def test_the_table_of_seams_is_that_of_the_code():
     users: dict[str, list[str]] = {name: [] for name in seams}
     for folder in sorted((ROOT / "hotlap" / "catalog").iterdir()):
         source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
-        source = source.replace("when_made(", "seams.loader_made")  # of hotlap/runtime/loader_arguments.py
+        source = source.replace("when_made(", "seams.loader_made(")  # of hotlap/runtime/loader_arguments.py
         for name in set(re.findall(r"\bseams\.(\w+)", source)) & set(users):
             users[name].append(folder.name.replace("_", "-"))
     rows = [

@@ -33,12 +33,12 @@ from hotlap.workflows.tune.book import Watcher
 from hotlap.workflows.tune.length import length
 
 GAINS = gains(
-    resident_data=2.0, set_to_none=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, anomaly_mode=1.4
+    resident_data=2.0, print_thread=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, profiler_marks=1.4
 )
 LAST = 21.0  # seconds of the last stage: three processes that train ten times as long
 FOUND = [
     candidate("resident-data"),
-    candidate("anomaly-mode", most=0.4),
+    candidate("profiler-marks", most=0.4),
     candidate("fused-optimizer", most=0.3),
     candidate("gc-pauses", most=0.2),
 ]
@@ -73,16 +73,16 @@ def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
     assert trial_names(done.tuning) == [
         "noise",
         "alone-resident-data",
-        "alone-anomaly-mode",
+        "alone-profiler-marks",
         "alone-fused-optimizer",
         "alone-gc-pauses",
-        "stacked-2-anomaly-mode",
+        "stacked-2-profiler-marks",
         "stacked-3-fused-optimizer",
         "stacked-4-gc-pauses",
         "final-3",
         "lasting-3",
     ]
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
     assert done.tuning.finished
     assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.4 * 1.3, rel=0.02)
     assert done.tuning.speedup.stage == "final"
@@ -174,14 +174,14 @@ def test_what_fails_on_top_of_the_others_is_peeled_off(tmp_path):
     """Two that are fast alone and slow together."""
 
     def step_seconds(choices):
-        both = {"anomaly-mode", "resident-data"} <= set(names(choices))
+        both = {"profiler-marks", "resident-data"} <= set(names(choices))
         return GAINS(choices) * (3.0 if both else 1.0)
 
     done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(step_seconds), tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "fused-optimizer"]
     decisions = {verdict.trial: verdict.decision for verdict in done.tuning.verdicts}
-    assert decisions["stacked-2-anomaly-mode"] == "reject"
+    assert decisions["stacked-2-profiler-marks"] == "reject"
     assert decisions["final-2"] == "keep"
 
 
@@ -228,12 +228,12 @@ def test_what_was_refused_alone_is_tried_again_on_top_of_what_is_kept(tmp_path):
 def test_what_harmed_alone_gets_no_second_chance(tmp_path):
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
-        return tuple(one * 1.5 for one in good) if names(choices) == ["anomaly-mode"] else good
+        return tuple(one * 1.5 for one in good) if names(choices) == ["profiler-marks"] else good
 
     done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, losses=losses), tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data"]
-    assert "stacked-2-anomaly-mode" not in trial_names(done.tuning)
+    assert "stacked-2-profiler-marks" not in trial_names(done.tuning)
 
 
 def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
@@ -243,7 +243,7 @@ def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
 
     done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS), tmp_path, judging=judging)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks"]
     assert done.tuning.speedup.trial == "final-2"
 
 
@@ -258,34 +258,34 @@ def late(name: str):
 
 
 def test_what_does_harm_only_later_is_taken_out_and_the_rest_proven_again(tmp_path):
-    done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, losses=late("anomaly-mode")), tmp_path)
+    done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, losses=late("profiler-marks")), tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "fused-optimizer"]
     assert trial_names(done.tuning)[-7:] == [
         "final-3",
         "lasting-3",
         "lasting-of-resident-data",
-        "lasting-of-anomaly-mode",
+        "lasting-of-profiler-marks",
         "lasting-of-fused-optimizer",
         "final-2",
         "lasting-2",
     ]
     assert (done.tuning.speedup.trial, done.tuning.lasting.trial) == ("final-2", "lasting-2")
     rows = {row.name: row for row in tune_rows.rows(done.tuning)}
-    assert rows["anomaly-mode"].state == "left out"
-    assert "not over the longer run" in rows["anomaly-mode"].why
+    assert rows["profiler-marks"].state == "left out"
+    assert "not over the longer run" in rows["profiler-marks"].why
 
 
 def test_where_the_fastest_does_harm_later_the_next_that_is_faster_alone_is_proven(tmp_path):
     """Two that gain the same thing: the second adds nothing on top of the first."""
 
     def step_seconds(choices):
-        return 0.01 / max([1.0, *({"resident-data": 2.0, "anomaly-mode": 1.9}[one.name] for one in choices)])
+        return 0.01 / max([1.0, *({"resident-data": 2.0, "profiler-marks": 1.9}[one.name] for one in choices)])
 
     runner = ScriptedRunner(step_seconds, losses=late("resident-data"))
     done = go_on(begun(tmp_path, *FOUND[:2]), runner, tmp_path)
 
-    assert names(done.tuning.kept) == ["anomaly-mode"]
+    assert names(done.tuning.kept) == ["profiler-marks"]
     assert (done.tuning.speedup.trial, done.tuning.lasting.trial) == ("final-1-again", "lasting-1-again")
 
 
@@ -335,7 +335,7 @@ def test_what_harms_the_training_is_not_kept_however_fast(tmp_path):
 
     done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, losses=losses), tmp_path)
 
-    assert names(done.tuning.kept) == ["anomaly-mode"]
+    assert names(done.tuning.kept) == ["profiler-marks"]
 
 
 @pytest.mark.parametrize("ended", [one for one in Ended if one is not Ended.MEASURED])
@@ -350,7 +350,7 @@ def test_whatever_happens_to_a_process_is_recorded_and_rejected_and_the_next_is_
     assert (verdict.decision, verdict.why) == ("reject", f"{ended.value}: as scripted")
     assert sum("resident-data" in names(spec.choices) for spec in runner.ran) == 1, "it is not run again"
     assert done.tuning.trials[1].samples[-1].ended == ended.value
-    assert names(done.tuning.kept) == ["anomaly-mode"]
+    assert names(done.tuning.kept) == ["profiler-marks"]
 
 
 def test_what_is_kept_and_then_fails_is_not_stacked_upon(tmp_path):
@@ -363,7 +363,7 @@ def test_what_is_kept_and_then_fails_is_not_stacked_upon(tmp_path):
     done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, endings=endings), tmp_path)
     why = {verdict.trial: verdict.why for verdict in done.tuning.verdicts}
 
-    assert why["stacked-2-anomaly-mode"] == "what was kept before failed here, crashed: as scripted"
+    assert why["stacked-2-profiler-marks"] == "what was kept before failed here, crashed: as scripted"
     assert names(done.tuning.kept) == ["resident-data"]
 
 
@@ -433,7 +433,7 @@ def test_what_comes_on_top_of_something_fast_is_measured_over_more_steps(tmp_pat
     runner = ScriptedRunner(GAINS, own_length=lambda spec: 10_000)
     go_on(begun(tmp_path, *FOUND[:2], steps=None, budget=300.0), runner, tmp_path)
     steps = {len(spec.choices): spec.steps for spec in runner.ran[:-3] if spec.arm == "new" and spec.choices}
-    both = [spec for spec in runner.ran if names(spec.choices) == ["resident-data", "anomaly-mode"]]
+    both = [spec for spec in runner.ran if names(spec.choices) == ["resident-data", "profiler-marks"]]
     stacked = {spec.steps for spec in both[:-1]}
 
     assert max(stacked) == pytest.approx(2 * steps[1], rel=0.05), "what is kept is twice as fast"
@@ -458,7 +458,7 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
 
     assert done.tuning.seconds <= 55.0
     assert [entry for entry, why in done.tuning.not_tried if why.startswith("no budget left")] == [
-        "anomaly-mode",
+        "profiler-marks",
         "fused-optimizer",
         "gc-pauses",
     ]
@@ -468,14 +468,14 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
 def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_together_not_to_each_alone(tmp_path):
     done = go_on(begun(tmp_path, *FOUND, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
-    together = "stacked-2-anomaly-mode+fused-optimizer+gc-pauses"
+    together = "stacked-2-profiler-marks+fused-optimizer+gc-pauses"
     assert trial_names(done.tuning)[1:5] == ["alone-resident-data", together, "final-4", "lasting-4"]
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer", "gc-pauses"]
     assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.4 * 1.3, rel=0.02)
     rows = {row.name: row for row in tune_rows.rows(done.tuning)}
-    assert rows["gc-pauses"].why.startswith("together with fused-optimizer, anomaly-mode: ")
+    assert rows["gc-pauses"].why.startswith("together with fused-optimizer, profiler-marks: ")
     assert verdict_line(done.tuning.verdicts[2]).startswith(
-        "hotlap: kept: anomaly-mode + fused-optimizer + gc-pauses, "
+        "hotlap: kept: profiler-marks + fused-optimizer + gc-pauses, "
     )
 
 
@@ -489,8 +489,8 @@ def test_what_fails_together_is_tried_by_halves(tmp_path):
     runner = ScriptedRunner(GAINS, losses=losses)
     done = go_on(begun(tmp_path, *FOUND, budget=85.0 + LAST), runner, tmp_path)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
-    assert "stacked-2-anomaly-mode+fused-optimizer" in trial_names(done.tuning)
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
+    assert "stacked-2-profiler-marks+fused-optimizer" in trial_names(done.tuning)
     rows = {row.name: row for row in tune_rows.rows(done.tuning)}
     assert rows["gc-pauses"].state != "kept"
 
@@ -504,27 +504,27 @@ def test_what_does_nothing_beside_others_is_no_part_of_the_plan(tmp_path):
     runner = ScriptedRunner(GAINS, outcomes=outcomes)
     done = go_on(begun(tmp_path, *FOUND, budget=70.0 + LAST), runner, tmp_path)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
     assert ("gc-pauses", "no effect: nothing is collected") in done.tuning.not_tried
 
 
 def test_small_gains_that_none_shows_alone_are_proven_together(tmp_path):
-    found = [candidate("resident-data"), candidate("anomaly-mode", most=0.4), candidate("fused-optimizer", most=0.3)]
-    runner = ScriptedRunner(gains(resident_data=1.04, anomaly_mode=1.04, fused_optimizer=1.04), between_processes=0.0)
+    found = [candidate("resident-data"), candidate("profiler-marks", most=0.4), candidate("fused-optimizer", most=0.3)]
+    runner = ScriptedRunner(gains(resident_data=1.04, profiler_marks=1.04, fused_optimizer=1.04), between_processes=0.0)
     done = go_on(begun(tmp_path, *found, minimum=1.08), runner, tmp_path)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
     assert done.tuning.speedup.trial == "final-3"
     assert done.tuning.speedup.speed.ratio == pytest.approx(1.04**3, rel=0.01)
 
 
-SMALL = [candidate(name, most=0.1) for name in ("resident-data", "anomaly-mode", "fused-optimizer", "gc-pauses")]
+SMALL = [candidate(name, most=0.1) for name in ("resident-data", "profiler-marks", "fused-optimizer", "gc-pauses")]
 
 
 @pytest.mark.parametrize(("budget", "looks"), [(52.0 + LAST, 0), (58.0 + LAST, 1)])
 def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
     """Each gains four in a hundred, which takes more processes to show than there is time for."""
-    each = dict.fromkeys(("resident_data", "anomaly_mode", "fused_optimizer", "gc_pauses"), 1.04)
+    each = dict.fromkeys(("resident_data", "profiler_marks", "fused_optimizer", "gc_pauses"), 1.04)
     runner = ScriptedRunner(gains(**each), between_processes=0.0)
     done = go_on(begun(tmp_path, *SMALL, minimum=1.08, budget=budget), runner, tmp_path)
 
@@ -539,7 +539,7 @@ def test_only_what_a_plan_has_by_itself_is_tried_together(tmp_path):
     found = [*FOUND[:3], candidate("compile", "default", most=0.25)]
     done = go_on(begun(tmp_path, *found, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
     assert any(entry == "compile" and why.startswith("no budget left") for entry, why in done.tuning.not_tried)
 
 
@@ -551,16 +551,16 @@ def test_where_the_one_that_seemed_best_fails_the_others_are_tried_alone_after_a
     runner = ScriptedRunner(GAINS, losses=losses)
     done = go_on(begun(tmp_path, *FOUND[:2], budget=60.0 + LAST), runner, tmp_path)
 
-    assert trial_names(done.tuning)[1:3] == ["alone-resident-data", "alone-anomaly-mode"]
-    assert names(done.tuning.kept) == ["anomaly-mode"]
+    assert trial_names(done.tuning)[1:3] == ["alone-resident-data", "alone-profiler-marks"]
+    assert names(done.tuning.kept) == ["profiler-marks"]
 
 
 def test_what_is_kept_without_a_look_at_it_alone_gets_one_if_time_is_left(tmp_path):
     done = go_on(begun(tmp_path, *FOUND, budget=100.0 + LAST), ScriptedRunner(GAINS), tmp_path)
     told = trial_names(done.tuning)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
-    assert told[told.index("lasting-3") + 1 :] == ["alone-anomaly-mode"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
+    assert told[told.index("lasting-3") + 1 :] == ["alone-profiler-marks"]
     assert done.tuning.speedup.trial == "final-3"
 
 
@@ -593,7 +593,7 @@ def killed_at(moment: int, runner: ScriptedRunner):
 def test_killed_at_random_moments_and_gone_on_with_it_ends_with_the_same_plan(tmp_path):
     found = [*FOUND, *(candidate("loader-workers", value, most=0.1) for value in ("1", "2"))]
     speeds = gains(
-        resident_data=2.0, anomaly_mode=1.4, fused_optimizer=1.3, gc_pauses=1.021, loader_workers_1=1.1,
+        resident_data=2.0, profiler_marks=1.4, fused_optimizer=1.3, gc_pauses=1.021, loader_workers_1=1.1,
         loader_workers_2=1.2,
     )  # fmt: skip
     expected = go_on(begun(tmp_path / "whole", *found), ScriptedRunner(speeds), tmp_path / "whole").tuning
@@ -630,7 +630,7 @@ def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monke
     rest = ScriptedRunner(GAINS)
     done = go_on(run, rest, tmp_path)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
     assert before + len(rest.ran) == sum(len(trial.samples) for trial in done.tuning.trials)
 
 
@@ -682,7 +682,7 @@ def test_a_command_that_cannot_run_twice(tmp_path):
         go_on(run, ScriptedRunner(GAINS, endings=endings), tmp_path)
     done = go_on(run, ScriptedRunner(GAINS), tmp_path)
 
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
 
 
 def test_a_command_of_another_length_each_time(tmp_path):
@@ -752,7 +752,7 @@ def test_a_baseline_that_fails_once_later_is_run_again(tmp_path):
     done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, endings=endings), tmp_path)
 
     assert failed
-    assert names(done.tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
 
 
 def test_every_process_is_on_disk_as_soon_as_it_is_over(tmp_path, on_disk):
@@ -787,5 +787,5 @@ def test_a_disk_that_is_full_loses_nothing_and_says_so(tmp_path, on_disk, monkey
         go_on(run, ScriptedRunner(GAINS), tmp_path)
     rest = ScriptedRunner(GAINS)
 
-    assert names(go_on(run, rest, tmp_path).tuning.kept) == ["resident-data", "anomaly-mode", "fused-optimizer"]
+    assert names(go_on(run, rest, tmp_path).tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
     assert rest.ran[0].number > 4

@@ -19,7 +19,6 @@ from hotlap.catalog.autocast.hardware import BF16, supports
 ENTRIES = catalog.entries()
 HERE = [name for name, entry in ENTRIES.items() if entry.device is None]
 VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
-REPORTING = ("anomaly-mode", "set-to-none")  # they change nothing, ever
 BESIDE_GRAPHS = ("loader-start-method",)
 FOR_SLOW_DATA = ("sample-cache", "loader-workers")  # items that take longer than those of these trainings
 HERE_ALL = [title for title, training in TRAININGS.items() if training.only != "cuda"]
@@ -27,7 +26,6 @@ DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in 
 FEWER = {
     "threads": (DROPPED, IN_WORKERS),  # two threads on a core that is busy wait for each other
     "gc-pauses": (DROPPED, IN_WORKERS),  # nothing may be frozen then, and all objects of the tests are looked at
-    **dict.fromkeys(REPORTING, (DROPPED, IN_WORKERS)),
 }
 
 
@@ -74,7 +72,7 @@ def asked(name):
 def can_apply(name):
     if name == "autocast":
         return supports(torch, torch.device("cpu"), BF16)
-    return name not in (*REPORTING, *BESIDE_GRAPHS, *FOR_SLOW_DATA)
+    return name not in (*BESIDE_GRAPHS, *FOR_SLOW_DATA)
 
 
 @pytest.mark.parametrize("name", HERE)

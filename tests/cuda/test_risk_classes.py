@@ -18,10 +18,10 @@ pytestmark = pytest.mark.cuda
 ENTRIES = catalog.entries()
 ALONE = [name for name in ENTRIES if name not in ("compile", "allocator")]  # the one has a test of its own, below
 VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
-# They report only, or concern what these trainings do not have: recurrent weights that came apart, large layers, a
+# They concern what these trainings do not have: recurrent weights that came apart, large layers, a
 # start method beside graphs, a loop that waits for its loss, more cores.
 NOT_HERE = (
-    "anomaly-mode", "set-to-none", "recurrent", "norm-kernels", "loader-start-method", "early-read", "backward-thread",
+    "recurrent", "norm-kernels", "loader-start-method", "early-read", "backward-thread",
     "loader-workers",
 )  # fmt: skip
 

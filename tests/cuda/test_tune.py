@@ -107,11 +107,11 @@ def test_a_limit_of_device_memory_is_kept_and_leaves_room_below(program, tmp_pat
 def test_a_baseline_whose_sums_come_in_any_order_does_not_reject_what_is_exact(program, tmp_path):
     """index_add adds by atomics: two runs of the same program differ in the last bits, or happen not to."""
     runner = LocalRunner(program(atomics=True), tmp_path / "trials", 64.0)
-    choice = (Choice(name="set-to-none", asked=True),)
+    choice = (Choice(name="profiler-marks", asked=True),)
     base, again, nudged = runner.run(spec(0)), runner.run(spec(1)), runner.run(spec(2, nudge=2.0**-16))
     new = runner.run(spec(3, choice))
     noise = empty_trial("noise", Stage.NOISE, None, (), ())
-    trial = empty_trial("alone-set-to-none", Stage.ALONE, candidate("set-to-none"), (), choice)
+    trial = empty_trial("alone-profiler-marks", Stage.ALONE, candidate("profiler-marks"), (), choice)
     noise = replace(noise, samples=(base, nudged))
     trial = replace(trial, samples=(again, new))
 

@@ -51,7 +51,7 @@ def test_a_program_that_saves_and_reloads_is_measured_and_writes_nothing(folder)
     metric = Metric(name="val", pattern=r"val_acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
     runner = LocalRunner((sys.executable, "train.py"), folder / "kept", 4.0, metric)
     base = runner.run(spec())
-    other = runner.run(spec(1, arm="new", choices=(Choice(name="set-to-none"),), readings=3, steps=25))
+    other = runner.run(spec(1, arm="new", choices=(Choice(name="profiler-marks"),), readings=3, steps=25))
 
     assert [one.ended for one in (base, other)] == ["measured"] * 2, (base.why, other.why)
     assert contents(folder) == before
@@ -62,7 +62,7 @@ def test_a_program_that_saves_and_reloads_is_measured_and_writes_nothing(folder)
     assert base.blocks[0].samples == 4.0 * base.blocks[0].steps
     assert [one.value for one in base.readings] == [0.02, 0.04]
     assert [one.value for one in other.readings] == [0.02, 0.04, 0.06], "it went on until the third"
-    assert [one.name for one in other.outcomes] == ["set-to-none"]
+    assert [one.name for one in other.outcomes] == ["profiler-marks"]
     assert base.outcomes == ()
     assert base.startup_seconds > 0 < base.host_mb
     assert runner.hardware is not None

@@ -9,7 +9,6 @@ ENTRY = Entry(
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     values=OneOf(("fork", "forkserver", "spawn")),
-    stage=Stage.LAST,
-    after=("set-to-none",),  # workers about to start pass here before cuda-graphs looks how they will
+    stage=Stage.LAST,  # workers about to start pass here before cuda-graphs looks how they will
     when=When.LOADER,
 )

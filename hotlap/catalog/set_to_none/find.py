@@ -1,0 +1,26 @@
+"""Gradients that are overwritten with zeros at each step, instead of dropped."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotlap.analysis.queries.code import Code, is_constant, keyword
+from hotlap.analysis.queries.rule import Found
+from hotlap.records.scanned import Applicability, Frequency
+
+WORDS = ("zero_grad",)
+
+
+def find(code: Code) -> Iterator[Found]:
+    for call in code.calls("zero_grad"):
+        if not isinstance(call.func, ast.Attribute) or code.heat(call).frequency is not Frequency.BATCH:
+            continue
+        named = keyword(call, "set_to_none")
+        if is_constant(named, False) or (len(call.args) == 1 and is_constant(call.args[0], False)):
+            yield Found(
+                call,
+                "zeros are written over every gradient, and backward reads them again to add",
+                "leave the argument out, unless a parameter without a gradient has to move on by its momentum or decay",
+                Applicability.UNSAFE if named is not None else Applicability.DISPLAY_ONLY,
+            )

@@ -1,0 +1,11 @@
+"""The argument goes."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from hotlap.analysis.edits.place import Place
+
+
+def fix(place: Place) -> None:
+    place.drop_argument(place.node(cst.Call), "set_to_none")
