@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.loading import state
-from tests.loading.pieces import recipes
+from tests.loading.habits import recipes
 
 SEED, PROGRAMS, CHUNKS = 26, 160, 4
 LEAST_RESIDENT = 20 // CHUNKS  # of each chunk's programs

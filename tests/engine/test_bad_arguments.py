@@ -1,0 +1,113 @@
+"""Arguments that cannot be meant are refused with a word about what would do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.engine import Recipe, Trainer
+from hotlap.engine.data import Tensors
+from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.errors import BadRecipe, NoDevice
+from tests.engine.training import Rows, Stream
+
+MSE = nn.functional.mse_loss
+
+
+GENERATOR = torch.Generator().manual_seed(1)
+
+
+INPUTS, TARGETS = torch.randn(1024, 5, generator=GENERATOR), torch.randn(1024, 2, generator=GENERATOR)
+
+
+FEW = Tensors(INPUTS[:64], TARGETS[:64])
+
+
+def quiet(line):
+    pass
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def trainer(model, optimizer, loss=MSE, say=quiet, **more):
+    how = {name: more.pop(name) for name in ("metrics", "train_metrics", "inputs", "step", "evaluate") if name in more}
+    return Trainer(model, loss, optimizer, Recipe(**{"batch_size": 16, **more}), device="cpu", say=say, **how)
+
+
+def sgd(model, **more):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **more)
+
+
+@pytest.mark.parametrize("given", [torch.zeros(3, 5), (INPUTS, TARGETS), [1]])
+def test_what_is_no_source_is_told(given):
+    model = network()
+    with pytest.raises(BadRecipe, match=r"give a source of hotlap\.engine\.data"):
+        trainer(model, sgd(model)).fit(given, epochs=1)
+
+
+@pytest.mark.parametrize(("part", "said"), [(1.0, "a float as 'box'"), (torch.zeros(3), "'box' of shape")])
+def test_parts_of_a_loss_are_one_number_each(part, said):
+    model = network()
+    with pytest.raises(BadRecipe, match=said):
+        trainer(model, sgd(model), lambda outputs, targets: {"fit": MSE(outputs, targets), "box": part}).fit(
+            FEW, epochs=1
+        )
+
+
+def test_a_part_of_a_loss_may_have_a_dimension():
+    model = network()
+    loss = lambda outputs, targets: {"fit": MSE(outputs, targets), "box": outputs.mean().reshape(1)}  # noqa: E731
+    assert "box" in trainer(model, sgd(model), loss).fit(FEW, epochs=1).epochs[0].losses
+
+
+def test_a_device_that_is_none_is_told():
+    model = network()
+    with pytest.raises(NoDevice, match="device='gpu' is none"):
+        Trainer(model, MSE, sgd(model), Recipe(batch_size=4), device="gpu")
+
+
+def test_a_trainer_with_a_step_of_its_own_evaluates_by_it():
+    model = network()
+
+    def step(model, batch):
+        return MSE(model(batch[0]), batch[1])
+
+    found = trainer(model, sgd(model), None, step=step).evaluate(FEW)
+    assert found["valid_loss"] == pytest.approx(float(MSE(model(INPUTS[:64]), TARGETS[:64]).detach()))
+    with pytest.raises(BadRecipe, match="nothing to evaluate by"):
+        trainer(model, sgd(model), evaluate=lambda model: {"own": 1.0}).evaluate(FEW)
+
+
+class Keeps(Rows):
+    """Leaves rows of a batch out, as a source of one's own may."""
+
+    def gather(self, index):
+        return tuple(one[:5] for one in super().gather(index))
+
+
+def first_five(number, batch):
+    return tuple(one[:5] for one in batch)
+
+
+@pytest.mark.parametrize("source", [Keeps(INPUTS, TARGETS), Stream(INPUTS, TARGETS, altered=first_five)])
+def test_batches_with_other_rows_than_asked_for_are_refused(source):
+    model = network()
+    with pytest.raises(DataMismatch, match="rows were asked for"):
+        trainer(model, sgd(model)).fit(source, epochs=1)
+    with pytest.raises(DataMismatch, match="rows were asked for"):
+        trainer(model, sgd(model)).fit(FEW, source, epochs=1)
+
+
+class EndsEarly(Stream):
+    def batches(self, *how):
+        yield next(super().batches(*how))
+
+
+def test_a_validation_split_that_ends_early_is_refused():
+    model = network()
+    with pytest.raises(DataMismatch, match="the data ended early: 1 batches"):
+        trainer(model, sgd(model), evaluation_batch=16).fit(FEW, EndsEarly(INPUTS, TARGETS), epochs=1)

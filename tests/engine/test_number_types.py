@@ -1,0 +1,43 @@
+"""Numbers of other types than float32: sums in half precision, choices of whole numbers, empty files."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from hotlap.engine import RMSE, Mean
+from hotlap.engine.config import ConfigInvalid, converted
+from hotlap.engine.data import Chained, Parquet
+from hotlap.engine.data.errors import DataUnreadable
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_metrics_of_a_model_in_half_precision_have_room_for_their_sums(dtype):
+    predicted, actual = torch.full((1000, 1), 300.0, dtype=dtype), torch.ones(1000, 1, dtype=dtype)
+    rmse, mean = RMSE(), Mean(lambda outputs, target: (outputs - target).abs().flatten())
+    for metric in (rmse, mean):
+        metric.update(predicted, actual)
+        assert metric.compute().item() == pytest.approx(299.0, rel=0.01)
+
+
+def test_a_choice_of_whole_numbers_takes_no_other_number():
+    assert converted(1, Literal[1, 2], "file", "key") == 1
+    with pytest.raises(ConfigInvalid):
+        converted(1.0, Literal[1, 2], "file", "key")
+
+
+def test_files_without_rows_are_no_hindrance_to_those_with_some_and_two_columns_of_a_name_are_told(tmp_path):
+    table = pa.table({"a": pa.array(range(8)), "b": pa.array([[0.5, 1.5]] * 8)})
+    for name, part in (("whole", table), ("empty", table.slice(0, 0))):
+        parquet.write_table(part, tmp_path / f"{name}.parquet")
+    files = [Parquet(tmp_path / f"{name}.parquet", "a", "b") for name in ("empty", "whole", "empty")]
+    assert Chained(*files).rows == 8
+    assert Chained(files[0]).rows == 0
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(DataUnreadable, match=r"twice.parquet.*exists 2 times"):
+        Parquet(tmp_path / "twice.parquet", "a")

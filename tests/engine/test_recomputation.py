@@ -1,0 +1,75 @@
+"""Activations that are computed again are those that were there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.engine import Recipe, Trainer
+from hotlap.engine.data import CarriedWindows, Tensors
+from hotlap.engine.recurrent import Recurrent
+
+MSE = nn.functional.mse_loss
+
+
+GENERATOR = torch.Generator().manual_seed(1)
+
+
+INPUTS, TARGETS = torch.randn(1024, 5, generator=GENERATOR), torch.randn(1024, 2, generator=GENERATOR)
+
+
+FEW = Tensors(INPUTS[:64], TARGETS[:64])
+
+
+FIXED = {"threads": 1, "onednn": "on"}
+
+
+def quiet(line):
+    pass
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def trainer(model, optimizer, loss=MSE, say=quiet, **more):
+    how = {name: more.pop(name) for name in ("metrics", "train_metrics", "inputs", "step", "evaluate") if name in more}
+    return Trainer(model, loss, optimizer, Recipe(**{"batch_size": 16, **more}), device="cpu", say=say, **how)
+
+
+def sgd(model, **more):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **more)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_carried_state_is_right_where_activations_are_computed_again(kind):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent, self.head = Recurrent(kind, 3, 8, state="carry", lanes=4), nn.Linear(8, 1)
+
+        def forward(self, inputs, first):
+            return self.head(self.recurrent(inputs, first))
+
+    series = [torch.randn(200, 3, generator=torch.Generator().manual_seed(number)) for number in range(4)]
+    data = CarriedWindows(series, 10, [one.cumsum(0)[:, :1] for one in series], 4)
+    found = []
+    for again in (False, True):
+        torch.manual_seed(0)
+        model = Net()
+        how = {"batch_size": 4, "shuffle": False, "activation_checkpointing": again, "inputs": 2, **FIXED}
+        history = trainer(model, torch.optim.SGD(model.parameters(), lr=0.01), **how).fit(data, epochs=2)
+        found.append(([one.loss for one in history.epochs], model.recurrent.carried_h.tolist()))
+    assert found[0] == found[1]
+
+
+def test_a_spectral_norm_is_iterated_once_where_activations_are_computed_again():
+    losses = []
+    for again in (False, True):
+        model = network()
+        nn.utils.parametrizations.spectral_norm(model[0])
+        history = trainer(model, sgd(model), activation_checkpointing=again, **FIXED).fit(FEW, epochs=3)
+        losses.append([one.loss for one in history.epochs])
+    assert losses[0] == losses[1]

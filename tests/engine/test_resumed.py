@@ -1,0 +1,152 @@
+"""What a resumed run computes and says, and what its checkpoints cost."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.engine import Recipe, Trainer
+from hotlap.engine.checkpoints import LAST
+from hotlap.engine.data import Tensors
+from hotlap.engine.errors import NonFiniteLoss
+from hotlap.engine.recipe import Checkpoints
+
+MSE = nn.functional.mse_loss
+
+
+GENERATOR = torch.Generator().manual_seed(1)
+
+
+INPUTS, TARGETS = torch.randn(1024, 5, generator=GENERATOR), torch.randn(1024, 2, generator=GENERATOR)
+
+
+FEW = Tensors(INPUTS[:64], TARGETS[:64])
+
+
+def quiet(line):
+    pass
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def trainer(model, optimizer, loss=MSE, say=quiet, **more):
+    how = {name: more.pop(name) for name in ("metrics", "train_metrics", "inputs", "step", "evaluate") if name in more}
+    return Trainer(model, loss, optimizer, Recipe(**{"batch_size": 16, **more}), device="cpu", say=say, **how)
+
+
+def sgd(model, **more):
+    return torch.optim.SGD(model.parameters(), lr=0.1, **more)
+
+
+def test_a_run_resumed_before_its_last_short_step_computes_as_it_did(tmp_path, monkeypatch):
+    """Threads and oneDNN are chosen by measurement: also what comes before the next whole step is computed so."""
+    from hotlap.engine import processor
+
+    used = []
+    monkeypatch.setattr(processor, "use", lambda way: used.append(way))
+    model = network()
+    how = {"batch_size": 20, "checkpoints": Checkpoints(tmp_path, steps=3), "log_every": 1}
+    with pytest.raises(KeyboardInterrupt):
+        trainer(model, sgd(model), **how).fit(StopsAfter(3), epochs=2)
+    state = torch.load(tmp_path / LAST, weights_only=True)
+    state["place"]["mode"] = [False, False, [True, 1, " on one thread"], False]
+    torch.save(state, tmp_path / LAST)
+    used.clear()
+    again = trainer(model, sgd(model), **how)
+    with pytest.raises(KeyboardInterrupt):
+        again.fit(StopsAfter(1), epochs=2, resume=True)
+    assert processor.Way(True, 1, " on one thread") in used
+    assert torch.load(tmp_path / LAST, weights_only=True)["place"]["mode"] == state["place"]["mode"]
+
+
+class StopsAfter(Tensors):
+    """64 rows, of which the step after so many others does not come."""
+
+    def __init__(self, steps):
+        super().__init__(INPUTS[:64], TARGETS[:64])
+        self.left = steps
+
+    def gather(self, rows):
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().gather(rows)
+
+
+def test_other_settings_of_the_optimizer_are_told_when_it_is_resumed(tmp_path):
+    model, said = network(), []
+    how = {"checkpoints": Checkpoints(tmp_path)}
+    trainer(model, sgd(model), **how).fit(FEW, epochs=1)
+    trainer(model, sgd(model, weight_decay=0.1), say=said.append, **how).fit(FEW, epochs=2, resume=True)
+    assert "the optimizer has weight_decay=0, as in the checkpoint; 0.1 was given" in said
+
+
+def test_a_finished_run_says_that_there_is_nothing_to_do(tmp_path):
+    model, said = network(), []
+    how = {"checkpoints": Checkpoints(tmp_path)}
+    trainer(model, sgd(model), **how).fit(FEW, epochs=2)
+    history = trainer(model, sgd(model), say=said.append, **how).fit(FEW, epochs=2, resume=True)
+    assert len(history.epochs) == 2
+    assert "nothing is trained: 2 epochs are trained, and 2 were asked for; more of them go on" in said
+
+
+def test_an_error_is_not_hidden_by_a_checkpoint_that_could_not_be_written(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hotlap.engine.checkpoints.write", full)
+    model, said = network(), []
+    broken = Tensors(torch.cat([INPUTS[:63], torch.full((1, 5), torch.nan)]), TARGETS[:64])
+    how = {"checkpoints": Checkpoints(tmp_path, steps=1), "shuffle": False, "log_every": 1}
+    with pytest.raises(NonFiniteLoss):
+        trainer(model, sgd(model), say=said.append, **how).fit(broken, epochs=1)
+    assert any("No space left on device" in line for line in said)
+
+
+def test_an_interrupt_does_not_say_that_a_state_was_kept_that_was_not(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hotlap.engine.checkpoints.write", full)
+    model, said = network(), []
+
+    def press(record):
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGINT)
+
+    own = Trainer(
+        model, MSE, sgd(model), Recipe(batch_size=16, log_every=1, checkpoints=Checkpoints(tmp_path)),
+        callbacks=[press], device="cpu", say=said.append,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        own.fit(FEW, epochs=2)
+    assert not any("the state is in" in line for line in said)
+    assert any(line.startswith("interrupted: no checkpoint could be written") for line in said)
+
+
+def test_checkpoints_cost_the_same_after_many_epochs(tmp_path):
+    from hotlap.engine.checkpoints import set_aside
+    from hotlap.engine.records import EpochRecord
+    from hotlap.engine.saving import Position
+
+    record = EpochRecord(
+        epoch=1, loss=1.0, scores={}, seconds=1.0, evaluation_seconds=0.0, prepare_seconds=0.0, rows=1, steps=1,
+        learning_rate=0.1, losses={}, train_scores={},
+    )  # fmt: skip
+    place = Position(epochs=[copy.copy(record) for _ in range(100)])
+    first = place.records()
+    place.epochs.append(record)
+    second = place.records()
+    assert len(second) == 101
+    assert all(one is other for one, other in zip(first, second, strict=False))
+    aside, _ = set_aside({"epochs": second})
+    assert type(aside["epochs"]) is list
+    assert aside["epochs"][0] is first[0]

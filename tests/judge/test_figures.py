@@ -1,0 +1,12 @@
+"""What a verdict says in figures."""
+
+from __future__ import annotations
+
+from hotlap.records.codec import from_json, to_json
+from hotlap.records.verdict import Gate
+
+
+def test_named_figures_of_a_verdict_come_back():
+    gate = Gate(risk="exact", passed=None, rule="", why="", figures=(("margin", 0.5), ("seeds", 3.0)))
+
+    assert from_json(Gate, to_json(gate), "test") == gate

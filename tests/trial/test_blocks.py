@@ -1,0 +1,59 @@
+"""Blocks and warm-up, from the times of steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from hotlap.trial.blocks import blocks, warmup_steps
+
+
+def ends(*seconds: float) -> list[float]:
+    total, found = 10.0, []
+    for one in seconds:
+        total += one
+        found.append(total)
+    return found
+
+
+def test_warm_up_ends_when_steps_are_steady():
+    assert warmup_steps(10.0, ends(5.0, 1.0, 0.5, *[0.1] * 50)) in range(5, 9)
+
+
+def test_a_long_compilation_does_not_end_warm_up_by_itself():
+    assert warmup_steps(10.0, ends(0.1, 0.1, 60.0, 30.0, *[0.1] * 60)) in range(4, 10)
+
+
+def test_steps_that_never_settle_warm_up_for_half_of_the_run():
+    assert warmup_steps(10.0, ends(*(0.1 * 2.0 ** (step % 5) for step in range(4, 44)))) <= 20
+
+
+def test_something_compiled_again_early_is_warm_up_and_a_stall_that_comes_back_is_not():
+    assert warmup_steps(10.0, ends(*[0.1] * 12, 8.0, *[0.1] * 60)) == 13
+    assert warmup_steps(10.0, ends(*[0.1] * 12, 8.0, *[0.1] * 30, 8.0, *[0.1] * 30)) == 5
+
+
+def test_no_step_after_warm_up_is_left_out_of_the_blocks():
+    moments = [(step, step * 0.1) for step in range(1, 101)]
+    found = blocks(moments, 7, 32.0)
+
+    assert len(found) <= 12
+    assert (found[0].first, sum(one.steps for one in found)) == (7, 93)
+    assert sum(one.seconds for one in found) == pytest.approx(9.3)
+    assert all(one.samples == 32.0 * one.steps for one in found)
+
+
+def test_few_moments_on_the_device_make_few_blocks():
+    found = blocks([(10, 0.0), (40, 1.5), (75, 3.0)], 8, 1.0)
+
+    assert [(one.first, one.steps, one.seconds) for one in found] == [(10, 30, 1.5), (40, 35, 1.5)]
+    assert blocks([(10, 0.0)], 8, 1.0) == ()
+
+
+def test_steps_before_data_is_kept_are_warm_up():
+    """From the second epoch on; the evaluation between the two is a step that takes long."""
+    slow, quick = [0.1, 0.11] * 50, [0.03] * 80
+    assert warmup_steps(10.0, ends(*slow, 0.5, *quick)) in range(98, 106)
+
+
+def test_steps_that_become_slower_are_no_warm_up():
+    assert warmup_steps(10.0, ends(*[0.03] * 100, *[0.1] * 80)) < 15
