@@ -23,9 +23,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def render():
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.append(str(BENCHMARKS))  # it imports what lies beside it
-    spec = importlib.util.spec_from_file_location("render_of_benchmarks", BENCHMARKS / "render.py")
+    if str(BENCHMARKS / "render") not in sys.path:
+        sys.path.append(str(BENCHMARKS / "render"))  # it imports what lies beside it
+    spec = importlib.util.spec_from_file_location("render_of_benchmarks", BENCHMARKS / "render" / "render.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

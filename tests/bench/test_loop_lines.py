@@ -10,7 +10,7 @@ import pytest
 
 from hotlap.bench import workloads
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "observing"))
 import loop_lines
 
 SOURCE = """

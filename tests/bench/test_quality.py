@@ -1,4 +1,4 @@
-"""benchmarks/quality.py: runs beside each other, each kept, and told whether all reached their target."""
+"""benchmarks/training/quality.py: runs beside each other, each kept, and told whether all reached their target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 @pytest.fixture
 def quality(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "training"))
     monkeypatch.setattr(data, "make", lambda place, workload, size, on_wait: tmp_path)
     monkeypatch.setattr(data, "needs", lambda place, workload, size: Needs(
         workload=workload, root=tmp_path, bytes_needed=0, memory_mb=1.0
@@ -100,7 +100,7 @@ def test_the_file_says_what_to_type(quality, tmp_path, monkeypatch):
     monkeypatch.setattr(process, "run", trained(lambda key: 0.1))
     quality.main(options(tmp_path, "--first-seed", "2", "--at-once", "3"))
     assert record.load(tmp_path / "q.json").command == (
-        "python benchmarks/quality.py leak bloom --arms engine,naive --size tiny --seeds 3 --first-seed 2 "
+        "python benchmarks/training/quality.py leak bloom --arms engine,naive --size tiny --seeds 3 --first-seed 2 "
         "--at-once 3 --device cpu"
     )
 

@@ -1,4 +1,4 @@
-"""What benchmarks/engine_start.py and engine_files.py keep of their runs, and how it is drawn."""
+"""What benchmarks/engine/engine_start.py and engine_files.py keep of their runs, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MACHINE = Machine(
 
 @pytest.fixture
 def engine_arms(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for folder in ("engine", "recurrent", "render"):
+        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
     import engine_arms
 
     here = Surroundings(machine=MACHINE, versions={"torch": "2.13"}, cuda=False)
@@ -79,13 +80,15 @@ def timed(kind, batch, cudnn, ours):
 
 
 def test_recurrent_layers_against_cudnn_are_drawn_with_what_is_worst(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for folder in ("engine", "recurrent", "render"):
+        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
     import recurrent
     import render_recurrent
 
     points = [timed("lstm", 200, 4.0, 2.0), timed("gru", 200, 8.0, 1.0), timed("lstm", 8192, 9.0, 10.0)]
     points.append({**timed("gru", 8192, 9.0, 10.0), "variant": "cudnn"})
-    about = {"gpu": "a GPU", "calls": [{"date": "2026-11-16T03:01:38.27", "command": "benchmarks/recurrent.py"}]}
+    call = {"date": "2026-11-16T03:01:38.27", "command": "benchmarks/recurrent/recurrent.py"}
+    about = {"gpu": "a GPU", "calls": [call]}
     about |= {"machine": "x86_64", "python": "3.12", "torch": "2.11", "cudnn": 91900}
     (tmp_path / "results" / "a").mkdir(parents=True)
     path = tmp_path / "results" / "a" / "2026-11-16-recurrent-grid.json"
@@ -106,7 +109,8 @@ def test_recurrent_layers_against_cudnn_are_drawn_with_what_is_worst(monkeypatch
 
 
 def test_kernels_are_told_by_name_and_one_after_the_other(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for folder in ("engine", "recurrent", "render"):
+        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
     import engine_kernels
 
     def event(start, length, stream, name, cat="kernel"):

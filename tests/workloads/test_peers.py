@@ -154,7 +154,7 @@ def test_workers_leave_room_for_the_process_they_feed(peer, monkeypatch, cores: 
 
 def test_the_sweep_writes_every_epoch_and_goes_on_past_a_failure(data_root: Path, tmp_path: Path) -> None:
     out = tmp_path / "settings.json"
-    script = REPOSITORY / "benchmarks" / "peer_settings.py"
+    script = REPOSITORY / "benchmarks" / "training" / "peer_settings.py"
     options = "--workloads battery_fnn --frameworks accelerate --size tiny --epochs 2 --precision 32 --compile no"
     command = [sys.executable, str(script), *options.split(), "--workers=-1,1", "--out", str(out)]
     environment = {**os.environ, "HOTLAP_DATA": str(data_root), "OMP_NUM_THREADS": "1"}
@@ -168,7 +168,7 @@ def test_the_sweep_writes_every_epoch_and_goes_on_past_a_failure(data_root: Path
 
 
 def test_the_table_of_the_sweep_shows_what_was_faster_and_what_failed(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks" / "render"))
     import render_peers
 
     def result(framework: str, precision: str, seconds: list[float], error: str | None = None) -> dict[str, object]:

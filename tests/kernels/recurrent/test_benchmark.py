@@ -1,4 +1,4 @@
-"""benchmarks/recurrent.py in several calls: every shape once, nothing lost, nothing mixed that is not comparable."""
+"""recurrent.py of the benchmarks in several calls: each shape once, and nothing mixed that is not comparable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPEEDS = {"lstm": 2.0, "gru": 8.0}
 @pytest.fixture
 def bench(monkeypatch):
     """The script, with shapes that take no time and are as much faster as their kind."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "recurrent"))
     import recurrent
     import recurrent_cases
 

@@ -1,4 +1,4 @@
-"""benchmarks/recurrent_kernels.py on the CPU: every piece of a pass is run and reported, and plans stay as they are."""
+"""recurrent_kernels.py of the benchmarks on the CPU: each piece of a pass is run and reported, and plans stay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEW, TILES = "cuda:fma:r2:c1:b1", "cuda:tile:r4:c1:b1"
 @pytest.fixture
 def script(monkeypatch):
     emulating.on_cpu(monkeypatch)
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "recurrent"))
     import recurrent_cases
     import recurrent_kernels
 
