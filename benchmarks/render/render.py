@@ -69,8 +69,8 @@ def page(folder: Path) -> str:
 
 def draw_missing(folder: Path) -> None:
     for path in sorted((folder / "results").glob(BENCHES)):
-        if not all(path.with_suffix(f".{kind}").exists() for kind in plot.FORMATS):
-            plot.draw(record.load(path), path)
+        if not path.with_suffix(".svg").exists():
+            plot.draw(record.load(path), path, ("svg",))
 
 
 def _order(path: Path) -> tuple[str, str]:
