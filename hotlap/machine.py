@@ -108,7 +108,7 @@ def held_bytes() -> Held:
     """Some 20 µs."""
     pages = _text(ROOT / "proc/self/statm").split()
     if pages:
-        return Held(*(int(one) * os.sysconf("SC_PAGE_SIZE") for one in pages[:2]))
+        return Held(*(int(number) * os.sysconf("SC_PAGE_SIZE") for number in pages[:2]))
     import psutil
 
     found = psutil.Process().memory_info()
@@ -150,10 +150,10 @@ def training_threads(torch: Any) -> int:
 
 def workers_by_memory(batch_bytes: int, depth: int) -> int:
     """Each worker has a process and `depth` batches under way. Too little shared memory would kill it."""
-    each = depth * max(1, batch_bytes)
-    limits = [free_bytes() // PART // (each + WORKER_BYTES)]
+    under_way = depth * max(1, batch_bytes)
+    limits = [free_bytes() // PART // (under_way + WORKER_BYTES)]
     if SHARED.is_dir():
-        limits.append(shutil.disk_usage(SHARED).free // PART // each)
+        limits.append(shutil.disk_usage(SHARED).free // PART // under_way)
     return min(limits)
 
 

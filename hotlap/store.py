@@ -168,7 +168,7 @@ def key_root() -> Path:
         private.refuse_foreign_folder(folder)
     except (private.Unfit, RunFolderUnwritable):
         return temporary_root()
-    nearest = next(one for one in (folder, *folder.parents) if one.exists())
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return folder if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK) else temporary_root()
 
 

@@ -38,7 +38,7 @@ class Speed:
     workers: int | None = None
 
 
-# The fastest that benchmarks/training/peer_settings.py found, per kind of device and workload; see benchmarks/README.md.
+# The fastest that benchmarks/training/peer_settings.py found, per device and workload; see benchmarks/README.md.
 FASTEST = {
     "cuda": {
         "battery_lstm": Speed("32"),

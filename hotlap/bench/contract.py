@@ -71,7 +71,7 @@ def read(lines: Sequence[Line]) -> Training:
 def last_epoch(lines: Sequence[Line]) -> int:
     """How far a run is, for those who watch it."""
     found = (EPOCH.fullmatch(line.text) for line in reversed(lines))
-    return next((int(one[1]) for one in found if one), 0)
+    return next((int(match[1]) for match in found if match), 0)
 
 
 def _only(lines: Sequence[Line], pattern: re.Pattern[str], shape: str) -> re.Match[str]:

@@ -66,14 +66,14 @@ def needs(place: Path, workload: str, size: str) -> Needs:
 def require_room(asked: Sequence[Needs], size: str) -> None:
     if not asked:
         return
-    root, total = asked[0].root, sum(one.bytes_needed for one in asked)
+    root, total = asked[0].root, sum(need.bytes_needed for need in asked)
     free = shutil.disk_usage(_existing(root)).free
     if total > free:
         raise NotEnoughRoom(
             f"the data of size {size} needs {total / GIB:.2f} GiB but {root} has {free / GIB:.2f} GiB free; "
             "free some space, choose a smaller --size, or set HOTLAP_DATA to a folder on a larger disk"
         )
-    most = max(asked, key=lambda one: one.memory_mb)
+    most = max(asked, key=lambda need: need.memory_mb)
     available = free_bytes() / MIB
     if most.memory_mb > available:
         raise NotEnoughRoom(
@@ -97,8 +97,8 @@ def make(place: Path, workload: str, size: str, on_wait: OnWait) -> Path:
         attendant.wait(look)
     finally:
         attendant.end()
-    for each in (out, errors):
-        each.wait(5.0)
+    for output in (out, errors):
+        output.wait(5.0)
     if attendant.child.returncode != 0 or not out.last:
         raise DataNotMade(f"the data of {workload} could not be made: {_last(errors.last, attendant.child.returncode)}")
     return Path(out.last[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ BAR = 0.8  # of the room each bar has
 FORMATS = ("png", "svg")
 
 
-def draw(bench: Bench, beside: Path) -> list[Path]:
-    """Writes the picture in both formats next to the result; nothing when there is no ratio to show."""
+def draw(bench: Bench, beside: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Writes the picture in these formats next to the result; nothing when there is no ratio to show."""
     rows = [row for row in bench.summary if row.ratio is not None]
     if not rows:
         return []
@@ -29,7 +30,7 @@ def draw(bench: Bench, beside: Path) -> list[Path]:
     written = []
     # A fixed salt and no date: the same result draws the same file.
     with matplotlib.rc_context({"svg.hashsalt": "hotlap", "svg.fonttype": "none"}):
-        for kind in FORMATS:
+        for kind in formats:
             path = beside.with_suffix(f".{kind}")
             metadata = {"Date": None} if kind == "svg" else {}
             figure.savefig(path, format=kind, metadata=metadata, bbox_inches="tight")

@@ -160,7 +160,7 @@ def _death(ending: Ending) -> str:
 
 def _relative(lines: list[str] | tuple[str, ...], place: Path) -> list[str]:
     """Without this machine's folders: results are published. An arm imports from where we do."""
-    folders = {f"{Path(one)}{os.sep}" for one in (str(place), *sys.path) if Path(one).is_absolute()} - {os.sep * 2}
+    folders = {f"{Path(path)}{os.sep}" for path in (str(place), *sys.path) if Path(path).is_absolute()} - {os.sep * 2}
     made = list(lines)
     for folder in sorted(folders, key=len, reverse=True):
         made = [line.replace(folder, "") for line in made]

@@ -116,7 +116,7 @@ def _make_data(session: Session, waiting: list[Key], watcher: Watcher) -> dict[s
 
 
 def _with(bench: Bench, run: Run) -> Bench:
-    runs = (*(one for one in bench.runs if one.key != run.key), run)
+    runs = (*(kept for kept in bench.runs if kept.key != run.key), run)
     return replace(bench, runs=runs, summary=summarize(bench.choice, bench.tasks, runs))
 
 
@@ -206,5 +206,5 @@ def _conditions(before: Bench, now: Bench) -> list[tuple[str, object, object]]:
         names = sorted({*old_values, *new_values})
         pairs += [(name, old_values.get(name, "none"), new_values.get(name, "none")) for name in names]
     old = {task.name: task.source for task in before.tasks}
-    pairs += [(f"scripts of {one.name}", old[one.name], one.source) for one in now.tasks if one.name in old]
+    pairs += [(f"scripts of {task.name}", old[task.name], task.source) for task in now.tasks if task.name in old]
     return pairs

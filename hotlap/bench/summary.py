@@ -68,8 +68,8 @@ def _group(runs: Sequence[Run], workload: str, arm: str) -> _Group:
 
 def _row(task: Task, arm: str, group: _Group, naive: Arm | None) -> Row:
     trainings, first = group.trainings, group.trainings[0] if group.trainings else None
-    times = [seconds_to_target(one, task.higher_is_better) for one in trainings]
-    warmups = [seconds for one in trainings if (seconds := warmup_seconds(one)) is not None]
+    times = [seconds_to_target(training, task.higher_is_better) for training in trainings]
+    warmups = [seconds for training in trainings if (seconds := warmup_seconds(training)) is not None]
     return Row(
         workload=task.name,
         arm=arm,
@@ -78,12 +78,12 @@ def _row(task: Task, arm: str, group: _Group, naive: Arm | None) -> Row:
         broken=tuple(f"seed {run.seed}: {run.why}" for run in group.runs if run.ended != TRAINED),
         settings=first.settings if first else None,
         samples_per_second=throughput(group.steady) if trainings else None,
-        single_epoch=any(len(one.epochs) == 1 for one in trainings),
+        single_epoch=any(len(training.epochs) == 1 for training in trainings),
         ratio=ratio(group.steady, naive) if trainings and naive and arm != NAIVE else None,
         metric=first.metric if first else None,
         target=first.target if first else None,
-        qualities=tuple(one.final for one in trainings),
-        reached=sum(one.reached for one in trainings),
+        qualities=tuple(training.final for training in trainings),
+        reached=sum(training.reached for training in trainings),
         seconds_to_target=tuple(seconds for seconds in times if seconds is not None),
         warmup_seconds=median(warmups) if warmups else None,
         peak_host_mb=_most([run.peak_host_mb for run in group.runs if run.ended == TRAINED]),

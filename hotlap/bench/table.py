@@ -56,8 +56,8 @@ def to_target(row: Row) -> str:
 
 
 def quality(row: Row) -> str:
-    each = ", ".join(f"{value:.4f}" for value in row.qualities)
-    return f"{each} ({mean(row.qualities):.4f})" if len(row.qualities) > 1 else each
+    listed = ", ".join(f"{value:.4f}" for value in row.qualities)
+    return f"{listed} ({mean(row.qualities):.4f})" if len(row.qualities) > 1 else listed
 
 
 def target(row: Row) -> str:
@@ -87,7 +87,7 @@ def notes(bench: Bench) -> list[str]:
 
 def _any_ratio(rows: Sequence[Row], resampled: str) -> bool:
     ratios: list[Ratio] = [row.ratio for row in rows if row.ratio is not None]
-    return any(one.resampled == resampled for one in ratios)
+    return any(ratio.resampled == resampled for ratio in ratios)
 
 
 def broken(bench: Bench) -> list[str]:

@@ -120,10 +120,10 @@ def _decided(run: store.Run) -> RunRecords | None:
     """Of the process that was started; of the one that trained longest, where that one did not."""
     folder = store.Run(run.folder / "running")
     names = [path.stem for path in folder.folder.glob(f"{DECISIONS}-*.json")]
-    several = [one for one in (_load(folder, name, Decisions) for name in names) if one is not None]
+    several = [decisions for decisions in (_load(folder, name, Decisions) for name in names) if decisions is not None]
     if not several:
         return None
-    longest = max(several, key=lambda one: (one.is_main, one.steps))
+    longest = max(several, key=lambda decisions: (decisions.is_main, decisions.steps))
     told = _load(folder, f"{OUTCOMES}-{longest.pid}", Outcomes)
     return RunRecords(
         run=run,

@@ -26,7 +26,7 @@ Find = Callable[[Path], Plan]  # the plan, once it is known where things are kep
 )
 @click.option(
     "--risk",
-    type=click.Choice([one.value for one in choose.RISKS]),
+    type=click.Choice([known.value for known in choose.RISKS]),
     help="What may change. exact: no number, losses are equal to the bit. rounding: also the order of operations, "
     "losses differ in the last digits. numeric: also the precision, as by autocast and tf32. Of a plan file no more "
     "than this is applied.  [default: what hotlap tune proved for this command, else exact]",

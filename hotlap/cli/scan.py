@@ -48,8 +48,8 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     _refuse_contradictions(options)
     asked = _Asked(paths or (".",), options)
     result = asked.repaired() if asked.on("fix") or asked.on("diff") else asked.scanned()
-    for one in result.unread:
-        click.echo(visible(f"{one.path}: {one.reason}; not scanned"), err=True)
+    for unread in result.unread:
+        click.echo(visible(f"{unread.path}: {unread.reason}; not scanned"), err=True)
     if asked.on("diff"):
         return 1 if asked.changed else 0
     if asked.on("write_baseline"):
@@ -121,11 +121,11 @@ class _Asked:
 
     def repaired(self) -> Scan:
         self.changed, result = scanning.repair(self.sources, self.wanted, self.on("unsafe"), self.context)
-        for one in self.changed:
+        for file in self.changed:
             if self.on("diff"):
-                click.echo(_readable(one.diff()), nl=False)
+                click.echo(_readable(file.diff()), nl=False)
             else:
-                scanning.write(one)
+                scanning.write(file)
         if self.on("fix") and not self.on("diff"):
             count = len(self.changed)
             click.echo(f"Repaired {count} file{'' if count == 1 else 's'}.", err=True)
@@ -136,7 +136,7 @@ class _Asked:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(one) for one in value) if isinstance(value, tuple) else ()
+    return tuple(str(item) for item in value) if isinstance(value, tuple) else ()
 
 
 def _with(result: Scan, unread: list[Unread]) -> Scan:

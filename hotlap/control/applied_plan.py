@@ -68,11 +68,13 @@ class AppliedPlan:
     def __init__(self, torch: Any, choices: Iterable[Choice], seams: Seams, decides: bool = False) -> None:
         self.torch, self.seams = torch, seams
         self._moments = Moments(seams)
-        chosen = sorted(choices, key=lambda one: list(entries()).index(one.name))
-        tried = [one for one in chosen if decides and _is_tried(one)]
-        self.sites = [self._site(one) for one in chosen if one not in tried and not (decides and _is_left_out(one))]
+        chosen = sorted(choices, key=lambda choice: list(entries()).index(choice.name))
+        tried = [choice for choice in chosen if decides and _is_tried(choice)]
+        self.sites = [
+            self._site(choice) for choice in chosen if choice not in tried and not (decides and _is_left_out(choice))
+        ]
         for site in self.sites:
-            site.alongside = frozenset(each.name for each in self.sites)
+            site.alongside = frozenset(other.name for other in self.sites)
         self.deciding = self._to_decide(tried) if decides else None
         self.folder: Path | None = None
         self.quiet, self.verbose = True, False
@@ -109,14 +111,14 @@ class AppliedPlan:
             site.withdraw(f"it could not be applied ({type(error).__name__}: {error})")
 
     def _to_decide(self, tried: list[Choice]) -> Wiring:
-        by_name = {one.name: one for one in tried}
+        by_name = {choice.name: choice for choice in tried}
         batches = Batches([site for site in self.sites if entries()[site.name].when is When.LOADER and not site.asked])
         return Wiring(self.torch, self.seams, list(by_name), batches, lambda name, arm: self._tried(by_name[name], arm))
 
     def _tried(self, choice: Choice, arm: frozenset[str]) -> Site:
         site = self._site(choice)
         site.on_applied, site.on_withdrawn = lambda outcome: None, partial(self._withdrawn, site)
-        site.alongside = arm | {each.name for each in self.sites}
+        site.alongside = arm | {other.name for other in self.sites}
         if self.deciding is not None and choice.name in self.deciding.doubted:
             site.refused(self.deciding.doubted[choice.name])
         elif entries()[site.name].risk is not Risk.EXACT and self._decides_beside_others:
@@ -186,7 +188,7 @@ class AppliedPlan:
             self.deciding.remember()
 
     def _at_once(self) -> Decisions:
-        on = tuple(one.name for one in self.outcomes if one.status == Status.APPLIED.value)
+        on = tuple(outcome.name for outcome in self.outcomes if outcome.status == Status.APPLIED.value)
         return Decisions(
             schema=SCHEMA,
             pid=os.getpid(),
@@ -282,9 +284,13 @@ def unmet(site: Site, torch: Any) -> str | None:
 def lines(outcomes: Iterable[Outcome]) -> list[str]:
     """One line per outcome, what was applied first, and one for all that need a GPU where there is none."""
     order = [Status.APPLIED.value, Status.WITHDRAWN.value, Status.REFUSED.value, Status.NO_EFFECT.value]
-    sorted_ = sorted(outcomes, key=lambda one: order.index(one.status))
-    for_gpus = [one for one in sorted_ if one.why == NO_GPU]
-    told = [f"{one.status}: {one.name} ({one.why})" for one in sorted_ if one not in for_gpus or len(for_gpus) == 1]
+    sorted_ = sorted(outcomes, key=lambda outcome: order.index(outcome.status))
+    for_gpus = [outcome for outcome in sorted_ if outcome.why == NO_GPU]
+    told = [
+        f"{outcome.status}: {outcome.name} ({outcome.why})"
+        for outcome in sorted_
+        if outcome not in for_gpus or len(for_gpus) == 1
+    ]
     if len(for_gpus) > 1:
         told.append(f"{Status.NO_EFFECT.value}: {len(for_gpus)} that need a GPU ({NO_GPU})")
     return told or ["nothing to apply"]

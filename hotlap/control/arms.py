@@ -82,7 +82,7 @@ class Arms:
 
     def settle_on(self, arm: Arm) -> None:
         """The arm, of which some had no effect, is this one from now on."""
-        for name in [one for one in self._on if one not in arm]:
+        for name in [name for name in self._on if name not in arm]:
             self._on.pop(name).close()
         self.now = arm
 

@@ -297,10 +297,10 @@ class Decider:
         """What gains on top of what is on. Ends with that on."""
         if not candidates:
             return
-        yield from self._affordable(sum(one.prepares for one in candidates))
+        yield from self._affordable(sum(candidate.prepares for candidate in candidates))
         base = self._arms.now
         gains, applied = yield from self._trial(base, base | joined(candidates))
-        parts = [one for one in candidates if one.names & applied]
+        parts = [candidate for candidate in candidates if candidate.names & applied]
         if gains:
             yield from self._prune(parts)
         elif len(parts) > 1:
@@ -320,7 +320,7 @@ class Decider:
     def _confirm(self) -> Course:
         """What is left of several that were tried together was never compared with the program as it is."""
         base = self.findings.tried[-1].on_top_of if self.findings.tried else ()
-        if self._arms.now and frozenset(base) & frozenset().union(*(one.names for one in self._candidates)):
+        if self._arms.now and frozenset(base) & frozenset().union(*(candidate.names for candidate in self._candidates)):
             yield from self._affordable(0.0)
             yield from self._trial(frozenset(), self._arms.now)
 
@@ -372,7 +372,7 @@ class Decider:
         self.waits = waits
 
     def _ordered(self, arm: Arm) -> Course:
-        if any(one.is_apart for one in self.ranks.others()):
+        if any(state.is_apart for state in self.ranks.others()):
             raise RanksApart
         yield from self._steps(self._order(arm) - self.findings.steps)
 
@@ -383,7 +383,7 @@ class Decider:
 
     def _applied(self) -> Arm:
         """By all ranks."""
-        return self._arms.applied().intersection(*(one.applied for one in self.ranks.others()))
+        return self._arms.applied().intersection(*(state.applied for state in self.ranks.others()))
 
     # One trial
 
@@ -467,7 +467,7 @@ class Decider:
         for _ in range(most):
             yield
             self._require_credit()
-            if not (self._arms.pending() or any(one.is_pending for one in self.ranks.others())):
+            if not (self._arms.pending() or any(state.is_pending for state in self.ranks.others())):
                 break
         for _ in range(CALM):
             yield
@@ -539,7 +539,7 @@ class Decider:
                 yield from self._decide(left)
 
     def _left_out(self) -> list[Candidate]:
-        return [one for one in self._candidates if not one.names & self._arms.now]
+        return [candidate for candidate in self._candidates if not candidate.names & self._arms.now]
 
     def _window(self) -> Generator[None, None, float | None]:
         """Seconds a step over a while; None where a loader began anew all the time."""

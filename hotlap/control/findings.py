@@ -82,7 +82,7 @@ def of_batches(found: Faster) -> str:
 
 
 def joined(candidates: list[Candidate]) -> Arm:
-    return frozenset().union(*(one.names for one in candidates))
+    return frozenset().union(*(candidate.names for candidate in candidates))
 
 
 def tried_of(

@@ -181,7 +181,7 @@ class SeveralRanks:
     def order(self, step: int, wanted: Order) -> int:
         if self._board is None:
             return step
-        self._spread = max([self._spread, *(abs(one.step - step) for one in self.others())])
+        self._spread = max([self._spread, *(abs(state.step - step) for state in self.others())])
         self._number += 1
         at = step + LEAD + 2 * self._spread
         self._board.write_order(replace(wanted, number=self._number, at=at))
@@ -197,7 +197,9 @@ class SeveralRanks:
     def others(self) -> list[State]:
         board = self._board
         found = () if board is None else (board.state(rank) for rank in range(self._world) if rank != self._rank)
-        return [one if one.carried_out == self._number else replace(one, is_pending=True) for one in found if one]
+        return [
+            state if state.carried_out == self._number else replace(state, is_pending=True) for state in found if state
+        ]
 
     def close(self) -> None:
         if self._board is not None:

@@ -34,25 +34,29 @@ class Faster:
 
 def faster(new: Sequence[float], base: Sequence[float]) -> Faster:
     """Seconds a step of blocks with and without."""
-    (one, spread, free), (other, spread_other, free_other) = _trimmed(new), _trimmed(base)
+    (mean, spread, free), (mean_other, spread_other, free_other) = _trimmed(new), _trimmed(base)
     error = math.sqrt(spread + spread_other)
     if min(len(new), len(base)) < FEWEST:
-        return Faster(ratio=math.exp(other - one), low=0.0, high=math.inf)
+        return Faster(ratio=math.exp(mean_other - mean), low=0.0, high=math.inf)
     parts = spread**2 / free + spread_other**2 / free_other
     freedom = max(1.0, (spread + spread_other) ** 2 / parts if parts else free + free_other)
     reach = _student(freedom) * error
-    return Faster(ratio=math.exp(other - one), low=math.exp(other - one - reach), high=math.exp(other - one + reach))
+    return Faster(
+        ratio=math.exp(mean_other - mean),
+        low=math.exp(mean_other - mean - reach),
+        high=math.exp(mean_other - mean + reach),
+    )
 
 
 def _trimmed(seconds: Sequence[float]) -> tuple[float, float, int]:
     """Mean, squared error of the mean, degrees of freedom."""
-    logs = sorted(math.log(max(one, 1e-9)) for one in seconds)
+    logs = sorted(math.log(max(duration, 1e-9)) for duration in seconds)
     cut = int(TRIMMED * len(logs))
     kept = logs[cut : len(logs) - cut]
     mean = sum(kept) / len(kept)
-    pulled = [min(max(one, kept[0]), kept[-1]) for one in logs]  # winsorized
+    pulled = [min(max(log, kept[0]), kept[-1]) for log in logs]  # winsorized
     centre = sum(pulled) / len(pulled)
-    squares = sum((one - centre) ** 2 for one in pulled)
+    squares = sum((value - centre) ** 2 for value in pulled)
     free = max(1, len(kept) - 1)
     return mean, squares / (len(kept) * free), free
 

@@ -74,7 +74,7 @@ class Ticks:
         self._heard[key] += 1
         heard = sum(self._heard.values())
         if heard >= SEVERAL or (heard >= ALONE and len(self._heard) == 1):
-            self._clock = min(self._heard, key=lambda one: (self._heard[one] < 2, self._heard[one]))
+            self._clock = min(self._heard, key=lambda candidate: (self._heard[candidate] < 2, self._heard[candidate]))
             self._heard.clear()
 
     def _backward(self, *_: Any) -> None:
@@ -85,5 +85,5 @@ class Ticks:
 
 
 def _key(optimizer: Any) -> int:
-    first = next((one for group in optimizer.param_groups for one in group["params"]), optimizer)
+    first = next((parameter for group in optimizer.param_groups for parameter in group["params"]), optimizer)
     return id(first)

@@ -48,7 +48,7 @@ class Marks:
 
     def look_at(self, optimizer: Any) -> None:
         groups = getattr(optimizer, "param_groups", ())
-        self._on_device = any(one.is_cuda for group in groups for one in group["params"])
+        self._on_device = any(parameter.is_cuda for group in groups for parameter in group["params"])
 
     def mark(self) -> Any:
         cuda = self._torch.cuda

@@ -63,17 +63,17 @@ class Batches:
 
     @property
     def are_doubted(self) -> bool:
-        return any(one.doubted for one in self.sites)
+        return any(site.doubted for site in self.sites)
 
     def is_coming(self) -> bool:
-        return any(one.coming and not one.idle for one in self.sites)
+        return any(site.coming and not site.idle for site in self.sites)
 
     def seconds_keeping(self) -> float:
-        return sum(one.seconds_keeping for one in self.sites)
+        return sum(site.seconds_keeping for site in self.sites)
 
     def applied(self) -> Arm:
-        at_work = [one for one in self.sites if not one.idle]
-        return frozenset(one.name for one in at_work if one.outcome.status == Status.APPLIED.value)
+        at_work = [site for site in self.sites if not site.idle]
+        return frozenset(site.name for site in at_work if site.outcome.status == Status.APPLIED.value)
 
     def off(self) -> None:
         for site in self.sites:
@@ -164,7 +164,7 @@ class Wiring:
     def is_over(self) -> bool:
         """All that can be tried was, batches that are kept from the next epoch on included."""
         findings = self._deciding.findings
-        measured = {name for one in findings.tried for name in one.names}
+        measured = {name for tried in findings.tried for name in tried.names}
         return findings.is_over and (not self.batches.is_coming() or bool(self.batches.applied() & measured))
 
     @property
@@ -173,7 +173,9 @@ class Wiring:
 
     def _outcome(self, name: str) -> Outcome:
         findings, site = self._deciding.findings, self._arms.seen.get(name)
-        last = next((one for one in reversed(findings.tried) if name in one.names and one.ratio is not None), None)
+        last = next(
+            (tried for tried in reversed(findings.tried) if name in tried.names and tried.ratio is not None), None
+        )
         if site is None:
             why = NO_GPU if entries()[name].device == "cuda" and not gpus(self._torch) else NOT_YET
             return Outcome(name=name, code=entries()[name].code, status=Status.NO_EFFECT.value, why=why)
@@ -260,7 +262,7 @@ def _in_order(names: Arm) -> str:
 
 
 def _worst(names: Arm) -> Risk:
-    return max((entries()[name].risk for name in names), key=lambda one: one.rank)
+    return max((entries()[name].risk for name in names), key=lambda risk: risk.rank)
 
 
 def sentence_of(tried: Tried) -> str:
@@ -270,7 +272,7 @@ def sentence_of(tried: Tried) -> str:
 
 def _candidates(names: list[str]) -> list[Candidate]:
     """The likeliest to gain first; what is small is one."""
-    alone = sorted((one for one in names if entries()[one].alone), key=lambda one: -entries()[one].reach)
+    alone = sorted((name for name in names if entries()[name].alone), key=lambda name: -entries()[name].reach)
     small = frozenset(names) - frozenset(alone)
     found = [Candidate(frozenset({name}), entries()[name].prepares) for name in alone]
     return [*found, Candidate(small)] if small else found

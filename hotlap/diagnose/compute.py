@@ -105,7 +105,7 @@ def unfused_optimizer(step: Step) -> Iterator[Finding]:
 
 
 def _optimizers_evidence(step: Step) -> str:
-    found = [f"{one.name} over {one.tensors} tensors" for one in step.observation.optimizers]
+    found = [f"{optimizer.name} over {optimizer.tensors} tensors" for optimizer in step.observation.optimizers]
     return f"; {listed(found)}" if found else ""
 
 
@@ -114,18 +114,24 @@ def _optimizer_advice(step: Step, own: bool) -> str:
         return "the step is your own code: update all tensors at once (torch._foreach_*), not one by one"
     if _fusable(step):
         return "pass fused=True (and not foreach=True) to the optimizer"
-    plain = [one for one in step.observation.optimizers if not one.fused and one.foreach is not True]
+    plain = [
+        optimizer for optimizer in step.observation.optimizers if not optimizer.fused and optimizer.foreach is not True
+    ]
     if plain and not step.asynchronous:
         return "pass foreach=True to the optimizer if it takes it: on CPU torch does not choose it by itself"
     return "fewer, larger parameter tensors, or a cheaper optimizer: it costs per tensor"
 
 
 def _fusable(step: Step) -> list[Optimizer]:
-    return [one for one in step.observation.optimizers if one.name in FUSABLE and not one.fused and _is_torchs(one)]
+    return [
+        optimizer
+        for optimizer in step.observation.optimizers
+        if optimizer.name in FUSABLE and not optimizer.fused and _is_torchs(optimizer)
+    ]
 
 
 def _users_own(step: Step) -> Optimizer | None:
-    return next((one for one in step.observation.optimizers if _is_users(one)), None)
+    return next((optimizer for optimizer in step.observation.optimizers if _is_users(optimizer)), None)
 
 
 def _is_torchs(optimizer: Optimizer) -> bool:
@@ -143,14 +149,14 @@ def launch_overhead(step: Step) -> Iterator[Finding]:
     cost = min(step.issuing, step.idle)
     if launches < FEW_LAUNCHES or step.share_of(step.busy) >= DEVICE_BUSY or step.share_of(cost) < BOUND:
         return
-    each = step.issuing * 1000 / launches
-    if each > SLOW_LAUNCH_US:
+    launch_us = step.issuing * 1000 / launches
+    if launch_us > SLOW_LAUNCH_US:
         return
     yield step.finding(
         "launch-overhead",
         title=f"the host issues {launches:,.0f} launches a step and the device waits for them",
         evidence=f"{part(step.issuing, step.total)} in forward, backward and optimizer, "
-        f"{number(each)} µs a launch; the device is busy {part(step.busy, step.total)}",
+        f"{number(launch_us)} µs a launch; the device is busy {part(step.busy, step.total)}",
         advice=_launch_advice(step),
         place=None,
         cost=cost,

@@ -25,47 +25,51 @@ _SUBJECTS = {
     "channels-last": ("channels-last",),
     "anomaly-mode": ("anomaly-mode",),
 }
-_EASE = {each.value: rank for rank, each in enumerate(Applicability)}  # safe first
+_EASE = {applicability.value: rank for rank, applicability in enumerate(Applicability)}  # safe first
 _FLAGS = {Applicability.SAFE.value: " --fix", Applicability.UNSAFE.value: " --fix --unsafe"}
 
 
 def joined(diagnosis: Diagnosis, seen: Observation, scan: Scan) -> Diagnosis:
     taken: set[tuple[str, str, int, int]] = set()
     findings = []
-    for one in diagnosis.findings:
-        there = _on_its_line(one.place, scan.findings)
-        about = [other for other in _about(one.code, scan.findings) if other not in there]
+    for finding in diagnosis.findings:
+        there = _on_its_line(finding.place, scan.findings)
+        about = [other for other in _about(finding.code, scan.findings) if other not in there]
         taken.update(map(_key, (*there, *about)))
-        findings.append(_with(one, there, about))
-    left = [one for one in scan.findings if _key(one) not in taken]
-    rest = [Written(finding=_plain(one), ms_per_step=_measured(one, seen)) for one in left]
+        findings.append(_with(finding, there, about))
+    left = [pattern for pattern in scan.findings if _key(pattern) not in taken]
+    rest = [Written(finding=_plain(pattern), ms_per_step=_measured(pattern, seen)) for pattern in left]
     return replace(
         diagnosis,
         findings=tuple(findings),
-        written=tuple(sorted(rest, key=lambda one: -(one.ms_per_step or 0.0))),
+        written=tuple(sorted(rest, key=lambda pattern: -(pattern.ms_per_step or 0.0))),
     )
 
 
-def _plain(one: Scanned) -> Scanned:
+def _plain(finding: Scanned) -> Scanned:
     """Without what only its fix needs."""
-    return replace(one, hints={})
+    return replace(finding, hints={})
 
 
-def _key(one: Scanned) -> tuple[str, str, int, int]:
-    return one.code, one.path, one.line, one.column
+def _key(finding: Scanned) -> tuple[str, str, int, int]:
+    return finding.code, finding.path, finding.line, finding.column
 
 
 def _on_its_line(place: CodeLine | None, scanned: Iterable[Scanned]) -> list[Scanned]:
     if place is None:
         return []
-    there = [one for one in scanned if one.path == place.file and one.line <= place.line <= one.last_line]
-    return sorted(there, key=lambda one: _EASE[one.applicability])
+    there = [
+        finding for finding in scanned if finding.path == place.file and finding.line <= place.line <= finding.last_line
+    ]
+    return sorted(there, key=lambda finding: _EASE[finding.applicability])
 
 
 def _about(code: str, scanned: Iterable[Scanned]) -> list[Scanned]:
     names = _SUBJECTS.get(code, ())
     return [
-        one for one in scanned if one.name in names or (code == "data-wait" and one.frequency == Frequency.SAMPLE.value)
+        finding
+        for finding in scanned
+        if finding.name in names or (code == "data-wait" and finding.frequency == Frequency.SAMPLE.value)
     ]
 
 
@@ -73,10 +77,10 @@ def _with(finding: Finding, there: list[Scanned], about: list[Scanned]) -> Findi
     every = (*there, *about)
     if not every:
         return finding
-    named = ", ".join(dict.fromkeys(f"{one.code} {one.name}" for one in every))
+    named = ", ".join(dict.fromkeys(f"{pattern.code} {pattern.name}" for pattern in every))
     advice = "; ".join(dict.fromkeys(map(repair, there))) if there else finding.advice
-    for one in about[:2]:
-        advice += f"; {one.path.rpartition('/')[2]}:{one.line}: {repair(one)}"
+    for pattern in about[:2]:
+        advice += f"; {pattern.path.rpartition('/')[2]}:{pattern.line}: {repair(pattern)}"
     return replace(
         finding,
         evidence=f"{finding.evidence}; in the source: {named}",
@@ -91,13 +95,13 @@ def repair(one: Scanned) -> str:
     return f"{one.repair} (hotlap scan{flags} --select {one.code} repairs it)" if flags else one.repair
 
 
-def _measured(one: Scanned, seen: Observation) -> float | None:
+def _measured(finding: Scanned, seen: Observation) -> float | None:
     """What was timed on its lines: waits and copies, else what sampling found there."""
-    timed = [(each.file, each.line, each.ms_per_step) for each in seen.syncs]
-    timed += [(each.file, each.line, each.ms_per_step) for each in seen.copies]
-    sampled = [(each.file, each.line, each.ms_per_step) for each in seen.hot_lines]
+    timed = [(sync.file, sync.line, sync.ms_per_step) for sync in seen.syncs]
+    timed += [(copy.file, copy.line, copy.ms_per_step) for copy in seen.copies]
+    sampled = [(hot.file, hot.line, hot.ms_per_step) for hot in seen.hot_lines]
     for known in (timed, sampled):
-        spent = [ms for file, line, ms in known if file == one.path and one.line <= line <= one.last_line]
+        spent = [ms for file, line, ms in known if file == finding.path and finding.line <= line <= finding.last_line]
         if spent:
             return sum(spent)
     return None

@@ -149,11 +149,11 @@ def _launch(step: Step) -> str:
     took = f"takes the host {part(step.issuing, step.total)}"
     if launches < 1:
         return f"Launch-bound: issuing the work of a step {took}, while {_busy_only(step)}"
-    each = step.issuing * 1000 / launches
-    python = ", mostly Python between launches" if each > SLOW_LAUNCH_US else ""
+    launch_us = step.issuing * 1000 / launches
+    python = ", mostly Python between launches" if launch_us > SLOW_LAUNCH_US else ""
     return (
         f"Launch-bound: issuing the {launches:,.0f} launches of a step {took} "
-        f"({number(each)} µs a launch{python}), while {_busy_only(step)}"
+        f"({number(launch_us)} µs a launch{python}), while {_busy_only(step)}"
     )
 
 

@@ -17,7 +17,7 @@ class Ahead:
 
     def __init__(self, source: Resident, windows: Tensor, step: Tensor) -> None:
         self.source, self.now, self.following, self.step = source, windows[:-1], windows[1:], step
-        self.batch: Batch = tuple(one.clone() for one in self._rows(self.now))
+        self.batch: Batch = tuple(tensor.clone() for tensor in self._rows(self.now))
         self._coming: Batch = ()
 
     def _rows(self, windows: Tensor) -> Batch:
@@ -32,6 +32,6 @@ class Ahead:
         self._coming = self._rows(self.following)
 
     def put(self) -> None:
-        for held, one in zip(self.batch, self._coming, strict=True):
-            held.copy_(one)
+        for held, tensor in zip(self.batch, self._coming, strict=True):
+            held.copy_(tensor)
         self._coming = ()

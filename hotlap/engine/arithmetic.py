@@ -69,7 +69,7 @@ def recomputing(model: nn.Module, blocks: bool | tuple[str, ...], device: torch.
 
 def blocks_of(model: nn.Module, blocks: bool | tuple[str, ...]) -> list[nn.Module]:
     if isinstance(blocks, bool):
-        children = [one for one in model.children() if any(True for _ in one.parameters())]
+        children = [child for child in model.children() if any(True for _ in child.parameters())]
         return children if blocks else []
     known = dict(model.named_modules())
     if missing := [name for name in blocks if name not in known]:
@@ -103,15 +103,17 @@ def _recomputed(block: nn.Module, may_be_captured: bool) -> Callable[..., Any]:
 def _moving_buffers(block: nn.Module) -> list[Buffer]:
     """As they are before the first forward, which may move them on: a carried state, the vectors of a spectral norm."""
     holders = [module._buffers for module in block.modules() if not isinstance(module, _NormBase)]
-    return [(held, name, one.detach().clone()) for held in holders for name, one in held.items() if one is not None]
+    return [
+        (held, name, buffer.detach().clone()) for held in holders for name, buffer in held.items() if buffer is not None
+    ]
 
 
 @contextlib.contextmanager
 def _again(block: nn.Module, before: list[Buffer]) -> Iterator[None]:
     """The second forward of a step: begun as the first one was, and leaving nothing behind."""
     after = [(held, name, held[name]) for held, name, _ in before]
-    for held, name, one in before:
-        held[name] = one
+    for held, name, buffer in before:
+        held[name] = buffer
     try:
         with _statistics_untouched(block):
             yield
@@ -123,8 +125,8 @@ def _again(block: nn.Module, before: list[Buffer]) -> Iterator[None]:
 @contextlib.contextmanager
 def _statistics_untouched(block: nn.Module) -> Iterator[None]:
     """The second forward of a step must not count in running statistics again."""
-    norms = [one for one in block.modules() if isinstance(one, _NormBase)]
-    before = [(one, one.momentum, one.num_batches_tracked) for one in norms]
+    norms = [module for module in block.modules() if isinstance(module, _NormBase)]
+    before = [(module, module.momentum, module.num_batches_tracked) for module in norms]
     counts = [None if count is None else count.clone() for _, _, count in before]
     for norm in norms:
         norm.momentum = 0.0  # running · 1 + batch · 0: exact

@@ -136,9 +136,11 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
         if isinstance(value, Settled):
             return list(value)
         if isinstance(value, dict):
-            return {name: copied(one) for name, one in value.items()}
+            return {name: copied(item) for name, item in value.items()}
         if isinstance(value, list | tuple):
-            return [copied(one) for one in value] if isinstance(value, list) else tuple(copied(one) for one in value)
+            return (
+                [copied(item) for item in value] if isinstance(value, list) else tuple(copied(item) for item in value)
+            )
         if isinstance(value, np.generic):
             return value.item()
         if not isinstance(value, PLAIN):
@@ -232,8 +234,8 @@ def damage(path: Path) -> str | None:
 
 def last_good(path: Path) -> Path | None:
     """The newest whole checkpoint in the same folder."""
-    others = [one for one in path.parent.glob("*.pt") if one != path]
-    for one in sorted(others, key=lambda other: other.stat().st_mtime_ns, reverse=True):
-        if damage(one) is None:
-            return one
+    others = [file for file in path.parent.glob("*.pt") if file != path]
+    for file in sorted(others, key=lambda other: other.stat().st_mtime_ns, reverse=True):
+        if damage(file) is None:
+            return file
     return None

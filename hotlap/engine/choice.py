@@ -117,7 +117,9 @@ class Attempts:
     def best(self) -> Chosen:
         if not self.runs:
             self.runs[Mode(way=self.trial.ways[0])] = (0.0, self.trial.work(Mode()))
-        mode = min(self.runs, key=lambda one: self.runs[one][0] / (1.0 if one.way == self.trial.ways[0] else CLEARLY))
+        mode = min(
+            self.runs, key=lambda tried: self.runs[tried][0] / (1.0 if tried.way == self.trial.ways[0] else CLEARLY)
+        )
         use(mode.way)
         return Chosen(mode, self.runs[mode][1], _line(mode, self.runs, self.failed))
 
@@ -166,7 +168,7 @@ def _made(trial: Trial, mode: Mode) -> Work:
         expected = _rehearsed(trial, trial.work(Mode()))  # so that it is compared with a step without forks
     replay = trial.recorder.capture(work)
     trial.kept.put_back()
-    before = [one.detach().clone() for one in trial.parameters]
+    before = [parameter.detach().clone() for parameter in trial.parameters]
     replay()
     apart = disagreement(expected, moved(list(trial.parameters), before))
     trial.kept.put_back()
@@ -178,7 +180,7 @@ def _made(trial: Trial, mode: Mode) -> Work:
 def _rehearsed(trial: Trial, work: Work) -> list[Tensor]:
     """How the parameters move in one step; refuses a step that leaves traces on the host."""
     _warm_up(trial, work)
-    traces, before = trial.traces(), [one.detach().clone() for one in trial.parameters]
+    traces, before = trial.traces(), [parameter.detach().clone() for parameter in trial.parameters]
     work()
     why = traces.why_not()
     found = moved(list(trial.parameters), before)

@@ -136,7 +136,7 @@ def converted(given: Any, wanted: Any, file: str, where: str) -> Any:
     """The value in its type; a whole number is taken for a number, text for a path, and nothing else for anything
     else. "none" is none where that is an option."""
     options = options_of(wanted)
-    for option in sorted(options, key=lambda one: one is not type(None)):
+    for option in sorted(options, key=lambda kind: kind is not type(None)):
         if fits(given, option):
             return taken(given, option, file, where)
     raise ConfigInvalid(f"{file}: {where} = {shown(given)} is {kind_of(given)}; it must be {words(options)}")
@@ -152,7 +152,7 @@ def fits(given: Any, option: Any) -> bool:
     if kind is type(None):
         return given is None or given == "none"  # TOML has no null
     if kind is Literal:
-        return any(given == one and type(given) is type(one) for one in get_args(option))
+        return any(given == literal and type(given) is type(literal) for literal in get_args(option))
     if kind in (tuple, list):
         return isinstance(given, list)
     if kind is dict or dataclasses.is_dataclass(kind):
@@ -246,7 +246,7 @@ def in_words(option: Any) -> str:
     if kind is type(None):
         return '"none"'
     if is_fixed(option):
-        return f"a list of {len(inner)}: {', '.join(words(options_of(one)) for one in inner)}"
+        return f"a list of {len(inner)}: {', '.join(words(options_of(item)) for item in inner)}"
     if kind in (tuple, list):
         return f"a list, each {words(options_of(inner[0]))}" if inner else "a list"
     if kind is dict:

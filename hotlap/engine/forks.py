@@ -65,7 +65,7 @@ class Forks:
 
     def __init__(self, lanes: Lanes, parameters: Iterable[Tensor], unit: Tensor, loss_of: Callable[[Any], Any]) -> None:
         self.lanes, self.unit, self.loss_of = lanes, unit, loss_of
-        self.trained = {id(one) for one in parameters}
+        self.trained = {id(parameter) for parameter in parameters}
         self.single: set[int] | None = None  # parameters that one layer alone uses; None: not known yet
         self.final = False  # what torch's loss function gives is the loss, and nothing else is made of it
         self.held: list[Tensor] = []
@@ -83,7 +83,7 @@ class Forks:
     def _learn(self, losses: dict[str, Tensor], mode: _Forking) -> None:
         """From the first time, which is done without forks. The step is captured because each time is like it."""
         paths = _paths_to_leaves(losses["loss"])
-        self.single = {one for one, uses in mode.uses.items() if uses == paths.get(one) == 1 and one in self.trained}
+        self.single = {key for key, uses in mode.uses.items() if uses == paths.get(key) == 1 and key in self.trained}
         self.final = len(losses) == 1 and losses["loss"] is mode.loss and not mode.is_read
 
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ class _Forking(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.loss is not None and any(one is self.loss for one in (*args, *kwargs.values())):
+        if self.loss is not None and any(argument is self.loss for argument in (*args, *kwargs.values())):
             self.is_read = True
         if function is functional.linear and len(args) == 3 and not kwargs:
             return self._linear(*args)
@@ -138,9 +138,9 @@ class _Forking(TorchFunctionMode):
 
     def _linear(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         parameters = [weight] if bias is None else [weight, bias]
-        for one in parameters:
-            self.uses[id(one)] = self.uses.get(id(one), 0) + 1
-        if all(self._is_forked(one) for one in parameters):
+        for parameter in parameters:
+            self.uses[id(parameter)] = self.uses.get(id(parameter), 0) + 1
+        if all(self._is_forked(parameter) for parameter in parameters):
             return _Linear.apply(inputs, weight, bias, self.forks)  # type: ignore[no-any-return,no-untyped-call]
         return functional.linear(inputs, weight, bias)
 
@@ -155,7 +155,7 @@ class _Forking(TorchFunctionMode):
 
 
 def _is_plain_mean(args: Any, kwargs: Any) -> bool:
-    if len(args) != 2 or {name: one for name, one in kwargs.items() if one is not None} not in (
+    if len(args) != 2 or {name: value for name, value in kwargs.items() if value is not None} not in (
         {},
         {"reduction": "mean"},
     ):

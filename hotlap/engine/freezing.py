@@ -21,9 +21,13 @@ class Freezing:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.trainable = {name for name, one in all_names(model) if one.requires_grad}
-        norms = [(name, one) for name, one in model.named_modules() if isinstance(one, _NormBase) and one.training]
-        self.norms = {f"{name}.running_mean".lstrip("."): one for name, one in norms}
+        self.trainable = {name for name, parameter in all_names(model) if parameter.requires_grad}
+        norms = [
+            (name, module)
+            for name, module in model.named_modules()
+            if isinstance(module, _NormBase) and module.training
+        ]
+        self.norms = {f"{name}.running_mean".lstrip("."): norm for name, norm in norms}
 
     def enter(self, phase: Phase) -> None:
         for prefix in phase.frozen:
@@ -35,7 +39,7 @@ class Freezing:
         self._apply((), ())
 
     def _apply(self, frozen: tuple[str, ...], kept: tuple[str, ...]) -> None:
-        held = {id(one) for name, one in all_names(self.model) if name.startswith(frozen)}
+        held = {id(weight) for name, weight in all_names(self.model) if name.startswith(frozen)}
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name in self.trainable and id(parameter) not in held)
         for name, norm in self.norms.items():

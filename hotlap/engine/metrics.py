@@ -148,11 +148,11 @@ class Dice(Metric):
         self.totals[1].add_(len(scores))
 
     def _require_elements(self, *compared: Tensor) -> None:
-        for one in compared:
-            if one.dim() < 2:
+        for tensor in compared:
+            if tensor.dim() < 2:
                 raise BadRecipe(
-                    f"Dice compares the elements of each row, and got {list(one.shape)}; give of=, which returns two "
-                    "of [rows, elements], or take BinaryF1 where a row has one value"
+                    f"Dice compares the elements of each row, and got {list(tensor.shape)}; give of=, which returns "
+                    "two of [rows, elements], or take BinaryF1 where a row has one value"
                 )
 
     def compute(self) -> Tensor:

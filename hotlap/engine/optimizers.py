@@ -26,7 +26,9 @@ def require_plain_step(optimizer: Optimizer) -> None:
 
 def require_dense(model: nn.Module, optimizer: Optimizer, clip: float) -> None:
     """Where it is known before the first step."""
-    trained = {id(one) for group in optimizer.param_groups for one in group["params"] if one.requires_grad}
+    trained = {
+        id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
+    }
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and id(module.weight) in trained:
             raise _sparse(clip, f" of {name or 'the model'}")
@@ -59,7 +61,9 @@ def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse
 
 def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     plain = type(optimizer) in FUSED and not group.get("differentiable") and not _dampens(group)
-    return plain and all(one.is_floating_point() and one.layout is torch.strided for one in group["params"])
+    return plain and all(
+        parameter.is_floating_point() and parameter.layout is torch.strided for parameter in group["params"]
+    )
 
 
 def _dampens(group: dict[str, Any]) -> bool:
@@ -75,9 +79,9 @@ def begin_momenta(optimizer: Optimizer) -> None:
         return
     for group in optimizer.param_groups:
         if group["momentum"] and group["fused"]:
-            for one in group["params"]:
-                if one.requires_grad and optimizer.state[one].get("momentum_buffer") is None:
-                    optimizer.state[one]["momentum_buffer"] = torch.zeros_like(one)
+            for parameter in group["params"]:
+                if parameter.requires_grad and optimizer.state[parameter].get("momentum_buffer") is None:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
@@ -88,7 +92,9 @@ def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
 
 def why_not_captured(optimizer: Optimizer) -> str:
     """What its step needs from the host; empty where it needs nothing, the learning rate included."""
-    needy = [one for one in optimizer.param_groups if "capturable" not in one and not can_be_fused(optimizer, one)]
+    needy = [
+        group for group in optimizer.param_groups if "capturable" not in group and not can_be_fused(optimizer, group)
+    ]
     with_what = " with dampening" if any(map(_dampens, needy)) else ""
     return f"{type(optimizer).__name__}{with_what} reads its learning rate on the host" if needy else ""
 
@@ -121,7 +127,7 @@ class Clipping:
         self.guard = torch.full((), self.TINY * self.share, device=device)
 
     def step(self, optimizer: Any, parameters: list[Tensor]) -> None:
-        gradients = [one.grad for one in parameters if one.grad is not None]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:
             optimizer.grad_scale = self.excess(gradients)
         try:
@@ -131,8 +137,8 @@ class Clipping:
 
     def excess(self, gradients: list[Tensor]) -> Tensor:
         """How many times longer than allowed all of them together are; 1 at least."""
-        if sum(one.numel() for one in gradients) <= self.FLAT:
-            norm = torch.linalg.vector_norm(torch.cat([one.reshape(-1) for one in gradients]))
+        if sum(gradient.numel() for gradient in gradients) <= self.FLAT:
+            norm = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         else:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         return torch.add(self.guard, norm, alpha=self.share).clamp_(min=1.0)

@@ -114,7 +114,7 @@ class Recipe:
         kept = self.checkpoints
         is_kept = kept is None or isinstance(kept, Checkpoints)
         _require(is_kept, f"checkpoints={kept!r}; use Checkpoints(folder) or None")
-        is_good = isinstance(self.phases, list | tuple) and all(isinstance(one, Phase) for one in self.phases)
+        is_good = isinstance(self.phases, list | tuple) and all(isinstance(phase, Phase) for phase in self.phases)
         _require(is_good, f"phases={self.phases!r}; use a tuple of phases, such as (Phase(2), Phase(8))")
         object.__setattr__(self, "phases", tuple(self.phases))
         object.__setattr__(self, "loss_weights", _weights(self.loss_weights))
@@ -162,7 +162,7 @@ def _switches(of: object, *names: str) -> None:
 def _names(of: object, name: str, others: str = "") -> None:
     value = getattr(of, name)
     _require(not isinstance(value, str), f"{_shown(of, name)}; use {others}a tuple of names: ({value!r},)")
-    fits = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    fits = isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value)
     _require(fits, f"{_shown(of, name)}; use {others}a tuple of names")
     object.__setattr__(of, name, tuple(value))
 

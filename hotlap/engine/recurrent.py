@@ -167,7 +167,7 @@ def use_kernels(model: nn.Module) -> int:
     from hotlap.engine.nn import GRU, LSTM
 
     ours: dict[type[nn.Module], type[nn.RNNBase]] = {nn.LSTM: LSTM, nn.GRU: GRU}
-    chosen = [one for one in recurrent_layers(model) if type(one) in ours and not one.proj_size]
+    chosen = [module for module in recurrent_layers(model) if type(module) in ours and not module.proj_size]
     for layer in chosen:
         layer.__class__ = ours[type(layer)]
     return len(chosen)

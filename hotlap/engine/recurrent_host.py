@@ -293,8 +293,8 @@ def seconds_of_both(layer: nn.RNNBase, batch_size: int, steps: int) -> tuple[flo
     x = torch.full((*shape, layer.input_size), 0.1, dtype=next(layer.parameters()).dtype)
     best = [float("inf")] * 2
     for _ in range(MEASURED_ROUNDS):
-        for number, one in enumerate((torchs, ours)):
+        for number, twin in enumerate((torchs, ours)):
             started = time.perf_counter()
-            one(x)[0].sum().backward()
+            twin(x)[0].sum().backward()
             best[number] = min(best[number], time.perf_counter() - started)
     return best[0], best[1]

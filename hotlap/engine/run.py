@@ -54,7 +54,9 @@ class Run:
         for phase in self.parts.phases:
             self.freezing.enter(phase)
             self._rates(phase)
-            if not any(one.requires_grad for group in self.parts.optimizer.param_groups for one in group["params"]):
+            if not any(
+                parameter.requires_grad for group in self.parts.optimizer.param_groups for parameter in group["params"]
+            ):
                 raise BadRecipe(f"a phase freezes {', '.join(phase.frozen)}: nothing is left to train; freeze less")
             if self.recipe.clip is not None:
                 require_dense(self.parts.model, self.parts.optimizer, self.recipe.clip)
@@ -234,10 +236,14 @@ class Run:
         """HOST SYNC, right behind another. A gradient may be broken where the loss is not, which only the step after
         would show: none comes before the checkpoint.
         """
-        weights = [as_real(one) for one in self.steps.update.parameters if has_digits(one) and one.numel()]
+        weights = [
+            as_real(parameter)
+            for parameter in self.steps.update.parameters
+            if has_digits(parameter) and parameter.numel()
+        ]
         if not self.recipe.nan_guard or not weights:
             return
-        largest = torch.stack([one.float() for one in torch._foreach_norm(weights, math.inf)])
+        largest = torch.stack([norm.float() for norm in torch._foreach_norm(weights, math.inf)])
         if not bool(largest.isfinite().all()):
             self._stop(done - 1, math.nan, "a weight is no number after")
 

@@ -47,7 +47,7 @@ class Position:
     def records(self) -> Settled:
         """Each made into a dict once: there may be thousands, and a checkpoint after each."""
         known = self.__dict__.setdefault("_records", [])
-        known += [asdict(one) for one in self.epochs[len(known) :]]
+        known += [asdict(record) for record in self.epochs[len(known) :]]
         return Settled(known)
 
 
@@ -65,7 +65,7 @@ class Resumable(Protocol):
 
 def state_of(run: Resumable) -> State:
     parts, tally, steps = run.parts, run.tally, run.steps
-    place = {one.name: getattr(run.place, one.name) for one in fields(run.place)}
+    place = {attribute.name: getattr(run.place, attribute.name) for attribute in fields(run.place)}
     place |= {"primed": steps.primed, "schedule": run.rates.state(), "epochs": run.place.records()}
     mode = steps.mode or steps.wanted  # before a resumed run's first whole step there is the one it was trained with
     place["mode"] = None if mode is None else as_list(mode)
@@ -90,14 +90,14 @@ def state_of(run: Resumable) -> State:
 
 def averaged(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
     """By the names of state_dict."""
-    values = {id(one): value for one, value in zip(average.parameters, average.tensors, strict=True)}
-    return {name: values[id(one)] for name, one in all_names(model) if id(one) in values}
+    values = {id(parameter): value for parameter, value in zip(average.parameters, average.tensors, strict=True)}
+    return {name: values[id(parameter)] for name, parameter in all_names(model) if id(parameter) in values}
 
 
 def load_average(model: nn.Module, average: Average, saved: dict[str, torch.Tensor]) -> None:
     """Of a weight that an older checkpoint does not average, such as a complex one, the average begins as it is."""
-    for own, one in zip(average.tensors, average.parameters, strict=True):
-        own.copy_(one.detach())
+    for own, parameter in zip(average.tensors, average.parameters, strict=True):
+        own.copy_(parameter.detach())
     for name, own in averaged(model, average).items():
         if name in saved:
             own.copy_(saved[name])
@@ -110,7 +110,7 @@ def as_list(mode: Mode) -> list[Any]:
 def passing_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """Those that state_dict leaves out: a state carried from batch to batch is one."""
     kept = model.state_dict()
-    return {name: one for name, one in model.named_buffers() if name not in kept}
+    return {name: buffer for name, buffer in model.named_buffers() if name not in kept}
 
 
 def about(run: Resumable) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _tell_settings(run: Resumable, saved: State) -> None:
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
     """Moments as their weights are, also from a checkpoint that has them in another order of dimensions."""
     for parameter, state in optimizer.state.items():
-        alike = {name: one for name, one in state.items() if getattr(one, "shape", None) == parameter.shape}
+        alike = {name: entry for name, entry in state.items() if getattr(entry, "shape", None) == parameter.shape}
         for name, value in alike.items():
             if value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
@@ -199,8 +199,8 @@ def _place(saved: dict[str, Any]) -> Position:
 
 
 def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: Path, what: str = "model") -> None:
-    own = {name: tuple(one.shape) for name, one in model.state_dict().items() if isinstance(one, torch.Tensor)}
-    theirs = {name: tuple(one.shape) for name, one in saved.items() if isinstance(one, torch.Tensor)}
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    theirs = {name: tuple(value.shape) for name, value in saved.items() if isinstance(value, torch.Tensor)}
     if own == theirs:
         return
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]

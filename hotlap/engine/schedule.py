@@ -71,9 +71,11 @@ class Steps(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        are_shares = isinstance(self.at, list | tuple) and all(_is_number(one) and 0 <= one <= 1 for one in self.at)
+        are_shares = isinstance(self.at, list | tuple) and all(
+            _is_number(share) and 0 <= share <= 1 for share in self.at
+        )
         _require(are_shares, self, "at", "a tuple of shares of the phase, each from 0 to 1, such as (0.5, 0.75)")
-        object.__setattr__(self, "at", tuple(float(one) for one in self.at))
+        object.__setattr__(self, "at", tuple(float(share) for share in self.at))
         _share_of_the_rate(self, "factor")
 
     def factors(self, done: Floats) -> Floats:

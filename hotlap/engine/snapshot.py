@@ -36,25 +36,25 @@ class Snapshot:
         self.states = [(parameter, state, dict(state)) for parameter, state in optimizer.state.items()]
         moments = [value for _, _, state in self.states for value in state.values()]
         rates = [group["lr"] for group in optimizer.param_groups]
-        self.tensors = [*tensors, *(one for one in [*moments, *rates] if isinstance(one, Tensor))]
-        self.copies = [one.detach().clone() for one in self.tensors]
+        self.tensors = [*tensors, *(value for value in [*moments, *rates] if isinstance(value, Tensor))]
+        self.copies = [tensor.detach().clone() for tensor in self.tensors]
         places = [(group, "lr") for group in optimizer.param_groups]
-        places += [(vars(one), name) for one, name in counters]
+        places += [(vars(holder), name) for holder, name in counters]
         self.others = [(held, name, held[name]) for held, name in places if not isinstance(held[name], Tensor)]
         self.scale = None if scaler is None else scaler.state_dict()  # host sync, once a phase
         self.random = random_states()
 
     def add(self, tensors: Iterable[Tensor]) -> None:
-        for one in tensors:
-            self.tensors.append(one)
-            self.copies.append(one.detach().clone())
+        for tensor in tensors:
+            self.tensors.append(tensor)
+            self.copies.append(tensor.detach().clone())
 
     def put_back(self) -> None:
         self.attributes.put_back()
         self._put_back_states()
         with torch.no_grad():
-            for one, copy in zip(self.tensors, self.copies, strict=True):
-                one.detach().copy_(copy)
+            for tensor, copy in zip(self.tensors, self.copies, strict=True):
+                tensor.detach().copy_(copy)
         for state, name, value in self.others:
             state[name] = value
         if self.scaler is not None and self.scale:
@@ -72,12 +72,12 @@ class Snapshot:
             state.update(before)
         if not self.captured and len(held) > len(self.states):
             known = {id(parameter) for parameter, _, _ in self.states}
-            for parameter in [one for one in held if id(one) not in known]:
+            for parameter in [key for key in held if id(key) not in known]:
                 del held[parameter]
 
 
 def moved(parameters: list[Tensor], before: list[Tensor]) -> list[Tensor]:
-    return [one.detach() - two for one, two in zip(parameters, before, strict=True)]
+    return [parameter.detach() - old for parameter, old in zip(parameters, before, strict=True)]
 
 
 def disagreement(one: list[Tensor], other: list[Tensor]) -> float:
@@ -125,9 +125,11 @@ class Attributes:
     def __init__(self, model: nn.Module) -> None:
         held = [part for module in model.modules() for part in (vars(module), module._buffers)]
         self.before = [(part, dict(part)) for part in held]
-        loose = [one for module in model.modules() for name, one in vars(module).items() if name not in TORCH_OWN]
-        self.contents = [(one, copy(one)) for one in loose if type(one) in CONTAINERS]
-        self.tensors = [(one, one.detach().clone()) for one in loose if type(one) is Tensor and not one.is_inference()]
+        loose = [value for module in model.modules() for name, value in vars(module).items() if name not in TORCH_OWN]
+        self.contents = [(value, copy(value)) for value in loose if type(value) in CONTAINERS]
+        self.tensors = [
+            (value, value.detach().clone()) for value in loose if type(value) is Tensor and not value.is_inference()
+        ]
 
     def put_back(self) -> None:
         for held, content in self.contents:
@@ -168,5 +170,5 @@ class HostTraces:
         found: dict[tuple[str, str], Any] = {}
         for path, module in self.model.named_modules():
             found |= {(path, name): value for name, value in vars(module).items() if isinstance(value, PLAIN)}
-            found |= {(path, name): id(one) for name, one in module._buffers.items()}
+            found |= {(path, name): id(buffer) for name, buffer in module._buffers.items()}
         return found

@@ -159,11 +159,11 @@ class ResidentSteps(Common):
         super().__init__(*common)
         self.source = source
         geometry = self.geometry
-        full, each = geometry.full, geometry.window_rows
+        full, window_rows = geometry.full, geometry.window_rows
         # Written in place at each epoch: a graph reads it. It has room for a window behind the last.
-        self.order = torch.zeros((full + 1) * each, dtype=torch.int64, device=self.device)
-        self.by_window = self.order[: full * each].view(full, each)
-        self.tail_order = self.order[full * each : geometry.rows]
+        self.order = torch.zeros((full + 1) * window_rows, dtype=torch.int64, device=self.device)
+        self.by_window = self.order[: full * window_rows].view(full, window_rows)
+        self.tail_order = self.order[full * window_rows : geometry.rows]
         self.run_full: Work | None = None
         self.run_tail: Work = self._tail
         self.ahead: Ahead | None = None
@@ -318,7 +318,7 @@ class StreamedSteps(Common):
 
     def _choose(self, window: int, batches: list[Batch]) -> None:
         if self.recorder is not None:
-            self.static = [tuple(one.clone() for one in batch) for batch in batches]
+            self.static = [tuple(tensor.clone() for tensor in batch) for batch in batches]
         else:
             self.static = batches
 
@@ -348,11 +348,11 @@ class StreamedSteps(Common):
 
     def _fits(self, batches: Sequence[Batch]) -> bool:
         for static, batch in zip(self.static, batches, strict=True):
-            shapes = [(one.shape, one.dtype) for one in batch]
-            if shapes != [(one.shape, one.dtype) for one in static]:
+            shapes = [(tensor.shape, tensor.dtype) for tensor in batch]
+            if shapes != [(tensor.shape, tensor.dtype) for tensor in static]:
                 if not self.told:
-                    seen = ", ".join(str(tuple(one.shape)) for one in batch)
-                    was = ", ".join(str(tuple(one.shape)) for one in static)
+                    seen = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
+                    was = ", ".join(str(tuple(tensor.shape)) for tensor in static)
                     self.say(f"shapes change within the epoch ({seen} after {was}): such batches run eager")
                 self.told = True
                 return False

@@ -254,7 +254,7 @@ class Trainer:
         return Evaluation(self.forward, metrics, self._evaluation_batch(), self.say)
 
     def _evaluation_batch(self) -> int:
-        lanes = next((one.lanes for one in carrying(self.model)), None)
+        lanes = next((layer.lanes for layer in carrying(self.model)), None)
         return self.recipe.evaluation_batch or lanes or 4 * self.recipe.batch_size
 
     def _by_step(self, valid: AnySource) -> Evaluate:
@@ -307,16 +307,16 @@ class Trainer:
 def _require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, Metric]) -> None:
     if "loss" in (*metrics, *train_metrics):
         raise BadRecipe('a metric is named "loss", as the training loss is; name it otherwise, such as "valid_loss"')
-    both = [name for name, one in metrics.items() if any(one is other for other in train_metrics.values())]
+    both = [name for name, metric in metrics.items() if any(metric is other for other in train_metrics.values())]
     if both:
         raise BadRecipe(f"metrics and train_metrics share {both[0]!r}, which counts for one of them; make it twice")
 
 
 def _require_known(optimizer: Optimizer, model: nn.Module, other: nn.Module | None) -> None:
     """What belongs to neither would be trained by the trial steps too, and be in no checkpoint."""
-    known = {id(one) for part in (model, other) if part is not None for one in part.parameters()}
-    owned = [one for group in optimizer.param_groups for one in group["params"]]
-    strange = [one for one in owned if id(one) not in known]
+    known = {id(parameter) for part in (model, other) if part is not None for parameter in part.parameters()}
+    owned = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    strange = [tensor for tensor in owned if id(tensor) not in known]
     if strange:
         shape = tuple(strange[0].shape)
         raise BadRecipe(

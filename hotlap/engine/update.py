@@ -59,7 +59,7 @@ class Forward:
 
     def outputs(self, batch: Batch) -> Any:
         """What the model returns, in float32: losses and metrics are not computed in half precision."""
-        inputs = [self._laid_out(one) for one in batch[: self.inputs]]
+        inputs = [self._laid_out(tensor) for tensor in batch[: self.inputs]]
         with self._casting(batch[0].device.type):
             outputs = self.model(*inputs)
         return in_full(outputs) if self.dtype is not None else outputs
@@ -165,19 +165,19 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.parameters = [one for one in model.parameters() if has_digits(one)]
-        self.tensors = [one.detach().clone() for one in self.parameters]
+        self.parameters = [parameter for parameter in model.parameters() if has_digits(parameter)]
+        self.tensors = [parameter.detach().clone() for parameter in self.parameters]
 
     def update(self) -> None:
         with torch.no_grad():
-            now = [as_real(one) for one in self.parameters]
-            torch._foreach_lerp_([as_real(one) for one in self.tensors], now, 1.0 - self.decay)
+            now = [as_real(parameter) for parameter in self.parameters]
+            torch._foreach_lerp_([as_real(tensor) for tensor in self.tensors], now, 1.0 - self.decay)
 
     def swap(self) -> None:
         """In place: graphs hold the addresses of the model's own."""
         with torch.no_grad():
-            own = [one.detach().clone() for one in self.parameters]
-            torch._foreach_copy_([one.detach() for one in self.parameters], self.tensors)
+            own = [parameter.detach().clone() for parameter in self.parameters]
+            torch._foreach_copy_([parameter.detach() for parameter in self.parameters], self.tensors)
             torch._foreach_copy_(self.tensors, own)
 
 
@@ -198,8 +198,8 @@ class Update:
         self.forward, self.optimizer, self.learning, self.tally = forward, optimizer, learning, tally
         forward.keeps_outputs = bool(metrics)
         self.clip, self.scaler, self.average, self.metrics = clip, scaler, average, metrics
-        owned = [one for group in optimizer.param_groups for one in group["params"]]
-        self.parameters = [one for one in owned if one.requires_grad]
+        owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.parameters = [parameter for parameter in owned if parameter.requires_grad]
         self.unit = torch.ones((), device=tally.device)
         by_kernel = clip is not None and scaler is None and can_clip(optimizer, tally.device)
         self.clipping = Clipping(clip, tally.device) if clip is not None and by_kernel else None
@@ -246,7 +246,9 @@ class Update:
             for metric in self.metrics.values():
                 metric.rows = rows
                 metric.update(outputs, *targets)
-            values = [one.detach().float() * share if share != 1.0 else one.detach().float() for one in losses.values()]
+            values = [
+                loss.detach().float() * share if share != 1.0 else loss.detach().float() for loss in losses.values()
+            ]
             return values[0].reshape(1, 1) if len(values) == 1 else torch.stack(values).reshape(1, -1)
 
     def _differentiate(self, loss: Tensor, share: float) -> None:

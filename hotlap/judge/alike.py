@@ -25,7 +25,7 @@ def length(sample: Sample) -> int:
 
 
 def program(sample: Sample) -> frozenset[tuple[str, str | None]]:
-    return frozenset((one.name, one.value) for one in sample.choices)
+    return frozenset((choice.name, choice.value) for choice in sample.choices)
 
 
 class Unchanged:
@@ -34,24 +34,26 @@ class Unchanged:
     def __init__(self, trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> None:
         others = noise.samples if noise is not None and noise is not trial else ()
         samples = [*trial.of("base"), *others, *earlier]
-        self._samples = [one for one in samples if one.ended == Ended.MEASURED.value and one.traces is not None]
-        self._base = frozenset((one.name, one.value) for one in trial.base)
+        self._samples = [
+            sample for sample in samples if sample.ended == Ended.MEASURED.value and sample.traces is not None
+        ]
+        self._base = frozenset((choice.name, choice.value) for choice in trial.base)
 
     def like(self, new: Sample) -> Sample | None:
         """What `new` is to be compared with: the same seed, as many steps, as it is."""
-        for one in self._samples:
-            same = program(one) == self._base and one.seed_shift == new.seed_shift and not one.nudge
-            if same and length(one) == length(new):
-                return one
+        for sample in self._samples:
+            same = program(sample) == self._base and sample.seed_shift == new.seed_shift and not sample.nudge
+            if same and length(sample) == length(new):
+                return sample
         return None
 
     def pairs(self, nudged: bool = False) -> Iterator[tuple[Sample, Sample]]:
         groups: dict[Any, list[Sample]] = defaultdict(list)
-        for one in self._samples:
-            if nudged or not one.nudge:
-                groups[program(one), one.seed_shift, length(one)].append(one)
+        for sample in self._samples:
+            if nudged or not sample.nudge:
+                groups[program(sample), sample.seed_shift, length(sample)].append(sample)
         for group in groups.values():
-            yield from combinations(sorted(group, key=lambda one: one.nudge), 2)
+            yield from combinations(sorted(group, key=lambda sample: sample.nudge), 2)
 
 
 class Stability:
@@ -62,9 +64,9 @@ class Stability:
         self._seen: set[str] = set()
         self._lengths: set[int] = set()
         self.wild = 0  # lines that one of two alike processes has and the other has not
-        for one, other in unchanged.pairs():
-            self._lengths.add(length(one))
-            left, right = by_name(facts(one)), by_name(facts(other))
+        for sample, other in unchanged.pairs():
+            self._lengths.add(length(sample))
+            left, right = by_name(facts(sample)), by_name(facts(other))
             self._seen |= {fact.kind for fact in (*left.values(), *right.values())}
             apart = [name for name in {**left, **right} if _value(left, name) != _value(right, name)]
             self.unstable |= {(left.get(name) or right[name]).kind for name in apart}
@@ -91,12 +93,12 @@ class Reference:
     def __init__(self, unchanged: Unchanged, prints: Prints) -> None:
         self._furthest: dict[tuple[int, str], float] = {}
         self._pairs: dict[int, int] = defaultdict(int)
-        for one, other in unchanged.pairs(nudged=True):
-            if one.nudge or not (other.nudge or _any_apart(prints(one), prints(other))):
+        for sample, other in unchanged.pairs(nudged=True):
+            if sample.nudge or not (other.nudge or _any_apart(prints(sample), prints(other))):
                 continue
-            steps = length(one)
+            steps = length(sample)
             self._pairs[steps] += 1
-            left = {found.name: found for found in prints(one)}
+            left = {found.name: found for found in prints(sample)}
             for found in prints(other):
                 if found.name in left:
                     far = apart(left[found.name], found)
@@ -111,7 +113,7 @@ class Reference:
 
 
 def _any_apart(some: Iterable[Fingerprint], others: Iterable[Fingerprint]) -> bool:
-    return [one.digest for one in some] != [one.digest for one in others]
+    return [fingerprint.digest for fingerprint in some] != [fingerprint.digest for fingerprint in others]
 
 
 def apart(one: Fingerprint, other: Fingerprint) -> float:

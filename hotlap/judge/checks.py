@@ -52,10 +52,10 @@ def _optimizers(sample: Sample) -> Iterable[Fingerprint]:
 
 
 def _outputs(sample: Sample) -> Iterator[Fingerprint]:
-    for number, one in enumerate(of.state_of(sample).evaluations, start=1):
-        values = (one.total, one.size)
+    for number, evaluation in enumerate(of.state_of(sample).evaluations, start=1):
+        values = (evaluation.total, evaluation.size)
         yield Fingerprint(
-            name=f"evaluation {number}: what the model gives", digest=repr(values), norm=one.size, sketch=values
+            name=f"evaluation {number}: what the model gives", digest=repr(values), norm=evaluation.size, sketch=values
         )
 
 
@@ -80,12 +80,12 @@ SUBJECTS = (
 
 def checks(trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> tuple[Check, ...]:
     """None of them where no process was looked into beyond its losses."""
-    new = [one for one in trial.of("new") if one.ended == Ended.MEASURED.value]
+    new = [sample for sample in trial.of("new") if sample.ended == Ended.MEASURED.value]
     unchanged = Unchanged(trial, noise, earlier)
-    if not any(one.traces is not None for one in (*new, *trial.of("base"))):
+    if not any(sample.traces is not None for sample in (*new, *trial.of("base"))):
         return ()
-    pairs = [(base, one) for one in new if (base := unchanged.like(one)) is not None]
-    if not pairs or any(one.traces is None or one.traces.state is None for pair in pairs for one in pair):
+    pairs = [(base, sample) for sample in new if (base := unchanged.like(sample)) is not None]
+    if not pairs or any(sample.traces is None or sample.traces.state is None for pair in pairs for sample in pair):
         why = "no two processes with one seed and one length told what they had made"
         return (Check(name="weights", passed=None, why=why),)
     risk = Risk(trial.risk)
@@ -101,7 +101,11 @@ def _check(
 
     close = subject.prints is not None and risk is not Risk.EXACT
     stability = Stability(unchanged, facts)
-    numbers = {one.name for base, _ in pairs for one in subject.prints(base)} if subject.prints is not None else set()
+    numbers = (
+        {fingerprint.name for base, _ in pairs for fingerprint in subject.prints(base)}
+        if subject.prints is not None
+        else set()
+    )
     more_is_fine = subject.more_from is not None and risk.rank >= subject.more_from.rank
     failed, unknown, left_out, count = list[str](), list[str](), dict[str, str](), 0
     for base, new in pairs:
@@ -168,13 +172,15 @@ def _numbers(
     reference = Reference(unchanged, prints)
     failed, unknown = list[str](), list[str]()
     for base, new in pairs:
-        left = {one.name: one for one in prints(base) if only is None or one.name in only}
-        right = {one.name: one for one in prints(new)}
-        apart_ = [one for one in left if one in right and left[one].digest != right[one].digest]
+        left = {
+            fingerprint.name: fingerprint for fingerprint in prints(base) if only is None or fingerprint.name in only
+        }
+        right = {fingerprint.name: fingerprint for fingerprint in prints(new)}
+        apart_ = [name for name in left if name in right and left[name].digest != right[name].digest]
         if risk is Risk.NUMERIC:
-            failed += [said for one in apart_ if (said := _not_as_far(left[one], right[one])) is not None]
+            failed += [said for name in apart_ if (said := _not_as_far(left[name], right[name])) is not None]
         elif reference.pairs(length(new)):
-            failed += [said for one in apart_ if (said := _too_far(left[one], right[one], reference, length(new)))]
+            failed += [said for name in apart_ if (said := _too_far(left[name], right[name], reference, length(new)))]
         elif apart_ and stage != Stage.STACKED.value:  # where it is longer; what is kept at last has a reference
             unknown.append(f"{apart_[0]} differs")
     return failed, unknown

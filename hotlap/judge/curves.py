@@ -34,40 +34,40 @@ class Curves:
 
 def baseline(trial: Trial, noise: Trial | None) -> list[Sample]:
     """Every process that ran what `base` is, nudged or not, of this trial and of the noise trial."""
-    program = {(one.name, one.value) for one in trial.base}
-    return [one for one in _unchanged(trial, noise) if _program(one) == program]
+    program = {(choice.name, choice.value) for choice in trial.base}
+    return [sample for sample in _unchanged(trial, noise) if _program(sample) == program]
 
 
 def _unchanged(trial: Trial, noise: Trial | None) -> list[Sample]:
     """The base arm, and the noise trial, whose baseline is another one where this trial stacks on what is kept."""
     others = noise.samples if noise is not None and noise is not trial else ()
-    return [one for one in (*trial.of("base"), *others) if one.ended == Ended.MEASURED]
+    return [sample for sample in (*trial.of("base"), *others) if sample.ended == Ended.MEASURED]
 
 
 def _program(sample: Sample) -> frozenset[tuple[str, str | None]]:
-    return frozenset((one.name, one.value) for one in sample.choices)
+    return frozenset((choice.name, choice.value) for choice in sample.choices)
 
 
 def curves(trial: Trial, noise: Trial | None, earlier: Sequence[Sample] = ()) -> Curves:
     """`earlier`: what ran as `base` in other trials; it tells how far that program strays from itself."""
-    new = [one for one in trial.of("new") if one.ended == Ended.MEASURED]
-    own = [one for one in trial.of("base") if one.ended == Ended.MEASURED] or baseline(trial, noise)
-    steps = min((len(one.losses) for one in (*own, *new)), default=0)
-    base = [one for one in baseline(trial, noise) if len(one.losses) >= steps]
-    unchanged = [*_unchanged(trial, noise), *(one for one in earlier if one.ended == Ended.MEASURED)]
+    new = [sample for sample in trial.of("new") if sample.ended == Ended.MEASURED]
+    own = [sample for sample in trial.of("base") if sample.ended == Ended.MEASURED] or baseline(trial, noise)
+    steps = min((len(sample.losses) for sample in (*own, *new)), default=0)
+    base = [sample for sample in baseline(trial, noise) if len(sample.losses) >= steps]
+    unchanged = [*_unchanged(trial, noise), *(sample for sample in earlier if sample.ended == Ended.MEASURED)]
     return Curves(
         steps=steps,
-        base=_by_seed([one for one in base if not one.nudge], steps),
+        base=_by_seed([sample for sample in base if not sample.nudge], steps),
         new=_by_seed(new, steps),
         parted=_parted(_alike(unchanged, steps)),
-        repeats=_repeats(trial, [one for one in unchanged if not one.nudge], steps),
+        repeats=_repeats(trial, [sample for sample in unchanged if not sample.nudge], steps),
     )
 
 
 def _alike(samples: Iterable[Sample], steps: int) -> list[list[Curve]]:
     """Runs of one program with one seed, those that were not nudged first."""
     groups: dict[Any, list[Curve]] = defaultdict(list)
-    for sample in sorted(samples, key=lambda one: one.nudge):
+    for sample in sorted(samples, key=lambda ran: ran.nudge):
         if len(sample.losses) >= steps:
             groups[_program(sample), sample.seed_shift].append(sample.losses[:steps])
     return list(groups.values())
@@ -85,8 +85,8 @@ def _parted(groups: Iterable[Sequence[Curve]]) -> tuple[tuple[Curve, Curve], ...
 
 def _repeats(trial: Trial, unchanged: Sequence[Sample], steps: int) -> bool | None:
     """Of what `base` is; of the baseline where that ran with no seed twice: what is kept may add up in any order."""
-    program = {(one.name, one.value) for one in trial.base}
-    for some in ([one for one in unchanged if _program(one) == program], unchanged):
+    program = {(choice.name, choice.value) for choice in trial.base}
+    for some in ([sample for sample in unchanged if _program(sample) == program], unchanged):
         twice = [group for group in _alike(some, steps) if len(group) > 1]
         if twice:
             return all(first_difference(group[0], other) is None for group in twice for other in group[1:])
@@ -97,20 +97,20 @@ def _by_seed(samples: Iterable[Sample], steps: int) -> dict[int, tuple[Curve, ..
     found: dict[int, list[Curve]] = defaultdict(list)
     for sample in samples:
         found[sample.seed_shift].append(sample.losses[:steps])
-    return {seed: tuple(one) for seed, one in found.items()}
+    return {seed: tuple(group) for seed, group in found.items()}
 
 
 def harm_seen(trial: Trial, noise: Trial | None) -> str | None:
     """What alone rejects the new arm, whatever its curve looks like."""
-    lengths = [len(one.losses) for one in baseline(trial, noise)]
-    for one in trial.of("new"):
-        if one.ended != Ended.MEASURED:
+    lengths = [len(sample.losses) for sample in baseline(trial, noise)]
+    for sample in trial.of("new"):
+        if sample.ended != Ended.MEASURED:
             continue
-        bad = next((step for step, loss in enumerate(one.losses) if not math.isfinite(loss)), None)
+        bad = next((step for step, loss in enumerate(sample.losses) if not math.isfinite(loss)), None)
         if bad is not None:
             return f"the loss of step {bad} is not finite"
-        if lengths and not min(lengths) <= len(one.losses) <= max(lengths):
-            return f"{len(one.losses)} losses where the baseline has {_range(lengths)}"
+        if lengths and not min(lengths) <= len(sample.losses) <= max(lengths):
+            return f"{len(sample.losses)} losses where the baseline has {_range(lengths)}"
     return None
 
 
@@ -124,7 +124,7 @@ def evidence_missing(trial: Trial, noise: Trial | None, found: Curves) -> str | 
         return "no losses were seen: hotlap finds them where backward() is called on them"
     if found.steps < FEWEST_STEPS:
         return f"only {found.steps} losses were seen, {FEWEST_STEPS} are needed: give more --steps"
-    whole = [loss for one in baseline(trial, noise) for loss in one.losses]
+    whole = [loss for sample in baseline(trial, noise) for loss in sample.losses]
     if not all(math.isfinite(loss) for loss in whole):
         return "the baseline's own loss is not finite"
     if all(len(set(curve)) == 1 for group in found.base.values() for curve in group):
@@ -147,7 +147,7 @@ def first_difference(one: Sequence[float], other: Sequence[float]) -> int | None
 
 
 def last_reading(sample: Sample, metric: Metric) -> float | None:
-    values = [(one.step, one.value) for one in sample.readings if one.name == metric.name]
+    values = [(reading.step, reading.value) for reading in sample.readings if reading.name == metric.name]
     return max(values, key=lambda pair: pair[0])[1] if values else None
 
 

@@ -35,8 +35,8 @@ def shown(text: str) -> str:
 
 
 def _fingerprints(found: Sequence[Fingerprint]) -> Iterator[Fact]:
-    for one in found:
-        yield Fact(one.name, one.name, one.digest)
+    for fingerprint in found:
+        yield Fact(fingerprint.name, fingerprint.name, fingerprint.digest)
 
 
 def weights(sample: Sample, risk: Risk) -> Iterator[Fact]:
@@ -55,17 +55,21 @@ def streams(sample: Sample, risk: Risk) -> Iterator[Fact]:
 
 
 def evaluations(sample: Sample, risk: Risk) -> Iterator[Fact]:
-    for number, one in enumerate(state_of(sample).evaluations, start=1):
+    for number, evaluation in enumerate(state_of(sample).evaluations, start=1):
         name = f"evaluation {number}"
-        yield Fact("calls", f"{name}: calls of the model", f"{one.calls} after step {one.step}")
+        yield Fact("calls", f"{name}: calls of the model", f"{evaluation.calls} after step {evaluation.step}")
         if risk is Risk.EXACT:
-            yield Fact("outputs", f"{name}: what the model gives", f"{one.total!r} in sum and {one.size!r} in size")
+            yield Fact(
+                "outputs",
+                f"{name}: what the model gives",
+                f"{evaluation.total!r} in sum and {evaluation.size!r} in size",
+            )
 
 
 def metrics(sample: Sample, risk: Risk) -> Iterator[Fact]:
     if risk is Risk.EXACT:
-        for number, one in enumerate(sample.readings, start=1):
-            yield Fact(one.name, f"{one.name}, reading {number}", repr(one.value))
+        for number, reading in enumerate(sample.readings, start=1):
+            yield Fact(reading.name, f"{reading.name}, reading {number}", repr(reading.value))
 
 
 def processes(sample: Sample, risk: Risk) -> Iterator[Fact]:
@@ -80,34 +84,34 @@ def exit_codes(sample: Sample, risk: Risk) -> Iterator[Fact]:
 
 
 def files(sample: Sample, risk: Risk) -> Iterator[Fact]:
-    for path, name, one in _placed(sample):
-        yield Fact(f"{path} name", f"{name}: the file", one.path)
-        yield Fact(f"{path} kind", f"{name}: its kind", one.kind)
-        if one.mode is not None:
-            yield Fact(f"{path} mode", f"{name}: its mode", f"{one.mode:03o}")
-        yield Fact(f"{path} parts", f"{name}: what is in it", ", ".join(part.name for part in one.parts))
+    for path, name, saved in _placed(sample):
+        yield Fact(f"{path} name", f"{name}: the file", saved.path)
+        yield Fact(f"{path} kind", f"{name}: its kind", saved.kind)
+        if saved.mode is not None:
+            yield Fact(f"{path} mode", f"{name}: its mode", f"{saved.mode:03o}")
+        yield Fact(f"{path} parts", f"{name}: what is in it", ", ".join(part.name for part in saved.parts))
         if risk is not Risk.EXACT:
-            yield Fact(f"{path} words", f"{name}: its words", one.words)
+            yield Fact(f"{path} words", f"{name}: its words", saved.words)
             continue
-        yield Fact(f"{path} rest", f"{name}: {'all but its tensors' if one.parts else 'its content'}", one.digest)
-        for part in one.parts:
+        yield Fact(f"{path} rest", f"{name}: {'all but its tensors' if saved.parts else 'its content'}", saved.digest)
+        for part in saved.parts:
             yield Fact(f"{path} {part.name}", f"{name}: {part.name}", part.digest)
 
 
 def saved_parts(sample: Sample) -> Iterator[tuple[str, Fingerprint]]:
-    for _, name, one in _placed(sample):
-        for part in one.parts:
+    for _, name, saved in _placed(sample):
+        for part in saved.parts:
             yield f"{name}: {part.name}", part
 
 
 def _placed(sample: Sample) -> Iterator[tuple[str, str, SavedFile]]:
     """By the place of a file among those whose names differ in numbers only: a name may hold the time."""
     groups: dict[str, list[SavedFile]] = {}
-    for one in sample.traces.saved if sample.traces is not None else ():
-        groups.setdefault(template(one.path), []).append(one)
+    for saved in sample.traces.saved if sample.traces is not None else ():
+        groups.setdefault(template(saved.path), []).append(saved)
     for path, some in groups.items():
-        for number, one in enumerate(some, start=1):
-            yield path, path if len(some) == 1 else f"{path} ({number})", one
+        for number, saved in enumerate(some, start=1):
+            yield path, path if len(some) == 1 else f"{path} ({number})", saved
 
 
 def printed(sample: Sample, risk: Risk) -> Iterator[Fact]:

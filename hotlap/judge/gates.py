@@ -50,15 +50,15 @@ def _joined(by_loss: Gate, others: Sequence[Check]) -> Gate:
     """All of them must hold; the reason is the first that does not."""
     every = (Check(name=LOSSES, passed=by_loss.passed, why=by_loss.why), *others)
     found = replace(by_loss, checks=every)
-    failed = [one for one in every if one.passed is False]
+    failed = [check for check in every if check.passed is False]
     if failed:
-        only = failed[0].name == EVALUATION and not any(one.name in OF_TRAINING for one in failed)
+        only = failed[0].name == EVALUATION and not any(check.name in OF_TRAINING for check in failed)
         note = "training is the same, evaluation is not: " if only else ""
         return replace(found, passed=False, why=f"{note}{failed[0].why}", more=0)
-    unknown = next((one for one in every if one.passed is None), None)
+    unknown = next((check for check in every if check.passed is None), None)
     if unknown is not None:
         return replace(found, passed=None, why=unknown.why, more=by_loss.more or 1)
-    names = [one.name for one in others if one.why != "none seen"]
+    names = [check.name for check in others if check.why != "none seen"]
     return replace(
         found, rule=f"{by_loss.rule}; {', '.join(names)}", why=f"{by_loss.why}; also compared: {', '.join(names)}"
     )
@@ -101,7 +101,7 @@ def _lasting(trial: Trial, noise: Trial | None, metric: Metric | None, found: Cu
         return by_loss
     gates = [late_loss(found, risk) if by_loss.passed is None else by_loss]
     if metric is not None:
-        plain = [one for one in trial.of("base") if not one.nudge]
+        plain = [sample for sample in trial.of("base") if not sample.nudge]
         gates.append(late_metric(readings(plain, metric), readings(trial.of("new"), metric), metric, risk))
     return _weaker(gates)
 
@@ -135,20 +135,20 @@ def _training(trial: Trial, noise: Trial | None, metric: Metric | None) -> Gate:
 
 
 def _by_metric(trial: Trial, noise: Trial | None, metric: Metric, risk: Risk) -> Gate:
-    plain = [one for one in baseline(trial, noise) if not one.nudge]
+    plain = [sample for sample in baseline(trial, noise) if not sample.nudge]
     return metric_gate(readings(plain, metric), readings(trial.of("new"), metric), metric, risk)
 
 
 def _weaker(gates: Sequence[Gate]) -> Gate:
     """The one that decides: a failed one, else one without evidence, else both in one."""
     for wanted in (False, None):
-        for one in gates:
-            if one.passed is wanted:
-                return one
+        for judged in gates:
+            if judged.passed is wanted:
+                return judged
     return Gate(
         risk=gates[0].risk,
         passed=True,
-        rule="; ".join(one.rule for one in gates),
-        why="; ".join(one.why for one in gates),
-        figures=tuple(figure for one in gates for figure in one.figures),
+        rule="; ".join(judged.rule for judged in gates),
+        why="; ".join(judged.why for judged in gates),
+        figures=tuple(figure for judged in gates for figure in judged.figures),
     )

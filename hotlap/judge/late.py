@@ -41,7 +41,7 @@ def _ratio(
 ) -> float | None:
     rates = []
     for arm in (new, base):
-        blocks = [block for one in arm for block in part(one.blocks) if block.seconds > 0]
+        blocks = [block for sample in arm for block in part(sample.blocks) if block.seconds > 0]
         if not blocks:
             return None
         rates.append(median(block.samples / block.seconds for block in blocks))

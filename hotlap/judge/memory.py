@@ -42,8 +42,10 @@ class Kind:
     total: Callable[[State], float | None]
 
     def margin_mb(self, base_mb: float, samples: Sequence[Sample]) -> float:
-        states = [one.traces.state for one in samples if one.traces is not None and one.traces.state is not None]
-        there = max((self.total(one) or 0.0 for one in states), default=0.0)
+        states = [
+            sample.traces.state for sample in samples if sample.traces is not None and sample.traces.state is not None
+        ]
+        there = max((self.total(state) or 0.0 for state in states), default=0.0)
         return max(SHARE * base_mb, LEAST_MB, OF_ALL * there)
 
 
@@ -59,28 +61,30 @@ def _reserved(sample: Sample) -> float | None:
 HOST = Kind(
     "host memory",
     "--memory",
-    (("the training process", lambda one: one.host_mb), ("all its processes together", _tree)),
+    (("the training process", lambda sample: sample.host_mb), ("all its processes together", _tree)),
     lambda weight: weight.host_mb,
     lambda state: state.host_total_mb,
 )
 DEVICE = Kind(
     "device memory",
     "--device-memory",
-    (("what is in use", lambda one: one.device_mb), ("what torch holds", _reserved)),
+    (("what is in use", lambda sample: sample.device_mb), ("what torch holds", _reserved)),
     lambda weight: weight.device_mb,
     lambda state: state.device_total_mb,
 )
 
 
 def memory_checks(trial: Trial, allowed: Allowed) -> Iterator[Check]:
-    base, new = ([one for one in trial.of(arm) if one.ended == Ended.MEASURED.value] for arm in ("base", "new"))
+    base, new = (
+        [sample for sample in trial.of(arm) if sample.ended == Ended.MEASURED.value] for arm in ("base", "new")
+    )
     for kind, limit in ((HOST, allowed.host_mb), (DEVICE, allowed.device_mb)):
         if any(_known(read, base) and _known(read, new) for _, read in kind.peaks):
             yield _check(kind, limit, base, new, allowed.epoch_steps)
 
 
 def _known(read: Callable[[Sample], float | None], samples: Iterable[Sample]) -> list[float]:
-    return [value for one in samples if (value := read(one)) is not None]
+    return [value for sample in samples if (value := read(sample)) is not None]
 
 
 def _check(kind: Kind, limit: float | None, base: Sequence[Sample], new: Sequence[Sample], epoch: int | None) -> Check:
@@ -109,8 +113,8 @@ def _too_much(kind: Kind, what: str, before: float, after: float, most: float) -
 def _growth(
     kind: Kind, limit: float | None, base: Sequence[Sample], new: Sequence[Sample], epoch: int | None
 ) -> str | None:
-    for one, late in ((one, late) for one in new for late in (False, True)):
-        series = _series(one, kind, late)
+    for sample, late in ((sample, late) for sample in new for late in (False, True)):
+        series = _series(sample, kind, late)
         grown = _grown(series) - max((_grown(_series(other, kind, late)) for other in base), default=0.0)
         if grown < NOTICED_MB:
             continue
@@ -131,7 +135,7 @@ def _series(sample: Sample, kind: Kind, late: bool) -> Series:
     state = sample.traces.state if sample.traces is not None else None
     weights = state.memory if state is not None else ()
     first = max(sample.warmup_steps, weights[-1].step // (2 if late else 8) if weights else 0)
-    return [(one.step, value) for one in weights if one.step >= first and (value := kind.at(one))]
+    return [(weight.step, value) for weight in weights if weight.step >= first and (value := kind.at(weight))]
 
 
 def _grown(series: Series) -> float:

@@ -74,7 +74,7 @@ def _units(arm: Arm, by: str) -> list[Work]:
 
 
 def _total(run: Sequence[Work]) -> Work:
-    return Work(samples=sum(one.samples for one in run), seconds=sum(one.seconds for one in run))
+    return Work(samples=sum(epoch.samples for epoch in run), seconds=sum(epoch.seconds for epoch in run))
 
 
 def _interval(first: list[Work], second: list[Work]) -> tuple[float, float]:

@@ -78,7 +78,7 @@ def _within(found: Curves, pairs: Sequence[tuple[Curve, Curve]], multiple: float
         allowed = max(multiple * reference.mean / math.sqrt(len(found.seeds)), FLOOR * level)
         bound = max(multiple * reference.square, FLOOR * level)
         new = [apart(curve, found.base[seed][0], stretch) for seed in found.seeds for curve in found.new[seed]]
-        far, bias = max(one.square for one in new), sum(one.mean for one in new) / len(new)
+        far, bias = max(gap.square for gap in new), sum(gap.mean for gap in new) / len(new)
         worst = max(worst, far / max(bound, math.ulp(0.0)), abs(bias) / max(allowed, math.ulp(0.0)))
         if worst > 1:
             why = _why(far, bias, level, bound, allowed)
@@ -96,8 +96,8 @@ def _within(found: Curves, pairs: Sequence[tuple[Curve, Curve]], multiple: float
 def _with_reference(pairs: Sequence[tuple[Curve, Curve]], every: Sequence[Stretch]) -> Iterator[tuple[Stretch, Apart]]:
     """The furthest the reference was apart up to the stretch after: a jump may come a little earlier or later."""
     parted = [[apart(other, first, stretch) for other, first in pairs] for stretch in every]
-    squares = [_rms([one.square for one in some]) for some in parted]
-    means = [_rms([one.mean for one in some]) for some in parted]
+    squares = [_rms([gap.square for gap in some]) for some in parted]
+    means = [_rms([gap.mean for gap in some]) for some in parted]
     for number, stretch in enumerate(every):
         yield stretch, Apart(mean=max(means[: number + 2]), square=max(squares[: number + 2]))
 
@@ -127,7 +127,7 @@ def _percent(value: float, level: float) -> str:
 
 
 def apart(curve: Curve, base: Curve, stretch: Stretch) -> Apart:
-    gaps = [one - other for one, other in zip(curve, base, strict=True)][stretch.first : stretch.end]
+    gaps = [loss - other for loss, other in zip(curve, base, strict=True)][stretch.first : stretch.end]
     return Apart(mean=sum(gaps) / len(gaps), square=_rms(gaps))
 
 

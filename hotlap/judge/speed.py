@@ -27,7 +27,9 @@ RESAMPLED = {RUNS: "processes", EPOCHS: "blocks", NOTHING: "nothing"}
 
 def measured(samples: Iterable[Sample]) -> list[Sample]:
     """Those whose speed counts."""
-    return [one for one in samples if one.ended == Ended.MEASURED and _seconds(one) > 0 and _samples(one) > 0]
+    return [
+        sample for sample in samples if sample.ended == Ended.MEASURED and _seconds(sample) > 0 and _samples(sample) > 0
+    ]
 
 
 def speed(trial: Trial, noise: Trial | None, minimum: float) -> Speed | None:
@@ -93,11 +95,11 @@ def _more(spread: power.Spread | None, base: Sequence[Sample], processes: int, e
 
 
 def _arm(samples: Sequence[Sample]) -> list[list[Work]]:
-    return [[Work(samples=block.samples, seconds=block.seconds) for block in one.blocks] for one in samples]
+    return [[Work(samples=block.samples, seconds=block.seconds) for block in sample.blocks] for sample in samples]
 
 
 def _logs(samples: Sequence[Sample]) -> list[float]:
-    return [math.log(_samples(one) / _seconds(one)) for one in samples]
+    return [math.log(_samples(sample) / _seconds(sample)) for sample in samples]
 
 
 def _seconds(sample: Sample) -> float:

@@ -92,7 +92,7 @@ def _not_faster(found: Speed) -> tuple[Decision, str]:
 
 
 def _broken(samples: Sequence[Sample]) -> str | None:
-    bad = [one for one in samples if one.ended != Ended.MEASURED]
+    bad = [sample for sample in samples if sample.ended != Ended.MEASURED]
     if not bad:
         return None
     share = f"{len(bad)} of {len(samples)} processes ended: {bad[0].ended}"
@@ -101,8 +101,8 @@ def _broken(samples: Sequence[Sample]) -> str | None:
 
 def _idle(trial: Trial) -> str | None:
     """An entry that did nothing in every process; a ratio of such arms is noise."""
-    told = [one for sample in trial.of("new") for one in sample.outcomes if one.name == trial.entry]
-    if trial.entry is None or not told or any(one.status == Status.APPLIED for one in told):
+    told = [outcome for sample in trial.of("new") for outcome in sample.outcomes if outcome.name == trial.entry]
+    if trial.entry is None or not told or any(outcome.status == Status.APPLIED for outcome in told):
         return None
     return f"{told[0].status}: {told[0].why}"
 
@@ -122,7 +122,7 @@ def pays_off(trial: Trial) -> PaysOff | None:
     base, new = measured(trial.of("base")), measured(trial.of("new"))
     if not base or not new:
         return None
-    per_step = median(block.samples / block.steps for one in base for block in one.blocks)
+    per_step = median(block.samples / block.steps for sample in base for block in sample.blocks)
     before, after = (per_step * _seconds_per_sample(arm) for arm in (base, new))
     extra = _start(new, after) - _start(base, before)
     if extra <= 0:
@@ -135,11 +135,11 @@ def pays_off(trial: Trial) -> PaysOff | None:
 
 def _start(samples: Sequence[Sample], step: float) -> float:
     """Seconds until training is at speed, beyond what its steps would have taken at speed."""
-    return median(one.startup_seconds + one.warmup_seconds - one.warmup_steps * step for one in samples)
+    return median(sample.startup_seconds + sample.warmup_seconds - sample.warmup_steps * step for sample in samples)
 
 
 def _seconds_per_sample(samples: Sequence[Sample]) -> float:
-    blocks = [block for one in samples for block in one.blocks]
+    blocks = [block for sample in samples for block in sample.blocks]
     return sum(block.seconds for block in blocks) / sum(block.samples for block in blocks)
 
 

@@ -40,7 +40,7 @@ def defines(squares: bool) -> tuple[str, ...]:
 
 
 def source() -> str:
-    return "".join(one.read_text(encoding="utf-8") for one in FILES)
+    return "".join(path.read_text(encoding="utf-8") for path in FILES)
 
 
 @cache
@@ -70,7 +70,7 @@ def _is_plain(optimizer: Any) -> bool:
 
 
 def _is_usual(group: dict[str, Any]) -> bool:
-    numbers = all(isinstance(one, int | float) for one in (*group["betas"], group["eps"], group["weight_decay"]))
+    numbers = all(isinstance(number, int | float) for number in (*group["betas"], group["eps"], group["weight_decay"]))
     return numbers and not (group["amsgrad"] or group["maximize"] or group["differentiable"])
 
 
@@ -116,13 +116,13 @@ class OneLaunch:
     def _launch(self, launches: list[Launch]) -> None:
         stream = stream_of(self.index)
         for squares in (False,) if self.clip is None else (True, False):
-            begin, parts = 0, sum(min(PARTS, one.chunks) for one in launches)
-            for number, one in enumerate(launches):
-                blocks = min(PARTS, one.chunks) if squares else one.chunks
-                given = one.packed(self._shared(number), blocks, begin, parts, self.clip or 0.0)
+            begin, parts = 0, sum(min(PARTS, launch.chunks) for launch in launches)
+            for number, launch in enumerate(launches):
+                blocks = min(PARTS, launch.chunks) if squares else launch.chunks
+                given = launch.packed(self._shared(number), blocks, begin, parts, self.clip or 0.0)
                 self.kernels[squares].launch(blocks, THREADS, stream, given)
                 begin += blocks
-        torch.autograd.graph.increment_version([one for launch in launches for one in launch.parameters])
+        torch.autograd.graph.increment_version([parameter for launch in launches for parameter in launch.parameters])
 
     def _shared(self, number: int) -> tuple[int, int]:
         squares = 0 if self.clip is None else self.squares.data_ptr()
@@ -131,9 +131,9 @@ class OneLaunch:
     def _launches(self) -> list[Launch] | None:
         found = []
         for group in self.optimizer.param_groups:
-            trained = [one for one in group["params"] if one.grad is not None]
-            states = [self.optimizer.state.get(one, {}) for one in trained]
-            if not all(self._fits(one, state) for one, state in zip(trained, states, strict=True)):
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            states = [self.optimizer.state.get(parameter, {}) for parameter in trained]
+            if not all(self._fits(parameter, state) for parameter, state in zip(trained, states, strict=True)):
                 return None
             decoupled = isinstance(self.optimizer, AdamW) or group.get("decoupled_weight_decay", False)
             for first in range(0, len(trained), TENSORS):
@@ -146,11 +146,11 @@ class OneLaunch:
             return False
         alike = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
         here = (*alike, state["step"])
-        if any(one.layout is not torch.strided or one.dtype is not torch.float32 for one in here):
+        if any(tensor.layout is not torch.strided or tensor.dtype is not torch.float32 for tensor in here):
             return False
-        if any(one.device != self.tickets.device for one in here):
+        if any(tensor.device != self.tickets.device for tensor in here):
             return False
-        return _is_dense(parameter) and all(one.stride() == parameter.stride() for one in alike)
+        return _is_dense(parameter) and all(tensor.stride() == parameter.stride() for tensor in alike)
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -167,15 +167,15 @@ class Launch:
     def __init__(
         self, parameters: list[Tensor], states: list[dict[str, Any]], group: dict[str, Any], decoupled: bool
     ) -> None:
-        sizes = [one.numel() for one in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
         self.rounds = -(-sum(sizes) // (CHUNK * CHUNKS))
         self.ends, self.chunks = [], 0
         for size in sizes:
             self.chunks += -(-size // (CHUNK * self.rounds))
             self.ends.append(self.chunks)
         columns = (
-            [one.data_ptr() for one in parameters],
-            [one.grad.data_ptr() for one in parameters if one.grad is not None],
+            [parameter.data_ptr() for parameter in parameters],
+            [parameter.grad.data_ptr() for parameter in parameters if parameter.grad is not None],
             *([state[name].data_ptr() for state in states] for name in ("exp_avg", "exp_avg_sq", "step")),
             sizes,
         )
@@ -203,5 +203,5 @@ def _padded(column: list[int]) -> list[int]:
 
 
 def _of_means(first: float, second: float) -> tuple[float, ...]:
-    logs = (math.log(one) if one > 0 else -math.inf for one in (first, second))
+    logs = (math.log(beta) if beta > 0 else -math.inf for beta in (first, second))
     return *logs, first, second, 1.0 - first, 1.0 - second

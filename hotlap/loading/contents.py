@@ -60,12 +60,12 @@ class Contents:
         return bool(self._shared)
 
     def differ_shared(self) -> str | None:
-        return next((one.name for one in self._shared if one.has_moved() or one.differs()), None)
+        return next((part.name for part in self._shared if part.has_moved() or part.differs()), None)
 
     def settle(self) -> None:
         """How long a comparison of all of it takes."""
         self._seen.clear()
-        self.bytes = sum(one.bytes for one in self.parts)
+        self.bytes = sum(part.bytes for part in self.parts)
         self.seconds = float("inf")
         for _ in range(3):  # the first finds nothing in the processor's caches, and other work only adds to it
             began = time.perf_counter()
@@ -86,18 +86,18 @@ class Contents:
         return waiting
 
     def always_differ(self) -> str | None:
-        return next((one.name for one in self._always if one.differs()), None)
+        return next((part.name for part in self._always if part.differs()), None)
 
     def texts(self) -> Iterator[str]:
-        return (str(one) for one in self._texts)
+        return (str(text) for text in self._texts)
 
     def differ(self) -> str | None:
         """What has changed, of all of it."""
-        return self.moved() or next((one.name for one in self.parts if one.differs()), None)
+        return self.moved() or next((part.name for part in self.parts if part.differs()), None)
 
     def moved(self) -> str | None:
         """What lies elsewhere in memory than before, or is longer or shorter."""
-        return next((one.name for one in self.parts if one.has_moved()), None)
+        return next((part.name for part in self.parts if part.has_moved()), None)
 
     def add(self, thing: Any, depth: int = 0, find: Callable[[], Any] | None = None) -> None:
         """`find` looks it up where the program has it."""
@@ -127,7 +127,7 @@ class Contents:
         return self._mapped.holds(thing) or is_mapped(thing)
 
     def _note_texts(self, things: list[Any]) -> None:
-        self._texts.extend(one for one in things if isinstance(one, str) or hasattr(one, "__fspath__"))
+        self._texts.extend(value for value in things if isinstance(value, str) or hasattr(value, "__fspath__"))
 
     def _add_container(self, thing: Any, depth: int) -> None:
         if len(self.parts) > MOST_CONTAINERS or depth > DEEPEST:
@@ -140,13 +140,13 @@ class Contents:
         """Many of one kind at once: one by one they take several times as long. `of`: the list they are from, each
         with the number of its element.
         """
-        arrays = [one for one in inner if is_array(type(one))]
+        arrays = [element for element in inner if is_array(type(element))]
         if len(arrays) > FEW:
             self.parts.append(Group(arrays, of if len(arrays) == len(inner) else 0))
             if any(map(self._is_shared, arrays)):
                 self._shared.append(Group(arrays))
-            self._seen.update((id(one), one) for one in arrays)
-            inner = [one for one in inner if not is_array(type(one))]
+            self._seen.update((id(array), array) for array in arrays)
+            inner = [element for element in inner if not is_array(type(element))]
         kinds = set(map(type, inner))
         if all(is_atom(kind) for kind in kinds):
             if any(issubclass(kind, str) or hasattr(kind, "__fspath__") for kind in kinds):
@@ -154,10 +154,10 @@ class Contents:
             return
         if kinds == {tuple} and len(lengths := set(map(len, inner))) == 1:
             for column in range(lengths.pop()):
-                self._add_several([one[column] for one in inner], depth + 1, of)
+                self._add_several([record[column] for record in inner], depth + 1, of)
             return
-        for one in inner:
-            self.add(one, depth + 1)
+        for element in inner:
+            self.add(element, depth + 1)
 
     def _add_table(self, thing: Any, depth: int, find: Callable[[], Any]) -> None:
         """An image by its pixels; of a table each column."""
@@ -255,8 +255,8 @@ class Memory:
 
     def differs(self) -> bool:
         """Asked where it has not moved."""
-        thing = self.find()  # held as long as its memory is read
-        return list(map(checksum, self._pieces(thing))) != self._sums
+        array = self.find()  # held as long as its memory is read
+        return list(map(checksum, self._pieces(array))) != self._sums
 
 
 def _pieces_of_image(image: Any) -> list[Any]:
@@ -288,13 +288,13 @@ class Table(Memory):
 
     def _pieces(self, thing: Any) -> list[Any]:
         columns = columns_of(thing)
-        return [repr(one.tolist()).encode() if one.dtype.hasobject else bytes_of(one) for one in columns]
+        return [repr(column.tolist()).encode() if column.dtype.hasobject else bytes_of(column) for column in columns]
 
 
 def columns_of(table: Any) -> list[Any]:
     columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
     labels = [getattr(table, name) for name in ("columns", "index") if hasattr(table, name)]
-    return [one.to_numpy() for one in (*columns, *labels)]
+    return [part.to_numpy() for part in (*columns, *labels)]
 
 
 def kinds_of(table: Any) -> list[Any]:
@@ -304,7 +304,7 @@ def kinds_of(table: Any) -> list[Any]:
 
 def names_of(table: Any) -> tuple[str, ...]:
     labels = (getattr(table, name, None) for name in ("columns", "index"))
-    named = [repr(one.names) for one in (table, *labels) if hasattr(one, "names")]
+    named = [repr(holder.names) for holder in (table, *labels) if hasattr(holder, "names")]
     return (repr(getattr(table, "name", None)), repr(getattr(table, "attrs", None)), *named)
 
 

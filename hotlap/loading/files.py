@@ -68,9 +68,9 @@ class Files:
 
     def _add_folder(self, name: str, until: float) -> None:
         """By the names that the program uses: a link may come to lead elsewhere. A folder changes with its entries."""
-        for one in _entries_in(name):
+        for entry in _entries_in(name):
             try:
-                self._seen[one.path] = _as_seen(one.stat())
+                self._seen[entry.path] = _as_seen(entry.stat())
             except OSError:
                 continue
             if len(self._seen) > MOST_FILES or time.perf_counter() > until:
@@ -188,10 +188,10 @@ def _entries_in(path: str) -> Iterator[os.DirEntry[str]]:
             entries = list(islice(os.scandir(waiting.pop()), MOST_FILES))
         except OSError:
             continue
-        for one in entries:
-            yield one
-            if one.is_dir(follow_symlinks=False):
-                waiting.append(one.path)
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
 
 
 def _as_seen(found: os.stat_result) -> Seen:

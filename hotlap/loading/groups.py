@@ -19,11 +19,11 @@ class Group:
     def __init__(self, things: list[Any], of: int = 0) -> None:
         self._things, self.of = things, of
         self._versions = versions_of(things)
-        each = max(1, PIECE // max(1, int(things[0].nbytes)))
-        self._parts = [things[start : start + each] for start in range(0, len(things), each)]
+        per_part = max(1, PIECE // max(1, int(things[0].nbytes)))
+        self._parts = [things[start : start + per_part] for start in range(0, len(things), per_part)]
         self._joined = [can_be_joined(part) for part in self._parts]
         self._sums = self._sums_now()
-        self.bytes = sum(int(one.nbytes) for one in things if on_host(one))
+        self.bytes = sum(int(array.nbytes) for array in things if on_host(array))
 
     def _sums_now(self) -> list[Any]:
         return [_sum_of_several(*part) for part in zip(self._parts, self._joined, strict=True)]
@@ -79,8 +79,8 @@ def can_be_joined(things: list[Any], most: int | None = PIECE) -> bool:
     if most is not None and len(things) * first.nbytes > most:
         return False
     return all(
-        type(one) is type(first) and one.shape == first.shape and one.dtype == first.dtype and on_host(one)
-        for one in things
+        type(array) is type(first) and array.shape == first.shape and array.dtype == first.dtype and on_host(array)
+        for array in things
     )
 
 
@@ -134,6 +134,6 @@ def version_of(tensor: Any) -> int:
 
 def versions_of(things: list[Any]) -> list[int]:
     try:
-        return [_DIFFERENTIATED if one.requires_grad else one._version for one in things]
+        return [_DIFFERENTIATED if tensor.requires_grad else tensor._version for tensor in things]
     except (RuntimeError, AttributeError):
-        return [version_of(one) for one in things]
+        return [version_of(tensor) for tensor in things]

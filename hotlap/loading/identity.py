@@ -44,9 +44,9 @@ class ByIdentity(Generic[Value]):
     def things(self) -> Iterator[Any]:
         """Those alive."""
         for reference, _ in list(self._held.values()):
-            thing = reference()
-            if thing is not None:
-                yield thing
+            alive = reference()
+            if alive is not None:
+                yield alive
 
     def values(self) -> list[Value]:
         return [value for _, value in list(self._held.values())]

@@ -50,10 +50,10 @@ def writable_files() -> set[str]:
 def open_files() -> set[str]:
     """Files that are open to be written: of a write through what was opened before we listened, nobody tells."""
     found = set()
-    for one in OPEN.iterdir() if OPEN.is_dir() else ():
+    for entry in OPEN.iterdir() if OPEN.is_dir() else ():
         with suppress(OSError):  # closed meanwhile, as the one that lists them is
-            if fcntl.fcntl(int(one.name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
-                found.add(str(one.readlink()))
+            if fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+                found.add(str(entry.readlink()))
     return found
 
 

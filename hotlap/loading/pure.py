@@ -106,7 +106,7 @@ def _has_modes() -> bool:
     if not torch._C._len_torch_function_stack():
         return False
     stack = torch.overrides._get_current_function_mode_stack()
-    return any(type(one).__module__ != "torch.utils._device" for one in stack)
+    return any(type(mode).__module__ != "torch.utils._device" for mode in stack)
 
 
 def _studied(dataset: Any, before: int, draws: bool = False) -> Pure | str:
@@ -153,7 +153,7 @@ def forget(dataset: Any, why: str) -> None:
 def _refuse_loud_warnings() -> None:
     """What warns each time would warn once."""
     for action, _, category, *_ in warnings.filters:
-        if action in LOUD and any(issubclass(one, category) for one in (RuntimeWarning, ResourceWarning)):
+        if action in LOUD and any(issubclass(kind, category) for kind in (RuntimeWarning, ResourceWarning)):
             raise Unfit("the program has all warnings shown, and those of an item would be shown once")
 
 

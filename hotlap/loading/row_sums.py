@@ -19,7 +19,7 @@ class RowSums:
         import numpy
 
         self._size = size
-        self._word = next(one for one in (8, 4, 2, 1) if size % one == 0)
+        self._word = next(width for width in (8, 4, 2, 1) if size % width == 0)
         self._factors = factors()[: min(size // self._word, PIECE // WORD)]
         self._most = max(1, PIECE // size)
         numbers = numpy.arange(rows)

@@ -13,7 +13,8 @@ SMALLEST = sys.float_info.min
 ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
 OTHER_OPERATORS = "getitem setitem neg pos abs invert eq ne lt le gt ge bool int float index len".split()
 OPERATORS = tuple(
-    f"__{name}__" for name in [*(side + one for one in ARITHMETIC for side in ("", "r", "i")), *OTHER_OPERATORS]
+    f"__{name}__"
+    for name in [*(side + operation for operation in ARITHMETIC for side in ("", "r", "i")), *OTHER_OPERATORS]
 )
 MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, unless told otherwise
 

@@ -52,8 +52,8 @@ class State:
             for container in study.containers.values() if contents else ():
                 self._contents.add(container)
         self._contents.settle()
-        self._by_row = {one for study in studies for one in study.by_row}
-        self._by_row -= {one for study in studies for one in study.as_whole}
+        self._by_row = {identity for study in studies for identity in study.by_row}
+        self._by_row -= {identity for study in studies for identity in study.as_whole}
         self._rows: list[tuple[RowSums | ElementSums | ListedRows, int]] = []  # with the level of subsets they are of
         self._watched: bool | None = None  # closely: not, or with rows or without
 
@@ -82,7 +82,7 @@ class State:
         if left and (find is not None or self._contents.bytes <= SMALL):
             raise Unwatchable(
                 "to look before each batch whether it was changed takes too long, of "
-                f"{sum(one.bytes for one in left) / 1e6:,.1f} MB that are not read row by row"
+                f"{sum(part.bytes for part in left) / 1e6:,.1f} MB that are not read row by row"
             )
         self._watched = by_rows
 
@@ -100,7 +100,7 @@ class State:
 
     def differs_in(self, rows: list[Any]) -> str | None:
         """Asked before a batch of these rows, for each level of subsets, where nothing else has changed."""
-        return Memory.name if any(one.differ(rows[level]) for one, level in self._rows) else None
+        return Memory.name if any(sums.differ(rows[level]) for sums, level in self._rows) else None
 
     @property
     def is_compared_by_rows(self) -> bool:

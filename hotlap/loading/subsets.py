@@ -25,4 +25,4 @@ class Levels:
         found = [items]
         for taken in self._taken:
             found.append(taken[found[-1]])
-        return [one.numpy() for one in found]
+        return [indices.numpy() for indices in found]

@@ -28,9 +28,9 @@ def candidates(seen: Observation, most_risk: Risk, minimum: float) -> Candidates
             found.append((name, entry, expected))
         elif why is not None:
             not_tried.append((name, why))
-    found.sort(key=lambda one: -one[2].most * one[1].reach)  # stable: equal ones stay in the order they are applied in
+    found.sort(key=lambda row: -row[2].most * row[1].reach)  # stable: equal ones stay in the order they are applied in
     return Candidates(
-        found=tuple(_candidate(*one, value) for one in found for value in _values(one[1], seen)),
+        found=tuple(_candidate(*row, value) for row in found for value in _values(row[1], seen)),
         not_tried=tuple(not_tried),
     )
 

@@ -15,7 +15,7 @@ from hotlap.records.plan import Choice, Plan, Risk
 SAFE, FAST = "safe", "fast"
 WORDS = {SAFE: Risk.EXACT, FAST: Risk.ROUNDING}  # other words for a risk
 RISKS = (Risk.EXACT, Risk.ROUNDING, Risk.NUMERIC)  # what changes the recipe is never automatic
-TITLES = tuple(one.value for one in RISKS)  # of plans that nobody has proven: all that a risk allows
+TITLES = tuple(risk.value for risk in RISKS)  # of plans that nobody has proven: all that a risk allows
 NOTHING = Plan(schema=SCHEMA, title="asked for", choices=())
 
 
@@ -32,7 +32,7 @@ class Changes:
     def of(self, base: Plan) -> Plan:
         """What is left of a proven plan is as proven as before; what is asked for is asked for in any case."""
         named = self.left_out | {choice.name for choice in self.asked}
-        kept = [one for one in base.choices if one.name not in named]
+        kept = [choice for choice in base.choices if choice.name not in named]
         return replace(base, choices=_ordered(_without_conflicts([*self.asked, *kept])))
 
 
@@ -56,7 +56,7 @@ def automatic(risk: Risk) -> Plan:
 
 def at_start(choices: Iterable[Choice]) -> tuple[Choice, ...]:
     """What of them changes how the command is started, where the rest is decided while it trains."""
-    return tuple(one for one in choices if one.asked)
+    return tuple(choice for choice in choices if choice.asked)
 
 
 def variables(choices: Iterable[Choice], environ: Mapping[str, str]) -> dict[str, str]:
@@ -86,18 +86,18 @@ def check(choice: Choice, source: str) -> None:
 
 
 def refuse_conflicts(asked: Iterable[Choice]) -> None:
-    for one, other in combinations(asked, 2):
-        if one.name == other.name:
-            raise UnknownOptimization(f"{one.name} is asked for twice; leave one of them out")
-        if in_conflict(one.name, other.name):
-            raise UnknownOptimization(f"{one.name} and {other.name} exclude each other; leave one of them out")
+    for choice, other in combinations(asked, 2):
+        if choice.name == other.name:
+            raise UnknownOptimization(f"{choice.name} is asked for twice; leave one of them out")
+        if in_conflict(choice.name, other.name):
+            raise UnknownOptimization(f"{choice.name} and {other.name} exclude each other; leave one of them out")
 
 
 def _without_conflicts(choices: Sequence[Choice]) -> list[Choice]:
     """The first of two that exclude each other stays."""
     kept: list[Choice] = []
     for choice in choices:
-        if not any(in_conflict(choice.name, one.name) for one in kept):
+        if not any(in_conflict(choice.name, earlier.name) for earlier in kept):
             kept.append(choice)
     return kept
 

@@ -114,24 +114,24 @@ def _refuse_unknown(fields: Any, known: Any, path: Path) -> None:
 
 def _as_proven(plan: Plan) -> Plan:
     """A tune tries everything as if it was asked for by name."""
-    return replace(plan, choices=tuple(replace(one, asked=True) for one in plan.choices))
+    return replace(plan, choices=tuple(replace(choice, asked=True) for choice in plan.choices))
 
 
 def _up_to(plan: Plan, path: Path, risk: Risk | None) -> Allowed:
     """What was proven, and no more than the risk where the user named one."""
-    lines = {} if risk is None else {one.name: _above(one, path, risk) for one in plan.choices}
+    lines = {} if risk is None else {choice.name: _above(choice, path, risk) for choice in plan.choices}
     return _without(plan, {name: line for name, line in lines.items() if line is not None})
 
 
 def _within(plan: Plan, path: Path, risk: Risk) -> Allowed:
     """Of a plan that was not proven: as if it were the plan of that risk."""
-    plain = replace(plan, choices=tuple(replace(one, asked=False) for one in plan.choices))
-    lines = {one.name: _never(one, path) or _above(one, path, risk) for one in plain.choices}
+    plain = replace(plan, choices=tuple(replace(choice, asked=False) for choice in plan.choices))
+    lines = {choice.name: _never(choice, path) or _above(choice, path, risk) for choice in plain.choices}
     return _without(plain, {name: line for name, line in lines.items() if line is not None})
 
 
 def _without(plan: Plan, lines: dict[str, str]) -> Allowed:
-    left = tuple(one for one in plan.choices if one.name not in lines)
+    left = tuple(choice for choice in plan.choices if choice.name not in lines)
     return Allowed(plan=replace(plan, choices=left), lines=tuple(lines.values()))
 
 

@@ -18,7 +18,7 @@ from hotlap.version import __version__
 def place(home: Path, command: Sequence[str], choices: Sequence[Choice]) -> Path:
     """Beside the plan that a tune has proven; one for each set of what may be tried."""
     plan = saved.place(home.resolve(), command)
-    names = "\0".join(f"{one.name}={one.value} {one.asked}" for one in choices)
+    names = "\0".join(f"{choice.name}={choice.value} {choice.asked}" for choice in choices)
     return plan.with_name(f"{plan.stem}-{hashlib.sha256(names.encode()).hexdigest()[:8]}.json")
 
 

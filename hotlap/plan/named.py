@@ -26,7 +26,7 @@ def is_automatic(plan: str | EllipsisType | None) -> bool:
 
 
 def _risk(text: str | None) -> Risk | None:
-    known = [one.value for one in choose.RISKS]
+    known = [risk.value for risk in choose.RISKS]
     if text is not None and text not in known:
         raise UnknownOptimization(f"no risk is called {text!r}; there are {', '.join(known)}")
     return None if text is None else Risk(text)

@@ -15,7 +15,7 @@ NONE_VISIBLE = ("", "-1")
 
 def refuse_unmet(choices: Iterable[Choice], environ: Mapping[str, str]) -> None:
     """Of what was named by --with: what a plan brings along says for itself that it has no effect here."""
-    demanding = [one.name for one in choices if entries()[one.name].device == "cuda"]
+    demanding = [choice.name for choice in choices if entries()[choice.name].device == "cuda"]
     if demanding and not may_have_gpu(environ):
         needs = "need" if len(demanding) > 1 else "needs"
         raise NoDevice(f"{' and '.join(demanding)} {needs} a GPU, and this machine shows none; leave it out of --with")

@@ -93,7 +93,7 @@ def _root(command: Sequence[str]) -> Path:
 def _sources(root: Path) -> Iterator[Path]:
     found = 0
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(one for one in folders if one not in PASSED_OVER and not one.startswith("."))
+        folders[:] = sorted(child for child in folders if child not in PASSED_OVER and not child.startswith("."))
         for name in sorted(files):
             if name.endswith(".py"):
                 yield Path(folder) / name

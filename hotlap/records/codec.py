@@ -63,7 +63,9 @@ def _build(kind: Any, data: Any, path: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _build_optional(arguments, data, path)
     if origin is tuple and arguments[-1] is not Ellipsis:
-        return tuple(_build(one, item, path) for one, item in zip(arguments, _as(list, data, path), strict=True))
+        return tuple(
+            _build(argument, item, path) for argument, item in zip(arguments, _as(list, data, path), strict=True)
+        )
     if origin is tuple:
         return tuple(_build(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(_as(list, data, path)))
     if origin is collections.abc.Mapping:

@@ -23,7 +23,7 @@ class Frequency(Enum):
         return _FREQUENCIES[self]
 
 
-_FREQUENCIES = {each: number for number, each in enumerate(Frequency)}
+_FREQUENCIES = {frequency: number for number, frequency in enumerate(Frequency)}
 
 
 class Confidence(Enum):
@@ -38,7 +38,7 @@ class Confidence(Enum):
         return _CONFIDENCES[self]
 
 
-_CONFIDENCES = {each: number for number, each in enumerate(Confidence)}
+_CONFIDENCES = {confidence: number for number, confidence in enumerate(Confidence)}
 
 
 class Applicability(Enum):

@@ -22,4 +22,4 @@ def kernels(seen: Observation, *kinds: str) -> float:
     if seen.device is None:
         return passes(seen)
     busy = min(1.0, seen.device.busy_share)
-    return min(1.0, busy * sum(each.share for each in seen.device.kernels if each.kind in kinds))
+    return min(1.0, busy * sum(kernel.share for kernel in seen.device.kernels if kernel.kind in kinds))

@@ -89,4 +89,4 @@ class Trial:
     samples: tuple[Sample, ...]
 
     def of(self, arm: str) -> tuple[Sample, ...]:
-        return tuple(one for one in self.samples if one.arm == arm)
+        return tuple(sample for sample in self.samples if sample.arm == arm)

@@ -17,12 +17,12 @@ class Attributes:
         self.of = id(holder)
         self._live = vars(holder)
         self._before = dict(self._live)
-        self._contents = [(one, copy(one)) for one in self._before.values() if type(one) in CONTAINERS]
+        self._contents = [(value, copy(value)) for value in self._before.values() if type(value) in CONTAINERS]
 
     def changed(self) -> frozenset[str]:
         """Their names."""
         now, before = self._live, self._before
-        filled = {id(one) for one, contents in self._contents if not _alike(one, contents)}
+        filled = {id(container) for container, contents in self._contents if not _alike(container, contents)}
         names = (
             name for name in {**before, **now} if now.get(name) is not before.get(name) or id(now.get(name)) in filled
         )

@@ -37,9 +37,9 @@ def _draw(torch: Any, operation: Any, met: Any) -> Draw:
 
     leaves = tree_leaves(met)
     tensors = tuple(
-        (one.device, one.dtype, tuple(one.shape), _order(one)) for one in leaves if isinstance(one, torch.Tensor)
+        (leaf.device, leaf.dtype, tuple(leaf.shape), _order(leaf)) for leaf in leaves if isinstance(leaf, torch.Tensor)
     )
-    return str(operation), tensors, any(isinstance(one, torch.Generator) for one in leaves)
+    return str(operation), tensors, any(isinstance(leaf, torch.Generator) for leaf in leaves)
 
 
 def has_own_generator(draws: list[Draw]) -> bool:
@@ -58,27 +58,27 @@ class Position:
         self._torch = torch
         self._generators = [torch.cuda.default_generators[number] for number in devices]
         self._host = torch.default_generator.get_state()
-        self._devices = [(one.initial_seed(), one.get_offset()) for one in self._generators]
+        self._devices = [(generator.initial_seed(), generator.get_offset()) for generator in self._generators]
 
     def distance(self) -> tuple[Any, ...]:
         """How far each stream has moved since: whether at all on the host, by how much on a device."""
         host = not self._torch.equal(self._torch.default_generator.get_state(), self._host)
         moved = [
-            one.get_offset() - offset if one.initial_seed() == seed else None
-            for one, (seed, offset) in zip(self._generators, self._devices, strict=True)
+            generator.get_offset() - offset if generator.initial_seed() == seed else None
+            for generator, (seed, offset) in zip(self._generators, self._devices, strict=True)
         ]
         return host, *moved
 
     def put_back(self) -> None:
         self._torch.default_generator.set_state(self._host)
-        for one, (seed, offset) in zip(self._generators, self._devices, strict=True):
-            if one.initial_seed() != seed:
-                one.manual_seed(seed)
-            one.set_offset(offset)
+        for generator, (seed, offset) in zip(self._generators, self._devices, strict=True):
+            if generator.initial_seed() != seed:
+                generator.manual_seed(seed)
+            generator.set_offset(offset)
 
 
 def cuda_devices(module: Any) -> tuple[int, ...]:
-    return tuple(sorted({one.device.index for one in module.parameters() if one.is_cuda}))
+    return tuple(sorted({parameter.device.index for parameter in module.parameters() if parameter.is_cuda}))
 
 
 class Buffers:
@@ -87,9 +87,9 @@ class Buffers:
     def __init__(self, torch: Any, module: Any) -> None:
         self._torch = torch
         kinds: dict[Any, list[Any]] = {}
-        for one in module.buffers():
-            kinds.setdefault((one.device, one.dtype), []).append(one)
-        self._kinds = [(buffers, [one.detach().clone() for one in buffers]) for buffers in kinds.values()]
+        for buffer in module.buffers():
+            kinds.setdefault((buffer.device, buffer.dtype), []).append(buffer)
+        self._kinds = [(buffers, [buffer.detach().clone() for buffer in buffers]) for buffers in kinds.values()]
 
     def hold(self) -> None:
         self._copy(lambda buffers, held: (held, buffers))

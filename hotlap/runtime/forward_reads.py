@@ -71,7 +71,7 @@ class Readings:
             and all([base.__dict__.get(name) is value for base, name, value in self._classes])  # noqa: C419 faster so
             and list(map(len, self._sized)) == self._sizes
             and _own_size(self._root) == self._root_size
-            and all([len(one) == len(was) and all(map(is_, one, was)) for one, was in self._lists])  # noqa: C419
+            and all([len(live) == len(was) and all(map(is_, live, was)) for live, was in self._lists])  # noqa: C419
         )
 
     def _are_equal(self) -> bool:
@@ -101,8 +101,8 @@ class Readings:
         for holder, key, value in zip(self._holders, self._keys, self._values, strict=True):
             if holder.get(key) is not value:
                 holder[key] = value
-        for one, was in self._lists:
-            one[:] = was
+        for live, was in self._lists:
+            live[:] = was
 
     # What is walked over
 
@@ -157,11 +157,11 @@ class Readings:
                 self._place(value, key, depth)
         elif isinstance(value, list):
             self._lists.append((value, list(value)))
-            for one in value:
-                self._value(one, depth)
+            for element in value:
+                self._value(element, depth)
         elif isinstance(value, tuple | set | frozenset):
-            for one in value:
-                self._value(one, depth)
+            for element in value:
+                self._value(element, depth)
         elif not self._is_torch(type(value).__module__) and isinstance(held := getattr(value, "__dict__", None), dict):
             self._size(held)
             for key in self._names & held.keys():
@@ -200,11 +200,11 @@ class Readings:
         if isinstance(value, ModuleType):
             self._of_module(function, value, names)
         elif isinstance(value, type):
-            for each in names | {"__init__", "__call__", "forward"}:
-                self._method(value, each)
+            for member in names | {"__init__", "__call__", "forward"}:
+                self._method(value, member)
         elif isinstance(value, logging.Logger) or value is warnings.warn:
             self._speaks(function)
-        elif any(value is one for one in (time.time, time.perf_counter, time.monotonic)):
+        elif any(value is clock for clock in (time.time, time.perf_counter, time.monotonic)):
             self.outside = self.outside or f"{function.__qualname__} reads the clock"
         elif not self._is_torch(getattr(value, "__module__", None)) or not callable(value):
             self._place(function.__globals__, name, 0)
@@ -254,9 +254,9 @@ class Readings:
 
 def written_by(code: CodeType) -> Iterator[str]:
     """Attributes and globals that a function sets, or one defined in it."""
-    for one in dis.get_instructions(code):
-        if one.opname in WRITING:
-            yield str(one.argval)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in WRITING:
+            yield str(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from written_by(constant)

@@ -144,7 +144,7 @@ def _take_back(changed: Mapping[Any, dict[str, Any]]) -> None:
 
 def _positional(loader: type) -> list[str]:
     parameters = inspect.signature(loader.__init__).parameters.values()  # type: ignore[misc]
-    return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD][1:]
 
 
 def _accepted(given: dict[str, Any]) -> bool:

@@ -23,14 +23,14 @@ def why_not_twice(main: Any = None) -> str | None:
     except (OSError, SyntaxError, ValueError):
         return f"{file} cannot be read as Python source"
     name = Path(file).name
-    guards = [one for one in statements if _is_guard(one)]
+    guards = [statement for statement in statements if _is_guard(statement)]
     if not guards:
         return f'{name} has no `if __name__ == "__main__":`, so every worker would run it again'
-    noisy = next((one for one in statements if not _quiet(one)), None)
+    noisy = next((statement for statement in statements if not _quiet(statement)), None)
     if noisy is not None:
         return f"every worker would run line {noisy.lineno} of {name} again"
     line = _line_under_way(main)
-    if line is not None and not any(one.lineno <= line <= (one.end_lineno or line) for one in guards):
+    if line is not None and not any(guard.lineno <= line <= (guard.end_lineno or line) for guard in guards):
         return f"every worker would run line {line} of {name} again"
     return None
 

@@ -49,6 +49,6 @@ def _work_of(frame: FrameType | None) -> str | None:
         if frame.f_code.co_filename != threading.__file__:
             begins = frame
         frame = frame.f_back
-    if begins is None or is_ours(begins.f_code) or any(one in begins.f_code.co_filename for one in QUIET):
+    if begins is None or is_ours(begins.f_code) or any(path in begins.f_code.co_filename for path in QUIET):
         return None
     return f"{Path(begins.f_code.co_filename).name}:{begins.f_code.co_firstlineno}"

@@ -55,14 +55,16 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
     if parallel(module):
         module = module.module  # the wrapper would wait for a backward pass that never comes
     given_args, given_kwargs = _copied(torch, (args, kwargs))
-    parameters = [one for one in module.parameters() if one.requires_grad]
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _no_trace(torch, module), _own_attributes(module) as held:
         outcome = unwrap(type(module).__call__)(module, *given_args, **given_kwargs)
-        kept = any(one.changed() for one in held)
-        outputs = [one for one in tensors_in(torch, outcome) if one.is_floating_point() and one.requires_grad]
+        kept = any(attributes.changed() for attributes in held)
+        outputs = [
+            tensor for tensor in tensors_in(torch, outcome) if tensor.is_floating_point() and tensor.requires_grad
+        ]
         gradients = _gradients(torch, outputs, parameters)
     return Rehearsed(
-        outputs=[one.detach() for one in outputs],
+        outputs=[output.detach() for output in outputs],
         gradients=gradients,
         inputs=tensors_in(torch, (given_args, given_kwargs)),
         kept=kept,
@@ -78,8 +80,8 @@ def tensors_in(torch: Any, structure: Any) -> list[Any]:
 def signature(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Shapes and dtypes, and the values of what is no tensor: another one may take another way."""
     tensor = torch.Tensor
-    if not kwargs and all([type(one) is tensor for one in args]):  # noqa: C419 a list is faster
-        return tuple([(one.shape, one.dtype, one.device, one.requires_grad) for one in args])
+    if not kwargs and all([type(argument) is tensor for argument in args]):  # noqa: C419 a list is faster
+        return tuple([(argument.shape, argument.dtype, argument.device, argument.requires_grad) for argument in args])
     from torch.utils._pytree import tree_leaves  # looking through containers costs ten times as much
 
     return tuple(
@@ -97,8 +99,9 @@ def _value(leaf: Any) -> Any:
 
 def hooked(torch: Any, module: Any) -> bool:
     """Whether someone looks at what passes inside the module."""
-    return any(getattr(one, name, None) for one in module.modules() for name in HOOKS) or any(
-        one._backward_hooks or getattr(one, "_post_accumulate_grad_hooks", None) for one in module.parameters()
+    return any(getattr(submodule, name, None) for submodule in module.modules() for name in HOOKS) or any(
+        parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+        for parameter in module.parameters()
     )
 
 
@@ -109,8 +112,8 @@ def parallel(module: Any) -> str | None:
 
 def compiled(module: Any) -> bool:
     return any(
-        type(one).__name__ == "OptimizedModule" or getattr(one, "_compiled_call_impl", None) is not None
-        for one in module.modules()
+        type(submodule).__name__ == "OptimizedModule" or getattr(submodule, "_compiled_call_impl", None) is not None
+        for submodule in module.modules()
     )
 
 
@@ -119,8 +122,10 @@ def _gradients(torch: Any, outputs: list[Any], parameters: list[Any]) -> list[An
         return []
     # A pattern instead of random numbers; different for each element, so that no two of them can be mixed up.
     weights = [
-        torch.cos(torch.arange(one.numel(), device=one.device, dtype=torch.float32)).reshape(one.shape).to(one.dtype)
-        for one in outputs
+        torch.cos(torch.arange(output.numel(), device=output.device, dtype=torch.float32))
+        .reshape(output.shape)
+        .to(output.dtype)
+        for output in outputs
     ]
     return list(unwrap(torch.autograd.grad)(outputs, parameters, weights, allow_unused=True))
 
@@ -153,7 +158,7 @@ def _no_trace(torch: Any, module: Any) -> Iterator[None]:
 def _random_states(torch: Any, module: Any) -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     python, numpys = random.getstate(), numpy.random.get_state() if numpy else None
-    devices = sorted({one.device.index for one in module.parameters() if one.device.type == "cuda"})
+    devices = sorted({parameter.device.index for parameter in module.parameters() if parameter.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=devices):
             yield
@@ -166,8 +171,13 @@ def _random_states(torch: Any, module: Any) -> Iterator[None]:
 @contextmanager
 def _own_generators(torch: Any, module: Any) -> Iterator[None]:
     """Random streams that modules have for themselves."""
-    held = [each for one in module.modules() for value in vars(one).values() for each in (value, *_contents(value))]
-    generators = [found for one in held if (found := access(torch, one)) is not None]
+    held = [
+        candidate
+        for submodule in module.modules()
+        for value in vars(submodule).values()
+        for candidate in (value, *_contents(value))
+    ]
+    generators = [found for candidate in held if (found := access(torch, candidate)) is not None]
     states = [(write, read()) for _, read, write in generators]
     try:
         yield
@@ -185,14 +195,14 @@ def _contents(value: Any) -> list[Any]:
 @contextmanager
 def _own_parameters(torch: Any, module: Any) -> Iterator[None]:
     """A forward may write into its weights or replace them: a codebook does."""
-    held = [(one, dict(one._parameters)) for one in module.modules() if one._parameters]
-    written = [(one, one._version, one.detach().clone()) for one in module.parameters()]
+    held = [(submodule, dict(submodule._parameters)) for submodule in module.modules() if submodule._parameters]
+    written = [(parameter, parameter._version, parameter.detach().clone()) for parameter in module.parameters()]
     try:
         yield
     finally:
-        for one, parameters in held:
-            one._parameters.clear()
-            one._parameters.update(parameters)
+        for submodule, parameters in held:
+            submodule._parameters.clear()
+            submodule._parameters.update(parameters)
         with torch.no_grad():
             for parameter, version, before in written:
                 if parameter._version != version:
@@ -202,25 +212,27 @@ def _own_parameters(torch: Any, module: Any) -> Iterator[None]:
 @contextmanager
 def own_buffers(module: Any) -> Iterator[None]:
     """Copies stand in for the buffers, so that running statistics move nowhere."""
-    held = [(one, dict(one._buffers)) for one in module.modules() if one._buffers]
+    held = [(submodule, dict(submodule._buffers)) for submodule in module.modules() if submodule._buffers]
     try:
-        for one, buffers in held:
-            one._buffers.update({name: None if each is None else each.clone() for name, each in buffers.items()})
+        for submodule, buffers in held:
+            submodule._buffers.update(
+                {name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()}
+            )
         yield
     finally:
-        for one, buffers in held:
-            one._buffers.clear()
-            one._buffers.update(buffers)
+        for submodule, buffers in held:
+            submodule._buffers.clear()
+            submodule._buffers.update(buffers)
 
 
 @contextmanager
 def _own_attributes(module: Any) -> Iterator[list[Attributes]]:
-    held = [Attributes(one) for one in module.modules()]
+    held = [Attributes(submodule) for submodule in module.modules()]
     try:
         yield held
     finally:
-        for one in held:
-            one.restore()
+        for attributes in held:
+            attributes.restore()
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:

@@ -44,9 +44,11 @@ class Moments:
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         self._steps += 1
         if self._late:
-            trained = {id(one) for one in parameters_of(optimizer)}
-            roots = [one for one in self._told.things() if any(id(each) in trained for each in one.parameters())]
-            self._late = [one for one in self._late if one.tell(roots)]
+            trained = {id(parameter) for parameter in parameters_of(optimizer)}
+            roots = [
+                root for root in self._told.things() if any(id(parameter) in trained for parameter in root.parameters())
+            ]
+            self._late = [late for late in self._late if late.tell(roots)]
         search = self._searches.get(optimizer)
         if search is None and optimizer not in self._optimizers:
             search = self._begin(optimizer)
@@ -73,8 +75,8 @@ class Moments:
 
     def _trains_what_is_told(self, optimizer: Any) -> bool:
         """Another optimizer for a root that is known needs no search."""
-        told = {id(one) for root in self._told.things() for one in root.parameters()}
-        return all(id(one) in told for one in parameters_of(optimizer))
+        told = {id(parameter) for root in self._told.things() for parameter in root.parameters()}
+        return all(id(parameter) in told for parameter in parameters_of(optimizer))
 
     def _listen(self) -> None:
         """Calls are listened to only while a search is under way: the seam costs less without a subscriber."""
@@ -146,4 +148,4 @@ class Search:
 
 
 def parameters_of(optimizer: Any) -> Iterator[Any]:
-    return (one for group in optimizer.param_groups for one in group["params"])
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -44,7 +44,8 @@ def is_standard(stream: Any) -> bool:
     """Whether it is stdout or stderr, as the program knows them."""
     own = [before for owner, _, before, _ in _replaced if owner is sys]
     return any(
-        stream is one for one in (*own, *standard_before, sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        stream is standard
+        for standard in (*own, *standard_before, sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     )
 
 
@@ -58,7 +59,7 @@ def _install() -> None:
 
 def _silent(stream: Any) -> _Silent:
     """Never dropped: before Python 3.13 another thread's print may be writing to it without holding it."""
-    found = next((one for one in _streams if one._stream is stream), None)
+    found = next((silent for silent in _streams if silent._stream is stream), None)
     if found is None:
         found = _Silent(stream)
         _streams.append(found)
@@ -82,8 +83,8 @@ def _break() -> bool:
     mine = _silences.get(get_ident())
     if mine is None:
         return False
-    for one in mine:
-        one.broken = True
+    for silence in mine:
+        silence.broken = True
     return True
 
 

@@ -15,7 +15,7 @@ Key = tuple[str, str, str]
 
 
 def write(path: Path, findings: Iterable[Scanned]) -> int:
-    counted = Counter(_key(one, path) for one in findings)
+    counted = Counter(_key(finding, path) for finding in findings)
     known = [
         {"path": file, "code": code, "line": line, "count": count}
         for (file, code, line), count in sorted(counted.items())
@@ -31,26 +31,33 @@ def unknown(path: Path, findings: Iterable[Scanned]) -> list[Scanned]:
     """The findings that the baseline does not have, each counted as often as it is there."""
     known = _read(path)
     left = []
-    for one in findings:
-        key = _key(one, path)
+    for finding in findings:
+        key = _key(finding, path)
         if known[key] > 0:
             known[key] -= 1
         else:
-            left.append(one)
+            left.append(finding)
     return left
 
 
-def _key(one: Scanned, baseline: Path) -> Key:
-    file = Path(os.path.normpath(Path(one.path).absolute()))
+def _key(finding: Scanned, baseline: Path) -> Key:
+    file = Path(os.path.normpath(Path(finding.path).absolute()))
     base = baseline.absolute().parent
-    return (file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_posix(), one.code, one.source)
+    return (
+        file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_posix(),
+        finding.code,
+        finding.source,
+    )
 
 
 def _read(path: Path) -> Counter[Key]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return Counter(
-            {(str(one["path"]), str(one["code"]), str(one["line"])): int(one["count"]) for one in data["known"]}
+            {
+                (str(entry["path"]), str(entry["code"]), str(entry["line"])): int(entry["count"])
+                for entry in data["known"]
+            }
         )
     except FileNotFoundError as error:
         raise ScanRefused(

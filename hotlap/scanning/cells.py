@@ -12,16 +12,16 @@ from hotlap.records.scanned import Applicability, Scanned, Step
 
 def in_cells(findings: Iterable[Scanned]) -> list[Scanned]:
     cells: dict[str, list[int]] = {}
-    return [_placed(one, cells) for one in findings]
+    return [_placed(finding, cells) for finding in findings]
 
 
-def _placed(one: Scanned, cells: dict[str, list[int]]) -> Scanned:
-    why = tuple(_step(step, cells) for step in one.why)
-    if not one.path.endswith(notebooks.SUFFIX):
-        return one if why == one.why else replace(one, why=why)
-    number, line = notebooks.cell_at(_cells(one.path, cells), one.line)
+def _placed(finding: Scanned, cells: dict[str, list[int]]) -> Scanned:
+    why = tuple(_step(step, cells) for step in finding.why)
+    if not finding.path.endswith(notebooks.SUFFIX):
+        return finding if why == finding.why else replace(finding, why=why)
+    number, line = notebooks.cell_at(_cells(finding.path, cells), finding.line)
     return replace(
-        one, line=line, end_line=one.end_line - one.line + line, cell=number, why=why,
+        finding, line=line, end_line=finding.end_line - finding.line + line, cell=number, why=why,
         applicability=Applicability.DISPLAY_ONLY.value,
     )  # fmt: skip
 

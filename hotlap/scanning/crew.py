@@ -47,16 +47,16 @@ _Result = tuple[list[_Read], list[Scanned | Unread]]
 
 def scan(sources: Sequence[Source], wanted: Wanted, context: Sequence[Source] = (), cores: int | None = None) -> Scan:
     """Findings in the sources. The context is read for what it says about them, and not reported on."""
-    every, shown = [*sources, *context], frozenset(one.path for one in sources)
+    every, shown = [*sources, *context], frozenset(source.path for source in sources)
     cores = cores or usable_cores()
     if cores == 1 or sum(map(_size, every)) < _ALONE:
         read, found = _alone(every, shown, wanted)
     else:
         read, found = _together(_dealt(every, cores), shown, wanted)
-    unread = [one for part in read for one in part.unread if one.path in shown]
-    unread += [one for one in found if isinstance(one, Unread)]
-    findings = [one for one in found if isinstance(one, Scanned)]
-    findings.sort(key=lambda one: (one.path, one.line, one.column, one.code))
+    unread = [unreadable for part in read for unreadable in part.unread if unreadable.path in shown]
+    unread += [unreadable for unreadable in found if isinstance(unreadable, Unread)]
+    findings = [finding for finding in found if isinstance(finding, Scanned)]
+    findings.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.code))
     findings = in_cells(findings)
     return Scan(tuple(findings), tuple(unread), len(sources), sum(part.lines for part in read))
 
@@ -108,7 +108,7 @@ class Desk:
 
     def look(self, read: Iterable[_Read], wanted: Wanted) -> list[Scanned | Unread]:
         """Findings in the files that this process has read."""
-        summaries = sorted((one for part in read for one in part.summaries), key=lambda one: one.path)
+        summaries = sorted((summary for part in read for summary in part.summaries), key=lambda summary: summary.path)
         state = State(Hotness(Project(summaries)), wanted)
         found: list[Scanned | Unread] = []
         for path, source in self.sources.items():
@@ -147,11 +147,11 @@ def _together(parts: Sequence[tuple[Source, ...]], shown: frozenset[str], wanted
             crew.append((process, mine))
         read = [line.recv_bytes() for _, line in crew]
         for number, (_, line) in enumerate(crew):
-            line.send([one for other, one in enumerate(read) if other != number])
-        found = [one for _, line in crew for one in pickle.loads(line.recv_bytes())]
-        return [pickle.loads(one) for one in read], found
+            line.send([data for other, data in enumerate(read) if other != number])
+        found = [result for _, line in crew for result in pickle.loads(line.recv_bytes())]
+        return [pickle.loads(data) for data in read], found
     except (EOFError, OSError):  # a process was killed, for its memory perhaps: slower, but whole
-        return _alone([one for part in parts for one in part], shown, wanted)
+        return _alone([source for part in parts for source in part], shown, wanted)
     finally:
         for process, line in crew:
             line.close()
@@ -165,7 +165,7 @@ def _work(line: Connection, work: _Work) -> None:
     desk = Desk(shown)
     read = desk.read(sources)
     line.send_bytes(pickle.dumps(read, pickle.HIGHEST_PROTOCOL))
-    others = [pickle.loads(one) for one in line.recv()]
+    others = [pickle.loads(data) for data in line.recv()]
     line.send_bytes(pickle.dumps(desk.look([read, *others], wanted), pickle.HIGHEST_PROTOCOL))
 
 

@@ -36,8 +36,8 @@ class Wanted:
 
     def rules(self) -> list[Rule]:
         every = patterns.rules().values()
-        chosen = [one for one in every if not self.select or _named(one, self.select)]
-        return [one for one in chosen if not _named(one, self.ignore)]
+        chosen = [rule for rule in every if not self.select or _named(rule, self.select)]
+        return [rule for rule in chosen if not _named(rule, self.ignore)]
 
 
 def _named(rule: Rule, texts: tuple[str, ...]) -> bool:
@@ -54,9 +54,14 @@ def scan_text(text: str, wanted: Wanted, path: str = "train.py") -> Scan:
         return Scan((), (parsed,), 1)
     reader = flow.read_closely(parsed.tree, path, source.module, text)
     found = look(parsed, State(Hotness(Project([reader.summary])), wanted), reader)
-    findings = [one for one in found if isinstance(one, Scanned)]
-    findings.sort(key=lambda one: (one.line, one.column, one.code))
-    return Scan(tuple(findings), tuple(one for one in found if isinstance(one, Unread)), 1, text.count("\n"))
+    findings = [finding for finding in found if isinstance(finding, Scanned)]
+    findings.sort(key=lambda finding: (finding.line, finding.column, finding.code))
+    return Scan(
+        tuple(findings),
+        tuple(unreadable for unreadable in found if isinstance(unreadable, Unread)),
+        1,
+        text.count("\n"),
+    )
 
 
 class State:
@@ -98,8 +103,8 @@ def look(parsed: Parsed, state: State, reader: flow.FileReader | None = None) ->
     found: dict[tuple[str, int, int], Scanned | Unread] = {}
     for rule in rules:
         try:
-            for one in rule.find(code):
-                made = _scanned(rule, one, code)
+            for hit in rule.find(code):
+                made = _scanned(rule, hit, code)
                 if _is_wanted(made, code, state.wanted):
                     found[(made.code, made.line, made.column)] = made
         except Exception as error:  # noqa: BLE001
@@ -107,26 +112,26 @@ def look(parsed: Parsed, state: State, reader: flow.FileReader | None = None) ->
     return list(found.values())
 
 
-def _is_wanted(one: Scanned, code: Code, wanted: Wanted) -> bool:
-    if one.confidence == Confidence.LOW.value and not wanted.pedantic:
+def _is_wanted(finding: Scanned, code: Code, wanted: Wanted) -> bool:
+    if finding.confidence == Confidence.LOW.value and not wanted.pedantic:
         return False
-    ends = {one.line, one.last_line}
-    return not any(_ignored(code.lines[number - 1], one) for number in ends if number <= len(code.lines))
+    ends = {finding.line, finding.last_line}
+    return not any(_ignored(code.lines[number - 1], finding) for number in ends if number <= len(code.lines))
 
 
-def _ignored(line: str, one: Scanned) -> bool:
+def _ignored(line: str, finding: Scanned) -> bool:
     mark = _IGNORE.search(line)
     if mark is None:
         return False
     if mark["codes"] is None:
         return True
-    return bool({text.strip().lower() for text in mark["codes"].split(",")} & {one.code.lower(), one.name})
+    return bool({text.strip().lower() for text in mark["codes"].split(",")} & {finding.code.lower(), finding.name})
 
 
 def _scanned(rule: Rule, found: Found, code: Code) -> Scanned:
     heat = found.heat or code.heat(found.node)
     node: Any = found.node
-    confidence = min((found.confidence or heat.confidence, heat.confidence), key=lambda one: one.rank)
+    confidence = min((found.confidence or heat.confidence, heat.confidence), key=lambda level: level.rank)
     if heat.maybes > _MOST_MAYBES:
         confidence = Confidence.LOW
     return Scanned(

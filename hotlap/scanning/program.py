@@ -31,10 +31,10 @@ def scan_program(seen: Observation) -> Scan:
 
 def _named(seen: Observation) -> Iterator[str]:
     """Files of the program, first as the observation writes them, so that its lines are found again."""
-    places = [one.place for one in seen.models] + [one.dataset_place for one in seen.loaders]
-    yield from (one.file for one in seen.syncs)
-    yield from (one.file for one in seen.copies)
-    yield from (one.file for one in seen.hot_lines)
+    places = [model.place for model in seen.models] + [loader.dataset_place for loader in seen.loaders]
+    yield from (sync.file for sync in seen.syncs)
+    yield from (copy.file for copy in seen.copies)
+    yield from (line.file for line in seen.hot_lines)
     yield from (place.file for place in places if place)
     folder = Path(seen.directory)
     for word in seen.command[1:]:

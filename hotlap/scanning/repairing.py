@@ -44,7 +44,7 @@ def repair(
     """What the files become, and the findings that are left."""
     _need_libcst()
     before: dict[str, str] = {}
-    current = {one.path: one for one in sources}
+    current = {source.path: source for source in sources}
     for _ in range(_ROUNDS):
         result = scan(list(current.values()), wanted, context)
         changed = False
@@ -57,7 +57,7 @@ def repair(
         if not changed:
             break
     repaired = [Repaired(path, text, current[path].text or text) for path, text in sorted(before.items())]
-    return [one for one in repaired if one.before != one.after], result
+    return [file for file in repaired if file.before != file.after], result
 
 
 def repair_text(text: str, wanted: Wanted, unsafe: bool) -> str:
@@ -82,9 +82,9 @@ def _need_libcst() -> None:
 def _by_file(result: Scan, unsafe: bool) -> dict[str, list[Scanned]]:
     allowed = {Applicability.SAFE.value} | ({Applicability.UNSAFE.value} if unsafe else set())
     grouped: dict[str, list[Scanned]] = {}
-    for one in result.findings:
-        if one.applicability in allowed:
-            grouped.setdefault(one.path, []).append(one)
+    for finding in result.findings:
+        if finding.applicability in allowed:
+            grouped.setdefault(finding.path, []).append(finding)
     return grouped
 
 
@@ -99,9 +99,9 @@ def _fixed(text: str, found: Sequence[Scanned]) -> str | None:
     except (ParserSyntaxError, RecursionError):
         return None
     made = False
-    for one in found:
-        fix = patterns.fix_of(one.name)
-        made = (fix is not None and tree.apply(fix, one)) or made
+    for finding in found:
+        fix = patterns.fix_of(finding.name)
+        made = (fix is not None and tree.apply(fix, finding)) or made
     new = tree.code() if made else text
     if new == text or not isinstance(files.parse(Source("", "", False), new), files.Parsed):
         return None

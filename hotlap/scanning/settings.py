@@ -64,7 +64,7 @@ def _checked(table: Any, path: Path) -> Settings:
         raise ScanRefused(f"[tool.hotlap] of {path} has {unknown}; it takes {', '.join(sorted(known))}")
     for name in _LISTS:
         value = table.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ScanRefused(f"{name} in [tool.hotlap] of {path} must be a list of texts, not {value!r}")
     pedantic, baseline = table.get("pedantic", False), table.get("baseline")
     if not isinstance(pedantic, bool) or not (baseline is None or isinstance(baseline, str)):

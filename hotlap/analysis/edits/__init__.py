@@ -1,1 +1,1 @@
-"""Repairs of source, which keep its formatting and comments."""
+"""Repairs source code and keeps its formatting and comments."""

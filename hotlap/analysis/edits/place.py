@@ -1,4 +1,4 @@
-"""One finding in a libcst tree, and the changes a fix makes there. Formatting and comments stay as they are."""
+"""Make the changes of a fix at one finding in a libcst tree. Formatting and comments stay as they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 class CannotFix(Exception):
-    """The code is not as the finding says, or another fix is changing it: left as it is for this round."""
+    """Raised when the code is not as the finding says or another fix is changing it; it is then left for this round."""
 
 
 class Tree:
@@ -36,14 +36,14 @@ class Tree:
         self.once: set[tuple[cst.CSTNode, str]] = set()
 
     def apply(self, fix: Callable[[Place], None], finding: Scanned) -> bool:
-        """Collect the changes of one fix; nothing of it when it cannot be made whole."""
+        """Collect the changes of one fix, or none of them when the fix cannot be made whole."""
         place = Place(self, finding)
         try:
             fix(place)
         except CannotFix:
             return False
         for node in (*place.changes, *place.takes):
-            if node in self.taken or any(one in self.taken for one in self.ancestors(node)):
+            if node in self.taken or any(ancestor in self.taken for ancestor in self.ancestors(node)):
                 return False
         if any(self._touched(node) for node in place.takes):
             return False
@@ -105,9 +105,9 @@ class Place:
     # Looking
 
     def node(self, kind: type[Node], at: str = "") -> Node:
-        """The node of that kind at the finding, or at a place that a hint names as `position_of` wrote it."""
-        one = self.found
-        key = (one.line, one.column - 1, one.end_line, one.end_column - 1)
+        """Return the node of that kind at the finding, or at a place that a hint names as `position_of` wrote it."""
+        finding = self.found
+        key = (finding.line, finding.column - 1, finding.end_line, finding.end_column - 1)
         if at:
             numbers = [int(part) for part in at.split(":")]
             key = (numbers[0], numbers[1], numbers[2], numbers[3])
@@ -130,10 +130,10 @@ class Place:
         return self.tree.parents[node]
 
     def line(self, node: cst.CSTNode) -> Statement:
-        """The whole statement that a node is in."""
-        for one in (node, *self.tree.ancestors(node)):
-            if isinstance(one, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-                return one
+        """Return the whole statement that a node is in."""
+        for outer in (node, *self.tree.ancestors(node)):
+            if isinstance(outer, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+                return outer
         raise CannotFix("it is in no statement")
 
     def text(self, node: cst.CSTNode) -> str:
@@ -142,17 +142,17 @@ class Place:
     # Changing
 
     def change(self, node: cst.CSTNode, how: Change) -> None:
-        """`how` gets the node as other changes left it and gives the new one."""
+        """Register a change: `how` gets the node as other changes left it and returns the new one."""
         self.changes.setdefault(node, []).append(how)
 
     def replace(self, node: cst.CSTNode, text: str) -> None:
-        """Another expression in its place; nobody else may change it in this round."""
+        """Put another expression in the node's place; nobody else may change it in this round."""
         self.takes.append(node)
         new = cst.parse_expression(text)
         self.change(node, lambda _: new)
 
     def replace_once(self, node: cst.CSTNode, text: str) -> None:
-        """The same, where several fixes of one finding want the same."""
+        """Replace a node for which several fixes of one finding may ask for the same replacement."""
         if self.first(node, text):
             self.replace(node, text)
 
@@ -164,7 +164,7 @@ class Place:
         self.change(node, lambda _: cst.RemoveFromParent())
 
     def before(self, statement: cst.CSTNode, text: str) -> None:
-        """The same text at the same statement is put there once, however many fixes ask for it."""
+        """Put text before a statement; the same text is put there once, however many fixes ask for it."""
         if self.first(statement, text):
             new = self.statement(text)
             self.change(statement, lambda node: _Around(node, [new], []))
@@ -175,7 +175,7 @@ class Place:
             self.change(statement, lambda node: _Around(node, [], [new]))
 
     def first(self, statement: cst.CSTNode, text: str) -> bool:
-        """No fix of this round has asked for this change here before."""
+        """Return whether no fix of this round has asked for this change here before."""
         key = (statement, text)
         if key in self.tree.once or key in self.onces:
             return False
@@ -183,12 +183,14 @@ class Place:
         return True
 
     def need_import(self, module: str) -> None:
-        """`import module` among the others, unless it is there."""
-        statements = [one for one in self.tree.module.body if isinstance(one, cst.SimpleStatementLine)]
-        imports = [one for one in statements if isinstance(one.body[0], cst.Import | cst.ImportFrom)]
-        if any(self.text(one).strip() == f"import {module}" for one in imports):
+        """Add `import module` among the other imports, unless it is there."""
+        statements = [
+            statement for statement in self.tree.module.body if isinstance(statement, cst.SimpleStatementLine)
+        ]
+        imports = [statement for statement in statements if isinstance(statement.body[0], cst.Import | cst.ImportFrom)]
+        if any(self.text(statement).strip() == f"import {module}" for statement in imports):
             return
-        plain = [one for one in imports if "__future__" not in self.text(one)]
+        plain = [statement for statement in imports if "__future__" not in self.text(statement)]
         if plain:
             self.before(plain[0], f"import {module}")
         elif imports:
@@ -209,9 +211,9 @@ class Place:
 
 def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
     expression = cst.parse_expression(value)
-    for number, one in enumerate(call.args):
-        if one.keyword is not None and one.keyword.value == name:
-            changed = one.with_changes(value=expression)
+    for number, argument in enumerate(call.args):
+        if argument.keyword is not None and argument.keyword.value == name:
+            changed = argument.with_changes(value=expression)
             return call.with_changes(args=[*call.args[:number], changed, *call.args[number + 1 :]])
     new = cst.Arg(
         value=expression,
@@ -235,7 +237,7 @@ def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
 
 
 def _separator(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
-    """What stands between the arguments so far."""
+    """Return what stands between the arguments so far."""
     if len(call.args) > 1 and isinstance(call.args[-2].comma, cst.Comma):
         return _plain(call.args[-2].comma.whitespace_after)
     if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
@@ -244,7 +246,7 @@ def _separator(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
 
 
 def _plain(white: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
-    """The same line breaks without the comment."""
+    """Return the same line breaks without the comment."""
     if isinstance(white, cst.ParenthesizedWhitespace):
         return white.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
     return white
@@ -253,17 +255,17 @@ def _plain(white: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableW
 def _continued(
     ending: cst.BaseParenthesizableWhitespace, between: cst.BaseParenthesizableWhitespace
 ) -> cst.BaseParenthesizableWhitespace:
-    """What stood after the last argument, comment and all, now with another argument to follow."""
+    """Return what stood after the last argument, comment and all, adapted to another argument that follows."""
     if isinstance(ending, cst.ParenthesizedWhitespace) and isinstance(between, cst.ParenthesizedWhitespace):
         return ending.with_changes(last_line=between.last_line, indent=between.indent)
     return between
 
 
 def without_argument(call: cst.Call, name: str) -> cst.Call:
-    kept = [one for one in call.args if one.keyword is None or one.keyword.value != name]
+    kept = [argument for argument in call.args if argument.keyword is None or argument.keyword.value != name]
     if len(kept) == len(call.args):
         return call
-    gone = next(one for one in call.args if one.keyword is not None and one.keyword.value == name)
+    gone = next(argument for argument in call.args if argument.keyword is not None and argument.keyword.value == name)
     if kept and call.args[-1] is gone:
         kept[-1] = kept[-1].with_changes(comma=gone.comma, whitespace_after_arg=gone.whitespace_after_arg)
     return call.with_changes(args=kept)

@@ -17,7 +17,8 @@ GIVING = "gives the batches of that loop"
 
 
 def moved_batches(project: Project, functions: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
-    """`BatchOfGraphs.to`, where a collate function makes a `BatchOfGraphs`: it is called for every batch."""
+    """Yield methods such as `BatchOfGraphs.to`, which run for every batch when a collate function makes a
+    `BatchOfGraphs`."""
     for reference, heat in list(functions.items()):
         if heat.side is not Side.LOAD or heat.frequency is not Frequency.BATCH:
             continue
@@ -28,8 +29,8 @@ def moved_batches(project: Project, functions: Mapping[Reference, Heat]) -> Iter
 
 
 def deep_movers(project: Project, functions: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
-    """Moves a tensor, and calls itself for the parts of a list or mapping: batches are what a training moves so, by
-    whatever way they come to it."""
+    """Yield functions that move a tensor and call themselves for the parts of a list or mapping. Training code moves
+    its batches this way, whatever route they take to the function."""
     for reference, function in project.functions():
         if not function.moves or reference in functions:
             continue
@@ -39,7 +40,7 @@ def deep_movers(project: Project, functions: Mapping[Reference, Heat]) -> Iterat
 
 
 def feeders(project: Project, over: Term, path: str) -> Iterator[Reference]:
-    """The generators that a loop goes through: called right there, or the `__iter__` of an object."""
+    """Yield the generators that a loop goes through: called right there, or the `__iter__` of an object."""
     if not isinstance(over, tuple):
         return
     if over[0] in ("enumerated", "zipped"):
@@ -47,7 +48,7 @@ def feeders(project: Project, over: Term, path: str) -> Iterator[Reference]:
             yield from feeders(project, part, path)
         return
     if over[0] == "call":
-        yield from (one for one in project.targets(over[1], path) if project.function(one).generates)
+        yield from (target for target in project.targets(over[1], path) if project.function(target).generates)
     owner = project.class_of(project.answer(over, path), path)
     if owner is None:
         return
@@ -58,19 +59,19 @@ def feeders(project: Project, over: Term, path: str) -> Iterator[Reference]:
 
 
 def sampled_modules(project: Project) -> Iterator[Reference]:
-    """Modules that prepare samples: a dataset takes a list of them, `transforms: list[Transform]`."""
+    """Yield the modules that prepare samples, where a dataset takes a list of them: `transforms: list[Transform]`."""
     for path, summary in project.files.items():
         for owner in summary.classes.values():
             if "__getitem__" not in owner.methods or project.is_module(path, owner):
                 continue
-            for where, one in project.lineage(path, owner):
+            for where, base in project.lineage(path, owner):
                 for function in project.files[where].functions.values():
-                    if function.owner == one.name:
+                    if function.owner == base.name:
                         yield from _listed_modules(project, where, function)
 
 
 def _listed_modules(project: Project, path: str, function: Function) -> Iterator[Reference]:
-    """The forward methods of the classes whose lists it takes as arguments, and of those that inherit from them."""
+    """Yield the forward methods of the classes whose lists a function takes as arguments, and of their subclasses."""
     for annotation in function.annotations:
         if not isinstance(annotation, tuple) or annotation[0] != "list":
             continue

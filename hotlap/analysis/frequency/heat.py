@@ -1,4 +1,4 @@
-"""How hot a place is."""
+"""Says how hot a place in the code is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.records.scanned import Confidence, Frequency, Step
 
 
 class Side(IntEnum):
-    """Where it runs. What loads data holds tensors on the host, where reading one waits for nothing."""
+    """The side on which code runs. What loads data holds tensors on the host, where reading one waits for nothing."""
 
     TRAIN = 0
     EVALUATE = 1
@@ -28,7 +28,7 @@ class Heat(NamedTuple):
     whole: bool = False  # in a training whose epoch is one step, and behind no switch
 
     def as_step(self) -> Heat:
-        """For what costs as much in a step that is a whole epoch: each of them is one of many."""
+        """Give medium confidence to a cost that is as high in a step that is a whole epoch: it is one of many."""
         return self._replace(confidence=Confidence.MEDIUM) if self.whole else self
 
     @property

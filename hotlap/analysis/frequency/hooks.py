@@ -33,7 +33,7 @@ _EPOCH = frozenset(
     "on_test_epoch_end".split()
 )
 _EVENTS = frozenset(
-    one for one in _TRAIN_BATCH | _EVALUATE_BATCH | _EPOCH if one.startswith(("on_", "before_", "after_"))
+    name for name in _TRAIN_BATCH | _EVALUATE_BATCH | _EPOCH if name.startswith(("on_", "before_", "after_"))
 )
 _HF_TRAINER = {"compute_loss": Frequency.BATCH}
 _FRAMEWORK = (
@@ -56,7 +56,8 @@ _RUN_ARGUMENTS = frozenset(
 
 
 def runs_its_arguments(callee: Term) -> bool:
-    """optimizer.step(closure), map(f, …), checkpoint(block, x): functions given to it run right there."""
+    """Return whether functions given to it run right there: optimizer.step(closure), map(f, …), checkpoint(block,
+    x)."""
     if isinstance(callee, str):
         return True  # a method of an optimizer, module or tensor
     if callee[0] == "attr":
@@ -68,14 +69,14 @@ def roots(project: Project) -> Iterator[tuple[Reference, Heat]]:
     transforms = set(sampled_modules(project))
     for path, summary in project.files.items():
         for owner in summary.classes.values():
-            yield from (one for one in _of_class(project, path, owner) if one[0] not in transforms)
+            yield from (root for root in _of_class(project, path, owner) if root[0] not in transforms)
         for name, function in summary.functions.items():
             yield from _of_function(project, Reference(path, name), function)
             for call in function.calls:
                 yield from _of_call(project, path, call)
-    for one in transforms:
-        step = Step(one.path, project.function(one).line, f"{one.name} prepares a sample")
-        yield one, _heat(Frequency.SAMPLE, 2, step)
+    for transform in transforms:
+        step = Step(transform.path, project.function(transform).line, f"{transform.name} prepares a sample")
+        yield transform, _heat(Frequency.SAMPLE, 2, step)
 
 
 def _of_class(project: Project, path: str, owner: Class) -> Iterator[tuple[Reference, Heat]]:
@@ -119,15 +120,15 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
 
 
 def _is_of_another_kind(function: Function, method: str) -> bool:
-    """A step of an evaluation that gets no batch is one that a training makes now and then; a forward pass that steps
-    an optimizer in a loop is a whole training."""
+    """Return whether a method with a hook's name is something else. A step of an evaluation that gets no batch is one
+    that a training makes now and then; a forward pass that steps an optimizer in a loop is a whole training."""
     if method in _EVALUATE_STEP and method.endswith("_step"):
         return len(function.parameters) == 1 and not function.rest
     return method == "forward" and any(loop.trains and loop.updates for loop in function.loops)
 
 
 def _is_forward(project: Project, path: str, owner: Class, method: str) -> bool:
-    """`__call__` of a module, where neither it nor who inherits has a forward pass beside it."""
+    """Match `__call__` of a module when neither the class nor its subclasses have a forward pass beside it."""
     known = project.method(path, owner, "forward") if method == "__call__" else None
     return method == "__call__" and known is None and not project.overrides(path, owner, "forward")
 
@@ -137,7 +138,7 @@ def _is_function(names: set[str]) -> bool:
 
 
 def sent(project: Project) -> dict[Reference, list[tuple[Reference, Call]]]:
-    """Callbacks of a kind that the project itself invented, and where it calls a method of their name."""
+    """Return the callbacks of a kind that the project itself invented, and where it calls a method of their name."""
     sites: dict[str, list[tuple[Reference, Call]]] = {}
     for reference, function in project.functions():
         for call in function.calls:
@@ -156,28 +157,28 @@ def sent(project: Project) -> dict[Reference, list[tuple[Reference, Call]]]:
 
 
 def _is_own_kind(project: Project, path: str, owner: Class, method: str) -> bool:
-    """The first of its bases is a class of the project that has the method, and inherits from no library."""
+    """Return whether the last of its bases is a class of the project with the method, and inherits from no library."""
     _, first = project.lineage(path, owner)[-1]
     outside = [name for name in first.base_names if name not in ("object", "ABC", "Protocol")]
     return not outside and first is not owner and method in first.methods
 
 
 def _has_training_step(project: Project, path: str, owner: Class) -> bool:
-    """A trainer written by hand: a method of its makes training steps, so its evaluation steps are per batch too."""
+    """Match a trainer written by hand: it has training steps, so its evaluation steps run per batch too."""
     return any(
-        project.files[where].functions[f"{one.name}.{method}"].steps
-        for where, one in project.lineage(path, owner)
-        for method in one.methods & _TRAIN_BATCH
+        project.files[where].functions[f"{base.name}.{method}"].steps
+        for where, base in project.lineage(path, owner)
+        for method in base.methods & _TRAIN_BATCH
     )
 
 
 def _trains_in_steps(project: Project, path: str, owner: Class) -> bool:
-    """`train_step` beside `val_step`, of which whoever calls them differentiates the loss."""
-    return any(one.methods & {"train_step", "training_step"} for _, one in project.lineage(path, owner))
+    """Return whether a class has `train_step` beside `val_step`: its callers differentiate the loss."""
+    return any(base.methods & {"train_step", "training_step"} for _, base in project.lineage(path, owner))
 
 
 def evaluation_steps(project: Project) -> Iterator[Reference]:
-    """Steps of an evaluation that a trainer written by hand calls in a loop of its own."""
+    """Yield steps of an evaluation that a trainer written by hand calls in a loop of its own."""
     for path, summary in project.files.items():
         for owner in summary.classes.values():
             found = owner.methods & _EVALUATE_STEP
@@ -186,7 +187,7 @@ def evaluation_steps(project: Project) -> Iterator[Reference]:
 
 
 def _is_optimizer(names: set[str], step: Function) -> bool:
-    """Also a wrapper: `step(self, closure=None)` that steps another one."""
+    """Match optimizers, and wrappers whose `step(self, closure=None)` steps another one."""
     return any(name.endswith("Optimizer") for name in names) or (step.updates and "closure" in step.parameters)
 
 
@@ -203,7 +204,7 @@ def _framework_hook(method: str, names: set[str], short: str) -> tuple[Frequency
 
 
 def streams(project: Project) -> Iterator[Reference]:
-    """What gives the samples of a dataset one after the other."""
+    """Yield the methods that give the samples of a dataset one after the other."""
     for path, summary in project.files.items():
         for owner in summary.classes.values():
             if "__iter__" in owner.methods and project.is_dataset(path, owner):
@@ -211,7 +212,7 @@ def streams(project: Project) -> Iterator[Reference]:
 
 
 def _of_function(project: Project, reference: Reference, function: Function) -> Iterator[tuple[Reference, Heat]]:
-    """Ignite's events."""
+    """Yield functions that are registered for Ignite's events by a decorator."""
     for name, given in function.decorators:
         if not name.endswith(".on"):
             continue
@@ -223,7 +224,7 @@ def _of_function(project: Project, reference: Reference, function: Function) -> 
 
 
 def _of_event(text: str) -> Frequency | None:
-    """Of ignite's, by name."""
+    """Return how often an event of Ignite occurs, judged by its name."""
     if "ITERATION_COMPLETED" in text or "ITERATION_STARTED" in text:
         return Frequency.RARE if "every" in text or "once" in text else Frequency.BATCH
     if "EPOCH_COMPLETED" in text or "EPOCH_STARTED" in text:
@@ -232,7 +233,7 @@ def _of_event(text: str) -> Frequency | None:
 
 
 def _of_call(project: Project, path: str, call: Call) -> Iterator[tuple[Reference, Heat]]:
-    """collate_fn of a loader; the update function of an engine."""
+    """Yield functions given to a call that runs them: collate_fn of a loader, the update function of an engine."""
     callee = call.callee
     last = callee[-1].rsplit(".", 1)[-1] if isinstance(callee, tuple) and isinstance(callee[-1], str) else ""
     for word, term in call.keywords:
@@ -245,11 +246,11 @@ def _of_call(project: Project, path: str, call: Call) -> Iterator[tuple[Referenc
         if frequency is not None:
             yield from _given(project, path, call, call.arguments[1], frequency, 0, "is a handler of the engine")
     if last == "Engine" and call.arguments:
-        for one, heat in _given(
+        for target, heat in _given(
             project, path, call, call.arguments[0], Frequency.BATCH, 0, "is run by the engine every batch"
         ):
-            trains = project.function(one).steps or project.function(one).updates
-            yield one, heat if trains else heat._replace(side=Side.EVALUATE)
+            trains = project.function(target).steps or project.function(target).updates
+            yield target, heat if trains else heat._replace(side=Side.EVALUATE)
     if last.endswith("DataLoader") or callee == LOADER:
         yield from _of_dataset(project, path, call)
 
@@ -263,7 +264,7 @@ def _given(
 
 
 def _of_dataset(project: Project, path: str, call: Call) -> Iterator[tuple[Reference, Heat]]:
-    """A class that only looks like a dataset is one when a loader gets it."""
+    """Yield `__getitem__` of the object given to a loader: a class that only looks like a dataset is one here."""
     given = (
         call.arguments[0] if call.arguments else next((term for word, term in call.keywords if word == "dataset"), "")
     )

@@ -1,4 +1,4 @@
-"""How often each function runs: per epoch, per batch, per sample, per element; and how we know."""
+"""Works out how often each function runs (per epoch, per batch, per sample, per element) and how we know."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["Hotness", "LoopKind"]
 
 
 class Hotness(Loops):
-    """The heat of every function of a project that is reached from a training or evaluation loop, or a hook."""
+    """Holds the heat of every function of a project that is reached from a training or evaluation loop, or a hook."""
 
     def __init__(self, project: Project) -> None:
         super().__init__(project)
@@ -87,7 +87,7 @@ class Hotness(Loops):
         self._reach(waiting)
 
     def _sent_at(self, reference: Reference, sites: list[tuple[Reference, Call]], by_name: Heat) -> Heat:
-        """How often a callback of the project's own kind runs: as often as the project sends its event."""
+        """Return the heat of a callback of the project's own kind: it runs as often as the project sends its event."""
         best = self.functions.get(reference)
         for where, call in sites:
             heat = self.at(where, call.stack)
@@ -105,8 +105,8 @@ class Hotness(Loops):
                     waiting.append(target)
 
     def _unreached_steps(self) -> Iterator[tuple[Reference, Heat]]:
-        """A function that makes one backward pass and one step of an optimizer is a training step by itself, where
-        only a framework, a registry or a loop of another project knows who calls it."""
+        """Yield functions that are a training step by themselves: they make one backward pass and one step of an
+        optimizer, and only a framework, a registry or a loop of another project knows who calls them."""
         for reference, function in self.project.functions():
             known = self.functions.get(reference)
             if not function.parameters or (known is not None and known.hot) or reference not in self.steppers:
@@ -121,7 +121,7 @@ class Hotness(Loops):
                 yield reference, Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (step,))
 
     def _siblings(self, steps: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
-        """`Validation.__call__` beside `Training.__call__`, both of one base: a step of an evaluation."""
+        """Yield evaluation steps such as `Validation.__call__` beside `Training.__call__`, both of one base."""
         for reference, heat in steps.items():
             owner, _, method = reference.name.rpartition(".")
             known = self.project.files[reference.path].classes.get(owner)
@@ -134,15 +134,16 @@ class Hotness(Loops):
                     yield sibling, heat._replace(side=Side.EVALUATE, why=(step,))
 
     def _is_begun(self, reference: Reference) -> bool:
-        """Nobody of the project calls it, and it makes a step through others: `agent.observe(transition)`, or a method
-        that steps the optimizer and leaves the backward pass to another: `model.optimize_parameters()`."""
+        """Return whether nobody in the project calls a method that makes a step through others. Examples are
+        `agent.observe(transition)`, and `model.optimize_parameters()`, which steps the optimizer and leaves the
+        backward pass to another method."""
         function = self.project.function(reference)
         given = len(function.parameters) > 1 or (function.updates and not function.loops)
         return bool(function.owner) and given and not self.callers.get(reference)
 
     @cached_property
     def trains(self) -> bool:
-        """Some loop makes a backward pass, or a framework is handed a step to train with."""
+        """Whether some loop makes a backward pass, or a framework is handed a step to train with."""
         if any(loop.trains for _, function in self.project.functions() for loop in function.loops) or self.steppers:
             return True
         return any(
@@ -153,14 +154,18 @@ class Hotness(Loops):
     @cached_property
     def _hot_files(self) -> set[str]:
         hot = {reference.path for reference, heat in self.functions.items() if heat.hot}
-        return hot | {one.path for one in self.kinds if one.path not in hot and self.goes_over_batches(one)}
+        return hot | {
+            reference.path
+            for reference in self.kinds
+            if reference.path not in hot and self.goes_over_batches(reference)
+        }
 
     def is_hot(self, path: str) -> bool:
-        """Some of the file runs every batch."""
+        """Return whether some of the file runs every batch."""
         return path in self._hot_files
 
     def _feeding(self, reference: Reference) -> Iterator[Reference]:
-        """Generators of the project that a loop over batches goes through: what they do for one batch, is as hot."""
+        """Yield the project's generators that a loop over batches goes through: their work for one batch is as hot."""
         function = self.project.function(reference)
         for number, kind in enumerate(self.kinds.get(reference, ())):
             loop = function.loops[number]
@@ -183,7 +188,7 @@ class Hotness(Loops):
             if heat is None or heat.frequency is Frequency.NEVER or len(heat.why) > _LONGEST:
                 continue
             every = list(self._called(call, reference.path))
-            either = heat.side is Side.TRAIN and len(every) > 1 and any(one in self.steppers for one in every)
+            either = heat.side is Side.TRAIN and len(every) > 1 and any(called in self.steppers for called in every)
             for target in every:
                 if target != reference:
                     step = Step(reference.path, call.line, f"calls {target.name.rsplit('.', 1)[-1]}")
@@ -192,7 +197,7 @@ class Hotness(Loops):
                     yield target, heat._replace(side=side, why=(*heat.why, step))
 
     def at(self, reference: Reference, stack: Stack) -> Heat | None:
-        """How hot a place in a function is; None where nothing is known of how it is reached."""
+        """Return how hot a place in a function is, or None where nothing is known of how it is reached."""
         heat = self.functions.get(reference)
         function = self.project.function(reference)
         around = heat
@@ -206,14 +211,14 @@ class Hotness(Loops):
         return heat
 
     def _told(self, reference: Reference, function: Function, guard: int) -> int:
-        """What the project knows of a condition."""
+        """Return the guard that the project's knowledge of a condition amounts to."""
         term, otherwise = function.asked[ASKED - guard]
         if isinstance(term, tuple) and term[0] == "flag":
             return RARE if self._settled and self._is_never(reference, function, term[1], term[2]) else otherwise
         return RARE if self.project.is_rare(term, reference.path) else otherwise
 
     def _is_never(self, reference: Reference, function: Function, name: str, wanted: bool) -> bool:
-        """All who call it as often as it is known to run give the flag another value, or leave it at one."""
+        """Return whether all callers at the known rate give the flag another value, or leave its default at one."""
         if (reference, name) not in self._flags:
             self._flags[reference, name] = set()  # what it is while that is being asked: nobody knows
             self._flags[reference, name] = self._values(reference, function, name)
@@ -259,7 +264,8 @@ class Hotness(Loops):
         return heat
 
     def _in_epochs(self, heat: Heat | None, step: Step, around: bool) -> Heat:
-        """In a loop over epochs, or over whole trainings: what runs once in one of those is not of every epoch."""
+        """Return the heat in a loop over epochs or over whole trainings. What runs once per training does not run in
+        every epoch."""
         if heat is not None and heat.frequency.rank >= Frequency.EPOCH.rank and not (heat.rarely and not around):
             return heat
         step = replace(step, text="loop around a training" if around else "epoch loop")
@@ -267,8 +273,8 @@ class Hotness(Loops):
         return Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, (*before, step), rarely=around)
 
     def _evaluates(self, reference: Reference, number: int, frequency: Frequency) -> bool:
-        """A loop through a model, once an epoch, whatever it iterates over: files, indices, clips; or one that gives
-        its turns to what evaluates, once an epoch or every so many batches."""
+        """Return whether a loop evaluates. Either it runs a model once an epoch, whatever it iterates over (files,
+        indices, clips), or it gives its turns to a function that evaluates, once an epoch or every so many batches."""
         key = (reference, number)
         if key not in self._evaluating:
             loop = self.project.function(reference).loops[number]
@@ -287,11 +293,11 @@ class Hotness(Loops):
         return self._evaluating[key]
 
     def _looks(self, reference: Reference, loop: Loop) -> bool:
-        """Goes over something that is no number, in a function that puts its model in evaluation mode."""
+        """Match a loop over anything but numbers, in a function that puts its model in evaluation mode."""
         return self.project.function(reference).evaluates and loop.over != NUMBER and self._only_looks(reference, loop)
 
     def goes_over_batches(self, reference: Reference) -> bool:
-        """A loop over batches right in it, by what it goes over or by what it does once an epoch."""
+        """Return whether a function has a loop over batches, by what it goes over or by what it does once an epoch."""
         heat = self.functions.get(reference)
         between = heat is not None and heat.frequency in _BETWEEN
         return any(
@@ -322,50 +328,51 @@ class Hotness(Loops):
         return Heat(Frequency.BATCH, confidence, side, why, alone=alone, whole=whole and not (alone or tested))
 
     def _only_looks(self, reference: Reference, loop: Loop) -> bool:
-        """Makes no backward pass, in a function that makes none either."""
+        """Match a loop without a backward pass, in a function that makes none either."""
         return not loop.trains and reference not in self.learning
 
     def _learns(self, reference: Reference, number: int) -> bool:
-        """A loop that counts epochs, or in which something trains: `for text in texts: predict(text)` is none."""
+        """Match a loop that counts epochs or in which something trains, unlike `for text in texts: predict(text)`."""
         function = self.project.function(reference)
         if function.loops[number].epoch:
             return True
         inner = {number}
-        for one, loop in enumerate(function.loops):
+        for nested, loop in enumerate(function.loops):
             if loop.parent in inner:
-                inner.add(one)
-        if any(function.loops[one].trains for one in inner):
+                inner.add(nested)
+        if any(function.loops[frame].trains for frame in inner):
             return True
         return any(
-            not inner.isdisjoint(call.stack) and any(one in self.learning for one in self._called(call, reference.path))
+            not inner.isdisjoint(call.stack)
+            and any(called in self.learning for called in self._called(call, reference.path))
             for call in function.calls
         )
 
     @cached_property
     def learning(self) -> set[Reference]:
-        """Functions that make a backward pass, themselves or through what they call."""
+        """The functions that make a backward pass, themselves or through what they call."""
         found = {
-            one
-            for one, function in self.project.functions()
+            reference
+            for reference, function in self.project.functions()
             if function.steps or function.updates or any(loop.trains for loop in function.loops)
         }
         grow(found, self.callers, in_loops=True)
         return found
 
     def _is_made_once(self, reference: Reference) -> bool:
-        """Beside a training: where there is none, the evaluation is what the program is about."""
+        """Match an evaluation beside a training. Without a training, the evaluation is what the program is about."""
         if reference not in self._once:
             self._once[reference] = self.trains and is_made_once(self, reference)
         return self._once[reference]
 
     def _trains_within(self, reference: Reference, loop: Loop) -> bool:
-        """A backward pass in a loop within, or in something that it calls."""
+        """Return whether a nested loop, or something that the loop calls, makes a backward pass."""
         function = self.project.function(reference)
         number = function.loops.index(loop)
-        if any(one.trains and one.parent == number for one in function.loops):
+        if any(inner.trains and inner.parent == number for inner in function.loops):
             return True
         return any(
-            number in call.stack and any(one in self.steppers for one in self._called(call, reference.path))
+            number in call.stack and any(called in self.steppers for called in self._called(call, reference.path))
             for call in function.calls
         )
 

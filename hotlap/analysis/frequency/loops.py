@@ -1,4 +1,4 @@
-"""What each loop of a project goes over: epochs, batches, elements of a tensor, or anything else."""
+"""Tells what each loop of a project goes over: epochs, batches, elements of a tensor, or anything else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoopKind(IntEnum):
 
 
 class Loops:
-    """The kind of every loop, and the functions that train step by step."""
+    """Knows the kind of every loop, and the functions that train step by step."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -54,7 +54,7 @@ class Loops:
         self._mark_stepping_loops()
 
     def _unknown_loaders(self) -> Iterator[tuple[Term, str]]:
-        """What loops over batches go over, where nobody can tell what made it: an argument, an attribute, a call."""
+        """Yield what loops over batches go over when nobody can tell its maker: an argument, an attribute, a call."""
         for reference, kinds in self.kinds.items():
             loops = self.project.function(reference).loops
             for loop, kind in zip(loops, kinds, strict=True):
@@ -76,7 +76,7 @@ class Loops:
         return result
 
     def _called(self, call: Call, origin: str) -> Iterator[Reference]:
-        """The functions run by a call, and those handed to a library that runs them there."""
+        """Yield the functions run by a call, and those handed to a library that runs them there."""
         targets = self.project.targets(call.callee, origin) or self.project.fitting(call, origin)
         yield from targets
         for target in targets:
@@ -88,7 +88,7 @@ class Loops:
                 yield from self.project.targets(term, origin) if isinstance(term, tuple) else ()
 
     def _handed(self, call: Call, target: Reference, origin: str) -> Iterator[Reference]:
-        """Functions that the called one gets and calls: `with_events(self.backward)`."""
+        """Yield functions that the called function gets and calls: `with_events(self.backward)`."""
         for number in self._called_parameters.get(target, ()):
             function = self.project.function(target)
             place = number - 1 if function.owner and not is_static(function) else number
@@ -138,7 +138,7 @@ class Loops:
         return LoopKind.BATCH_LIKELY if looks else LoopKind.PLAIN
 
     def _is_named_loader(self, over: Term, reference: Reference) -> bool:
-        """An argument or attribute by that name, which nobody of the project sets: `for batch in test_loader`."""
+        """Match an argument or attribute named as a loader that the project never sets: `for batch in test_loader`."""
         while isinstance(over, tuple) and over[0] == "enumerated":
             over = over[1]
         if not isinstance(over, tuple) or over[0] not in ("param", "attr"):
@@ -151,7 +151,7 @@ class Loops:
         return name.lower().endswith("loader") and self.project.answer(over, reference.path) == UNKNOWN
 
     def _iterated(self, term: Term) -> Term:
-        """What is behind enumerate and zip."""
+        """Return what is behind enumerate and zip."""
         while isinstance(term, tuple) and term[0] == "enumerated":
             term = term[1]
         if isinstance(term, tuple) and term[0] == "zipped":
@@ -169,19 +169,21 @@ class Loops:
         return any(number in call.stack and self._runs_module(call, reference.path, deep) for call in function.calls)
 
     def _evaluates_in_turns(self, reference: Reference, loop: Loop) -> bool:
-        """`trainer.predict(batch)`: a function that puts its model in evaluation mode itself, and runs it."""
+        """Match a loop over `trainer.predict(batch)`, which puts its model in evaluation mode itself and runs it."""
         function = self.project.function(reference)
         number = function.loops.index(loop)
         return loop.over != NUMBER and any(
             number in call.stack
             and call.arguments
-            and any(self.project.function(one).evaluates for one in self.project.targets(call.callee, reference.path))
+            and any(
+                self.project.function(target).evaluates for target in self.project.targets(call.callee, reference.path)
+            )
             and self._runs_module(call, reference.path, 2)
             for call in function.calls
         )
 
     def _infers(self, reference: Reference, loop: Loop) -> bool:
-        """Calls a module without recording a graph, in a loop that itself says nothing of graphs."""
+        """Match a loop that calls a module without recording a graph and itself says nothing of graphs."""
         function = self.project.function(reference)
         number = function.loops.index(loop)
         if loop.over == NUMBER:  # steps of a generation
@@ -192,7 +194,7 @@ class Loops:
         )
 
     def _runs_module(self, call: Call, origin: str, deep: int) -> bool:
-        """The call runs a module, or one of the functions that it runs does."""
+        """Return whether the call runs a module, directly or in one of the functions that it runs."""
         callee = call.callee
         if self.project.is_model(self.project.answer(callee, origin)):
             return is_run(callee)
@@ -206,7 +208,7 @@ class Loops:
         )
 
     def records(self, callee: Term, origin: str, deep: int = 3) -> bool:
-        """Calling it runs a module of which a graph is recorded, in one of the functions that it leads to."""
+        """Return whether calling it runs a module whose graph is recorded, in one of the functions that it leads to."""
         return any(self._records_in(target, deep) for target in self.project.targets(callee, origin))
 
     def _records_in(self, target: Reference, deep: int) -> bool:
@@ -227,7 +229,7 @@ class Loops:
         return deep > 0 and self.records(call.callee, origin, deep - 1)
 
     def differentiates(self, callee: Term, origin: str, deep: int = 3) -> bool:
-        """Calling it makes a backward pass, in one of the functions that it leads to."""
+        """Return whether calling it makes a backward pass, in one of the functions that it leads to."""
         return any(self._differentiates_in(target, deep) for target in self.project.targets(callee, origin))
 
     def _differentiates_in(self, target: Reference, deep: int) -> bool:
@@ -250,18 +252,18 @@ class Loops:
                     self.kinds[reference][number] = LoopKind.BATCH
 
     def _called_here(self, call: Call, origin: str) -> Iterator[Reference]:
-        """Without what is handed to a function that calls it in a loop of its own: `run_epoch(loader, self.step)`."""
+        """Yield what a call runs, less the functions that its callee loops over: `run_epoch(loader, self.step)`."""
         turning = {
             given
             for target in self.project.targets(call.callee, origin)
             if self._called_parameters.get(target, set()) <= self._turned_parameters.get(target, set())
             for given in self._handed(call, target, origin)
         }
-        yield from (one for one in self._called(call, origin) if one not in turning)
+        yield from (called for called in self._called(call, origin) if called not in turning)
 
     @cached_property
     def _turned_parameters(self) -> dict[Reference, set[int]]:
-        """Those that are called in a loop."""
+        """The parameters that are called in a loop, by function."""
         found: dict[Reference, set[int]] = {}
         for reference in self._called_parameters:
             for call in self.project.function(reference).calls:
@@ -279,30 +281,33 @@ class Loops:
                     self.kinds[reference][number] = LoopKind.BATCH_LIKELY
 
     def _mark_gathering_loops(self) -> None:
-        """Around a loop over micro-batches that only gathers gradients, or over the losses of one batch, the loop that
-        steps is the one over batches."""
+        """Mark the loop that steps as the one over batches when it stands around a loop over micro-batches that only
+        gathers gradients, or around a loop over the losses of one batch."""
         for reference, kinds in self.kinds.items():
             loops = self.project.function(reference).loops
             for number, loop in enumerate(loops):
-                inner = [one for one in loops if one.parent == number and one.trains]
-                gathers = loop.updates and not any(one.updates for one in inner)
+                inner = [nested for nested in loops if nested.parent == number and nested.trains]
+                gathers = loop.updates and not any(nested.updates for nested in inner)
                 if inner and (gathers or self._differentiates_losses(reference, loop, inner)):
                     kinds[number] = LoopKind.BATCH
 
     def _differentiates_losses(self, reference: Reference, loop: Loop, inner: list[Loop]) -> bool:
-        """`for loss in losses: loss.backward()`: no data goes into the turns within, and some into those around."""
+        """Match `for loss in losses: loss.backward()`: data enters the turns of the outer loop, never the inner
+        ones."""
         given = (loop.moves or loop.unpacks) and not loop.epoch and loop.over != NUMBER
         return given and not any(
-            one.moves
-            or one.unpacks
-            or one.over in (NUMBER, UNKNOWN)
-            or self._iterated(self.project.answer(one.over, reference.path)) in LOADERS
-            for one in inner
+            nested.moves
+            or nested.unpacks
+            or nested.over in (NUMBER, UNKNOWN)
+            or self._iterated(self.project.answer(nested.over, reference.path)) in LOADERS
+            for nested in inner
         )
 
     def _loopers(self) -> set[Reference]:
-        """Functions that run a whole loop over batches, themselves or through what they call."""
-        found = {one for one, kinds in self.kinds.items() if any(kind >= LoopKind.BATCH_LIKELY for kind in kinds)}
+        """Return the functions that run a whole loop over batches, themselves or through what they call."""
+        found = {
+            reference for reference, kinds in self.kinds.items() if any(kind >= LoopKind.BATCH_LIKELY for kind in kinds)
+        }
         grow(found, self.callers, in_loops=True)
         return found
 
@@ -321,15 +326,16 @@ class Loops:
                     self._mark_epoch(kinds, function, number)
 
     def _goes_through(self, kind: LoopKind, loop: Loop, call: Call, origin: str) -> bool:
-        """The call runs a whole loop over batches. Where one of many classes does, that says nothing of the others."""
+        """Return whether the call runs a whole loop over batches. When one of many classes does, that says nothing of
+        the others."""
         if kind is LoopKind.BATCH_LIKELY and loop.moves:
             return False  # for every batch, an attack or a solver of its own
         every = list(self._called(call, origin))
-        loops = sum(one in self.loopers for one in every)
+        loops = sum(called in self.loopers for called in every)
         return loops * 2 > len(every) if kind is LoopKind.BATCH_LIKELY and loop.over != NUMBER else loops > 0
 
     def _around_trainings(self) -> set[tuple[Reference, int]]:
-        """Loops over folds, seeds or trials: around one that counts epochs, here or in what they call."""
+        """Return the loops over folds, seeds or trials: around one that counts epochs, here or in what they call."""
         found: set[tuple[Reference, int]] = set()
         trainings = self.trainings
         for reference, kinds in self.kinds.items():
@@ -348,7 +354,7 @@ class Loops:
         return found
 
     def _mark_pieces(self, kinds: list[LoopKind], function: Function, number: int) -> None:
-        """A loop over long sequences, each of which is trained on piece by piece, is none over batches."""
+        """Mark a loop over long sequences as none over batches when each sequence is trained on piece by piece."""
         loop = function.loops[number]
         if not loop.trains and not loop.updates:
             kinds[number] = LoopKind.EPOCH
@@ -365,7 +371,7 @@ class Loops:
 
 
 def is_run(callee: Term) -> bool:
-    """`model(x)` or `model.encoder(x)`, not `model.eval()`."""
+    """Match `model(x)` and `model.encoder(x)`, not `model.eval()`."""
     named = isinstance(callee, tuple) and callee[0] == "attr"
     return not named or method(MODULE, callee[2], [], on_host=False) == TENSOR
 
@@ -378,7 +384,7 @@ def innermost(stack: Stack, function: Function) -> int:
 
 
 def _outer(loops: list[Loop], number: int) -> Iterator[int]:
-    """A loop and those around it."""
+    """Yield a loop and those around it."""
     while number >= 0:
         yield number
         number = loops[number].parent

@@ -1,4 +1,4 @@
-"""Losses and metrics of a library: what they are for says how often they run, where nothing in it calls them."""
+"""Judges losses and metrics of a library by their purpose: it says how often they run when nothing there calls them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESULTS = frozenset("compute result results get_value value get_metric get_scor
 
 
 def by_kind(project: Project, called: Container[Reference]) -> Iterator[tuple[Reference, Heat]]:
-    """Those that nothing in the project calls: whoever trains with them calls them every batch."""
+    """Yield losses and metrics that nothing in the project calls: whoever trains with them calls them every batch."""
     for path, summary in project.files.items():
         for owner in summary.classes.values():
             for method in ("__call__", "update"):
@@ -29,13 +29,13 @@ def by_kind(project: Project, called: Container[Reference]) -> Iterator[tuple[Re
 
 
 def _takes_two(project: Project, reference: Reference) -> bool:
-    """Predictions and targets."""
+    """Return whether a function takes both predictions and targets."""
     return len(project.function(reference).parameters) > 2
 
 
 def _kind(project: Project, path: str, owner: Class, method: str) -> str:
-    bases = [one.lower() for one in project.base_names(path, owner)]
+    bases = [base.lower() for base in project.base_names(path, owner)]
     if method == "__call__":
-        loss = any("loss" in one for one in (owner.name.rsplit(".", 1)[-1].lower(), *bases))
-        return "metric" if any("metric" in one for one in bases) else "loss" if loss else ""
+        loss = any("loss" in name for name in (owner.name.rsplit(".", 1)[-1].lower(), *bases))
+        return "metric" if any("metric" in base for base in bases) else "loss" if loss else ""
     return "metric" if "reset" in owner.methods and owner.methods & _RESULTS else ""

@@ -1,4 +1,4 @@
-"""Under which modes a function runs: without a graph, with a model put in evaluation mode."""
+"""Tells in which modes a function runs: without a graph, with a model put in evaluation mode."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ _QUIET_HOOKS = ("on_validation_", "on_test_", "on_predict_", "validation_step", 
 
 
 def under_no_grad(project: Project, callers: Callers, reference: Reference, deep: int = 0) -> bool:
-    """The function, or everybody who calls it, does not record a graph."""
+    """Return whether the function, or everybody who calls it, does not record a graph."""
     if project.function(reference).no_grad or is_quiet_hook(project, reference):
         return True
     known = callers.get(reference, [])
     if not known or deep > 4:
         return False
-    return all(call.no_grad or under_no_grad(project, callers, one, deep + 1) for one, call in known)
+    return all(call.no_grad or under_no_grad(project, callers, caller, deep + 1) for caller, call in known)
 
 
 def is_quiet_hook(project: Project, reference: Reference) -> bool:
-    """Lightning records no graph from the beginning of an evaluation to its end, in hooks as in steps."""
+    """Match Lightning's evaluation hooks: it records no graph from the beginning of an evaluation to its end."""
     owner, _, name = reference.name.rpartition(".")
     known = project.files[reference.path].classes.get(owner) if name.startswith(_QUIET_HOOKS) else None
-    return known is not None and any("lightning" in one.lower() for one in project.base_names(reference.path, known))
+    return known is not None and any("lightning" in base.lower() for base in project.base_names(reference.path, known))
 
 
 def put_to_eval(project: Project, callers: Callers, reference: Reference, deep: int = 0) -> bool:
-    """The function, or everybody who calls it, puts a model in evaluation mode."""
+    """Return whether the function, or everybody who calls it, puts a model in evaluation mode."""
     if project.function(reference).evaluates:
         return True
     known = callers.get(reference, [])
-    return bool(known) and deep < 3 and all(put_to_eval(project, callers, one, deep + 1) for one, _ in known)
+    return bool(known) and deep < 3 and all(put_to_eval(project, callers, caller, deep + 1) for caller, _ in known)

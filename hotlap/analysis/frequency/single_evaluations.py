@@ -1,4 +1,4 @@
-"""Evaluations that a program makes once: a prediction, a test after the training."""
+"""Finds evaluations that a program makes once: a prediction, a test after the training."""
 
 from __future__ import annotations
 
@@ -22,29 +22,34 @@ _LOADING = frozenset("load_state_dict load_model load_checkpoint load_weights lo
 
 
 def is_made_once(loops: Loops, reference: Reference) -> bool:
-    """No training leads to it, as far as the project shows: it stands beside a whole one, or is begun by hand."""
+    """Return whether no known training leads here: the function stands beside a whole one, or is begun by hand."""
     above = _above(loops, reference)
     if above & loops.trainings:
         return True
-    begun = [one for one in above if not any(where in above for where, _ in loops.callers.get(one, ()) if where != one)]
-    return bool(begun) and all(_is_start(loops, one) for one in begun)
+    begun = [
+        caller
+        for caller in above
+        if not any(where in above for where, _ in loops.callers.get(caller, ()) if where != caller)
+    ]
+    return bool(begun) and all(_is_start(loops, start) for start in begun)
 
 
 def _above(loops: Loops, reference: Reference) -> set[Reference]:
-    """All that lead to it, and itself, as far as one that predicts, whoever asks for that. What tests do, says nothing
-    of how a program uses it."""
+    """Return the function and all that lead to it. The search ends at a function that predicts, whoever asks for that,
+    and leaves out tests, which say nothing of how a program uses it."""
     found, waiting = {reference}, [reference]
     while waiting:
         here = waiting.pop()
-        for one, _ in () if _predicts(here.name.rpartition(".")[2]) else loops.callers.get(here, ()):
-            if one not in found and not in_tests(one.path):
-                found.add(one)
-                waiting.append(one)
+        for caller, _ in () if _predicts(here.name.rpartition(".")[2]) else loops.callers.get(here, ()):
+            if caller not in found and not in_tests(caller.path):
+                found.add(caller)
+                waiting.append(caller)
     return found
 
 
 def is_forgotten(loops: Loops, reference: Reference) -> bool:
-    """A function beside others that a script of the same folder, or this one, uses: nobody calls it or hands it on."""
+    """Match a function that nobody calls or hands on, while a script of the folder, or the file's own code, uses its
+    neighbours."""
     files, function = loops.project.files, loops.project.function(reference)
     plain = reference.name and "." not in reference.name and not function.owner and not _is_registered(function)
     if not plain or reference.name in _STARTS or loops.callers.get(reference) or is_packed(loops, reference.path):
@@ -62,23 +67,23 @@ def is_forgotten(loops: Loops, reference: Reference) -> bool:
 
 
 def _is_registered(function: Function) -> bool:
-    """Something gets it by a decorator: a command line, a registry."""
+    """Return whether a decorator passes the function on: to a command line, to a registry."""
     return any(not name.startswith("torch.") for name, _ in function.decorators)
 
 
 def is_packed(loops: Loops, path: str) -> bool:
-    """Part of a package: others may call what it has."""
+    """Return whether a file is part of a package, whose functions others may call."""
     folder = PurePath(path).parent
-    return any(one.package and PurePath(where).parent == folder for where, one in loops.project.files.items())
+    return any(summary.package and PurePath(where).parent == folder for where, summary in loops.project.files.items())
 
 
 @lru_cache(maxsize=2)
 def _spoken_of(loops: Loops) -> frozenset[str]:
-    """The last names of all that is called, or given to what is called, anywhere in the project."""
+    """Return the last names of all that is called, or given to what is called, anywhere in the project."""
     found: set[str] = set()
     for _, function in loops.project.functions():
         for call in function.calls:
-            for term in (call.callee, *call.arguments, *(one for _, one in call.keywords)):
+            for term in (call.callee, *call.arguments, *(value for _, value in call.keywords)):
                 found |= _last_names(term)
     return frozenset(found)
 
@@ -92,11 +97,14 @@ def _last_names(term: Term) -> set[str]:
 
 
 def is_tested(summary: Summary) -> bool:
-    """A file of tests, by its folder from the top of what is scanned, or by what it holds; not just a test.py."""
+    """Match a file of tests, by its folder from the top of what is scanned or by what it holds; a name like test.py is
+    not enough."""
     *folders, name = summary.module.split(".")
     if any(part in ("tests", "test") for part in folders) or name == "conftest":
         return True
-    return name.startswith("test_") and any(one.rpartition(".")[2].startswith("test_") for one in summary.functions)
+    return name.startswith("test_") and any(
+        function.rpartition(".")[2].startswith("test_") for function in summary.functions
+    )
 
 
 def in_tests(path: str) -> bool:
@@ -105,7 +113,7 @@ def in_tests(path: str) -> bool:
 
 
 def _is_start(loops: Loops, reference: Reference) -> bool:
-    """The code of a script; something that predicts, or loads a model first; or what is private, and nobody calls."""
+    """Match the code of a script, what predicts or loads a model first, and a private function that nobody calls."""
     owner, _, name = reference.name.rpartition(".")
     if name in _STARTS or _predicts(name) or _is_last_test(loops, reference):
         return True
@@ -113,19 +121,19 @@ def _is_start(loops: Loops, reference: Reference) -> bool:
         return True
     known = loops.project.files[reference.path].classes.get(owner)
     outside = known is not None and any(
-        one not in ("object", "ABC") and not loops.project.lineage(reference.path, known)[1:]
-        for one in known.base_names
+        base not in ("object", "ABC") and not loops.project.lineage(reference.path, known)[1:]
+        for base in known.base_names
     )
     return name.startswith("_") and not name.startswith("__") and not outside
 
 
 def _is_last_test(loops: Loops, reference: Reference) -> bool:
-    """`test` beside `validate`, both in one file or class: what a training uses every epoch is the other one."""
+    """Match `test` beside `validate` in one file or class: a training uses the other one every epoch."""
     owner, _, name = reference.name.rpartition(".")
     if not _TESTING & _words(name) or _VALIDATING & _words(name):
         return False
-    beside = (one.rpartition(".") for one in loops.project.files[reference.path].functions)
-    return any(where == owner and _VALIDATING & _words(one) for where, _, one in beside)
+    beside = (function.rpartition(".") for function in loops.project.files[reference.path].functions)
+    return any(where == owner and _VALIDATING & _words(other) for where, _, other in beside)
 
 
 def _words(name: str) -> set[str]:
@@ -137,7 +145,7 @@ def _predicts(name: str) -> bool:
 
 
 def _loads_model(function: Function) -> bool:
-    """`model.load_state_dict(torch.load(path))`: what was trained before is tried now."""
+    """Match `model.load_state_dict(torch.load(path))`: the function tries a model that was trained before."""
     return any(
         isinstance(call.callee, tuple) and call.callee[0] == "attr" and call.callee[2] in _LOADING
         for call in function.calls

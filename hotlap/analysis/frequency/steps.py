@@ -1,4 +1,4 @@
-"""Which functions are one step of a training: a backward pass in no loop over batches of their own."""
+"""Finds the functions that are one step of a training: a backward pass in no loop over batches of their own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ Callers = Mapping[Reference, Sequence[tuple[Reference, Call]]]
 
 
 def steppers(project: Project, callers: Callers) -> set[Reference]:
-    """Whoever calls one of them in a loop is training."""
+    """Return the functions that make one training step: whoever calls one of them in a loop is training."""
     found = {
-        one for one, function in project.functions() if (function.steps or _adds_up(function)) and not function.builds
+        reference
+        for reference, function in project.functions()
+        if (function.steps or _adds_up(function)) and not function.builds
     }
     grow(found, callers, in_loops=False)
     looping = _looping(project, callers, found)
-    gatherers = {one for one in looping if _gathers(project, callers, one)}
+    gatherers = {reference for reference in looping if _gathers(project, callers, reference)}
     if gatherers:
         found |= gatherers
         grow(found, callers, in_loops=False)
@@ -30,7 +32,7 @@ def steppers(project: Project, callers: Callers) -> set[Reference]:
 
 
 def _looping(project: Project, callers: Callers, found: set[Reference]) -> set[Reference]:
-    """Functions with a training loop of their own."""
+    """Return the functions with a training loop of their own."""
     looping = {
         reference
         for reference, function in project.functions()
@@ -40,14 +42,14 @@ def _looping(project: Project, callers: Callers, found: set[Reference]) -> set[R
         looping |= {
             reference
             for reference, call in callers.get(stepper, ())
-            if any(one >= 0 for one in call.stack) and not _adds_up_by(project.function(reference), call)
+            if any(frame >= 0 for frame in call.stack) and not _adds_up_by(project.function(reference), call)
         }
     return looping
 
 
 def _adds_up_by(function: Function, call: Call) -> bool:
-    """The same, where a helper makes the backward pass: `for _ in range(accumulate): backwards(loss)`."""
-    around = [function.loops[one] for one in call.stack if one >= 0]
+    """Match gradient accumulation whose backward pass is in a helper: `for _ in range(accumulate): backwards(loss)`."""
+    around = [function.loops[frame] for frame in call.stack if frame >= 0]
     return function.updates and all(
         loop.over == NUMBER and loop.parent < 0 and not (loop.updates or loop.epoch or loop.batches or loop.strided)
         for loop in around
@@ -55,7 +57,8 @@ def _adds_up_by(function: Function, call: Call) -> bool:
 
 
 def _adds_up(function: Function) -> bool:
-    """Goes over micro-batches by number, `for _ in range(accumulate)`, and steps after that: one step as a whole."""
+    """Match a loop over micro-batches by number, `for _ in range(accumulate)`, with a step after it: one step as a
+    whole."""
     trains = [loop for loop in function.loops if loop.trains]
     if not trains or not function.updates or any(loop.updates or loop.epoch for loop in function.loops):
         return False
@@ -63,16 +66,16 @@ def _adds_up(function: Function) -> bool:
 
 
 def _gathers(project: Project, callers: Callers, reference: Reference) -> bool:
-    """Only adds up gradients of micro-batches in its loop: those who call it step the optimizer."""
+    """Match a function that only adds up gradients of micro-batches in its loop; its callers step the optimizer."""
     function = project.function(reference)
     if function.updates or function.builds:
         return False
-    who = {one._replace(name=one.name.split(".<lambda")[0]) for one, _ in callers.get(reference, ())}
-    return bool(who) and all(project.function(one).updates for one in who)
+    who = {caller._replace(name=caller.name.split(".<lambda")[0]) for caller, _ in callers.get(reference, ())}
+    return bool(who) and all(project.function(caller).updates for caller in who)
 
 
 def grow(found: set[Reference], callers: Callers, in_loops: bool) -> None:
-    """Add who calls one of them; calls in a loop count only if asked for."""
+    """Add the callers of the functions found; calls in a loop count only if asked for."""
     waiting = deque(found)
     while waiting:
         for reference, call in callers.get(waiting.popleft(), ()):
@@ -82,5 +85,5 @@ def grow(found: set[Reference], callers: Callers, in_loops: bool) -> None:
 
 
 def is_trial(reference: Reference) -> bool:
-    """Tests and demonstrations make one step to see that it works."""
+    """Match tests and demonstrations, which make one step to see that it works."""
     return any(word in reference.name.lower() for word in ("test", "demo", "example", "check"))

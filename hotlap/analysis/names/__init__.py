@@ -1,1 +1,1 @@
-"""All files together: which definition a name means, and what a value that came from elsewhere is."""
+"""Looks at all files together: which definition a name means, and what a value that came from elsewhere is."""

@@ -1,4 +1,4 @@
-"""What a term is: every question in it answered as far as the project can."""
+"""Answers what a term is, with every question in it settled as far as the project can."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TENSOR = ("name", "torch.Tensor")
 
 
 def _each(term: Term, change: Callable[[Term], Term]) -> Term:
-    """The change made to every part of what is known by now."""
+    """Make the change to every part of what is known by now."""
     if isinstance(term, tuple) and term[0] == "join":
         return join(_each(term[1], change), _each(term[2], change))
     if isinstance(term, tuple) and term[0] in _GROUPS:
@@ -44,7 +44,8 @@ def _each(term: Term, change: Callable[[Term], Term]) -> Term:
 
 
 def _is_of(returned: Term, known: Mapping[Term, object]) -> bool:
-    """Nothing but those arguments: one of them, either of them, or what calling one gives."""
+    """Return whether the result is made of those arguments alone: one of them, either of them, or what calling one
+    gives."""
     if isinstance(returned, str):
         return False
     if returned[0] == "join":
@@ -101,7 +102,8 @@ class Answers(Parameters):
         return self._placed(kind == "moved", base, term[1])  # type: ignore[arg-type]
 
     def _narrowed(self, term: tuple[object, ...], origin: str) -> Term:
-        """A function with some of its arguments; or something asked to be of a class, if the project knows that."""
+        """Answer a function with some of its arguments, or a value tested to be of a class that the project may
+        know."""
         known = self.answer(term[1], origin)  # type: ignore[arg-type]
         if term[0] == "partial":
             return ("partial", known, term[2])
@@ -111,39 +113,40 @@ class Answers(Parameters):
         return TENSOR if known == _TENSOR and held == UNKNOWN else held
 
     def _placed(self, away: bool, base: Term, asked: Term) -> Term:
-        """After .to(device), .cuda() or .cpu()."""
+        """Answer a term after .to(device), .cuda() or .cpu()."""
         unknown = away and base == UNKNOWN and isinstance(asked, tuple) and asked[0] == "call"
         if is_thing(base) or unknown:
             return base  # build(…).to(device) may as well be a model
         return _each(base, moved if away else hosted)
 
     def _prefixed(self, base: Term, beginning: str) -> Term:
-        """getattr(self, "loss_" + name): any attribute of that beginning, of the class and of those that inherit."""
+        """Answer getattr(self, "loss_" + name): any attribute with that prefix, of the class and of its subclasses."""
         owner = self.class_of(base, "") if beginning else None
         result: Term = UNKNOWN
-        for where, one in (*self.lineage(*owner), *self.heirs(*owner)) if owner is not None else ():
-            for name, term in one.attributes.items():
+        for where, kin in (*self.lineage(*owner), *self.heirs(*owner)) if owner is not None else ():
+            for name, term in kin.attributes.items():
                 if name.startswith(beginning):
                     result = join(result, self.answer(term, where))
         return result
 
     def _member(self, base: Term, origin: str) -> Term:
-        """getattr(module, name): any function or class of that file of the project."""
+        """Answer getattr(module, name): any function or class of that file of the project."""
         path = self.module_file(base[1], origin) if isinstance(base, tuple) and base[0] == "name" else None
         if path is None:
             return UNKNOWN
         summary = self.files[path]
-        known: list[Term] = [("function", path, one) for one in summary.functions if one and "." not in one]
-        known += [("class", path, one) for one in summary.classes if "." not in one]
+        known: list[Term] = [("function", path, name) for name in summary.functions if name and "." not in name]
+        known += [("class", path, name) for name in summary.classes if "." not in name]
         return either(known) if len(known) <= _LARGEST_FAMILY else UNKNOWN
 
     def _aside(self, base: Term, call: Term, origin: str) -> Term:
-        """A model's output is on its own device, whatever went in; a function's where its arguments are."""
+        """Place a result: a model's output is on its own device, whatever went in; a function's is where its arguments
+        are."""
         callee = self.answer(call[1], origin) if isinstance(call, tuple) else UNKNOWN
         return HOST if base == TENSOR and not self._places(callee) else base
 
     def _places(self, callee: Term) -> bool:
-        """A model, or a function that moves things to the device or calls a model."""
+        """Match a model, or a function that moves its data to the device or calls a model."""
         if isinstance(callee, str):
             return callee == MODULE
         if callee[0] == "join":
@@ -163,7 +166,7 @@ class Answers(Parameters):
         return UNKNOWN
 
     def _of_file(self, starred: bool, name: str, origin: str) -> Term:
-        """A table of the file; or what `from module import *` may have brought."""
+        """Answer a table of the file, or a name that `from module import *` may have brought."""
         if not starred:
             return self.answer(self.files[origin].names.get(name, UNKNOWN), origin)
         for star in self.files[origin].names:
@@ -175,7 +178,7 @@ class Answers(Parameters):
         return UNKNOWN
 
     def _variable(self, name: str, origin: str, deep: int = 0) -> Term:
-        """What an imported name was set to where it is from: a table, an object, a device; or a part of it."""
+        """Return what an imported name was set to in its own file (a table, an object, a device), or a part of it."""
         parts = name.split(".")
         for cut in range(len(parts) - 1, 0, -1):
             path = self.module_file(".".join(parts[:cut]), origin)
@@ -214,9 +217,9 @@ class Answers(Parameters):
                 return self.answer(function.returns, method.path)
             return ("function", *method)
         result: Term = UNKNOWN
-        for where, one in self.lineage(path, owner):
-            if name in one.attributes:
-                result = join(result, self.answer(one.attributes[name], where))
+        for where, kin in self.lineage(path, owner):
+            if name in kin.attributes:
+                result = join(result, self.answer(kin.attributes[name], where))
         return result
 
     def _called(self, base: Term, asked: Term, origin: str) -> Term:
@@ -249,11 +252,11 @@ class Answers(Parameters):
         return TENSOR if base in (MODULE, TENSOR) or self._is_part_of_module(asked, origin) else UNKNOWN
 
     def _loader_of_family(self, asked: Term) -> Term:
-        """`trainer.data.train_loader()` of an object nobody knows, where every method of that name makes a loader."""
+        """Match `trainer.data.train_loader()` of an unknown object when every method of that name makes a loader."""
         if not isinstance(asked, tuple) or asked[0] != "attr" or asked[2] in EVERYDAY:
             return UNKNOWN
-        made = [self._returned(one) for one in self.families.get(asked[2], ())]
-        return LOADER if made and all(one in LOADERS or self.is_loader(one) for one in made) else UNKNOWN
+        made = [self._returned(method) for method in self.families.get(asked[2], ())]
+        return LOADER if made and all(answer in LOADERS or self.is_loader(answer) for answer in made) else UNKNOWN
 
     @cached_property
     def families(self) -> dict[str, list[Reference]]:
@@ -262,7 +265,7 @@ class Answers(Parameters):
         ancestors: dict[str, set[tuple[str, str]]] = {}
         for path, summary in self.files.items():
             for owner in summary.classes.values():
-                line = {(where, one.name) for where, one in self.lineage(path, owner)}
+                line = {(where, ancestor.name) for where, ancestor in self.lineage(path, owner)}
                 for name in owner.methods:
                     found[name].append(Reference(path, f"{owner.name}.{name}"))
                     ancestors[name] = ancestors[name] & line if name in ancestors else line
@@ -273,14 +276,15 @@ class Answers(Parameters):
         }
 
     def _is_part_of_module(self, asked: Term, origin: str) -> bool:
-        """`self.net(x)` in a module that sets `net` where nobody sees it."""
+        """Match `self.net(x)` in a module that sets `net` where nobody sees it."""
         if not isinstance(asked, tuple) or asked[0] != "attr":
             return False
         owner = self.class_of(self.answer(asked[1], origin), origin)
         return owner is not None and self.is_module(*owner) and not torch_names.is_accessor(asked[2])
 
     def _method_of_library(self, asked: Term, origin: str) -> Term | None:
-        """A method of a tensor or module that was itself a question; None where it is no method."""
+        """Return what a method gives when its receiver, a tensor or module, was itself a question; None if it is no
+        method."""
         if not isinstance(asked, tuple) or asked[0] != "attr":
             return None
         receiver = self.answer(asked[1], origin)
@@ -307,13 +311,16 @@ class Answers(Parameters):
         return ("list", result) if function.generates else result
 
     def _given_back(self, base: Term, given: tuple[object, ...], origin: str) -> Term | None:
-        """A function that gives its only argument back, changed in type or shape at most; or one of two, as
-        `default(value, other)` does. None for any other."""
+        """Return what a function gives back of its arguments, or None where it does something else with them. It may
+        give its only argument back, changed in type or shape at most, or one of two, as `default(value, other)`
+        does."""
         if not isinstance(base, tuple) or base[0] != "function":
             return None
         function = self.function(Reference(base[1], base[2]))
         first = 1 if function.owner and not is_static(function) else 0
-        known: dict[Term, object] = {("param", function.name, first + place): one for place, one in enumerate(given)}
+        known: dict[Term, object] = {
+            ("param", function.name, first + place): argument for place, argument in enumerate(given)
+        }
         if function.generates or not _is_of(function.returns, known):
             return None
         return self._put_in(function.returns, known, origin)

@@ -1,4 +1,4 @@
-"""The classes of a project: what they inherit from, and where their methods are."""
+"""Knows the classes of a project: what they inherit from, and where their methods are."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Classes:
         self._methods: dict[tuple[str, str, str, bool], Reference | None] = {}
 
     def _place(self, term: Term, origin: str) -> tuple[str, str] | None:
-        """Where a name of the project is defined."""
+        """Return where a name of the project is defined."""
         raise NotImplementedError
 
     def class_of(self, term: Term, origin: str) -> tuple[str, Class] | None:
-        """The project's class that a resolved term is an instance of."""
+        """Return the project's class that a resolved term is an instance of."""
         if isinstance(term, tuple) and term[0] == "instance":
             summary = self.files.get(term[1])
             found = summary.classes.get(term[2]) if summary else None
@@ -41,7 +41,7 @@ class Classes:
         return None
 
     def lineage(self, path: str, owner: Class) -> list[tuple[str, Class]]:
-        """The class and its bases within the project."""
+        """Return the class and its bases within the project."""
         known = self._lineages.get((path, owner.name))
         if known is None:
             known = self._lineages[path, owner.name] = list(self._lineage(path, owner))
@@ -50,19 +50,19 @@ class Classes:
     def _lineage(self, path: str, owner: Class) -> Iterator[tuple[str, Class]]:
         waiting, seen = [(path, owner)], set()
         while waiting:
-            where, one = waiting.pop(0)
-            if (where, one.name) in seen:
+            where, current = waiting.pop(0)
+            if (where, current.name) in seen:
                 continue
-            seen.add((where, one.name))
-            yield where, one
-            for base in one.bases:
+            seen.add((where, current.name))
+            yield where, current
+            for base in current.bases:
                 place = self._place(base, where)
                 if place and place[1] in self.files[place[0]].classes:
                     waiting.append((place[0], self.files[place[0]].classes[place[1]]))
 
     @cached_property
     def _heirs(self) -> dict[tuple[str, str], list[tuple[str, Class]]]:
-        """Who inherits directly from a class of the project."""
+        """The direct subclasses of each class of the project."""
         found: dict[tuple[str, str], list[tuple[str, Class]]] = defaultdict(list)
         for path, summary in self.files.items():
             for owner in summary.classes.values():
@@ -73,7 +73,7 @@ class Classes:
         return found
 
     def heirs(self, path: str, owner: Class) -> Iterator[tuple[str, Class]]:
-        """Whoever inherits from a class, directly or not."""
+        """Yield the subclasses of a class, direct or not."""
         waiting, seen = [(path, owner.name)], {(path, owner.name)}
         while waiting:
             for where, heir in self._heirs.get(waiting.pop(), ()):
@@ -83,13 +83,13 @@ class Classes:
                     yield where, heir
 
     def overrides(self, path: str, owner: Class, name: str) -> list[Reference]:
-        """The method in the classes that inherit from this one: what `self.method()` may run as well."""
+        """Return the method in the subclasses of this class: what `self.method()` may run as well."""
         every = self.heirs(path, owner)
         found = [Reference(where, f"{heir.name}.{name}") for where, heir in every if name in heir.methods]
         return found if len(found) <= _MOST_OVERRIDES else []
 
     def siblings(self, path: str, owner: Class, name: str) -> Iterator[Reference]:
-        """The method in other classes that inherit from the same one of the project."""
+        """Yield the method in other classes that inherit from the same class of the project."""
         for base in owner.bases:
             place = self._place(base, path)
             for where, heir in self._heirs.get(place, ()) if place is not None else ():
@@ -97,11 +97,11 @@ class Classes:
                     yield Reference(where, f"{heir.name}.{name}")
 
     def base_names(self, path: str, owner: Class) -> set[str]:
-        """Last and full names of everything it inherits from, in the project or not."""
+        """Return the last and full names of everything the class inherits from, in the project or not."""
         names: set[str] = set()
-        for _, one in self.lineage(path, owner):
-            names.update(one.base_names)
-            names.update(base[1] for base in one.bases if isinstance(base, tuple) and base[0] == "name")
+        for _, ancestor in self.lineage(path, owner):
+            names.update(ancestor.base_names)
+            names.update(base[1] for base in ancestor.bases if isinstance(base, tuple) and base[0] == "name")
         return names
 
     def is_module(self, path: str, owner: Class) -> bool:
@@ -119,12 +119,12 @@ class Classes:
         inherits = any(name not in ("object", "ABC", "Generic", "Protocol", "") for name in names)
         return (
             inherits
-            and any("forward" in one.methods for _, one in self.lineage(path, owner))
+            and any("forward" in ancestor.methods for _, ancestor in self.lineage(path, owner))
             and not any("Function" in name for name in names)
         )
 
     def is_model(self, answer: Term) -> bool:
-        """A module of torch's, or an object of a class that is one."""
+        """Match a module of torch, or an object of a class that is one."""
         if isinstance(answer, tuple) and answer[0] == "instance":
             return self.is_module(answer[1], self.files[answer[1]].classes[answer[2]])
         if isinstance(answer, tuple) and answer[0] == "join":
@@ -132,21 +132,22 @@ class Classes:
         return answer == MODULE
 
     def is_loader(self, answer: Term) -> bool:
-        """An object of a class that inherits from torch's loader."""
+        """Match an object of a class that inherits from torch's loader."""
         if not isinstance(answer, tuple) or answer[0] != "instance":
             return False
         names = self.base_names(answer[1], self.files[answer[1]].classes[answer[2]])
         return any(name.endswith("DataLoader") for name in names)
 
     def gives_in_turn(self, answer: Term) -> bool:
-        """An object of the project's that says itself what iterating over it gives; layers in a row are none."""
+        """Match an object of the project that says itself what iterating over it gives; layers in a row do not
+        count."""
         if not isinstance(answer, tuple) or answer[0] != "instance":
             return False
         owner = self.files[answer[1]].classes[answer[2]]
         return self.method(answer[1], owner, "__iter__") is not None and not self.is_module(answer[1], owner)
 
     def is_own_loader(self, answer: Term) -> bool:
-        """One of those whose class is called so: it gives batches, whoever it inherits from."""
+        """Match an object whose class is named a loader: it gives batches, whatever it inherits from."""
         named = isinstance(answer, tuple) and answer[0] == "instance"
         return named and str(answer[2]).rsplit(".", 1)[-1].endswith("Loader")
 
@@ -158,9 +159,9 @@ class Classes:
         if key not in self._methods:
             self._methods[key] = next(
                 (
-                    Reference(where, f"{one.name}.{name}")
-                    for where, one in self.lineage(path, owner)
-                    if name in one.methods and not (skip_own and one is owner)
+                    Reference(where, f"{ancestor.name}.{name}")
+                    for where, ancestor in self.lineage(path, owner)
+                    if name in ancestor.methods and not (skip_own and ancestor is owner)
                 ),
                 None,
             )

@@ -1,4 +1,4 @@
-"""Which file and definition a dotted name of the project means."""
+"""Finds the file and definition that a dotted name of the project means."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hotlap.analysis.parse.terms import Term
 
 class Names(Classes):
     def __init__(self, summaries: Iterable[Summary]) -> None:
-        super().__init__({one.path: one for one in summaries})
-        self.canonical = {one.module: one.path for one in self.files.values()}
+        super().__init__({summary.path: summary for summary in summaries})
+        self.canonical = {summary.module: summary.path for summary in self.files.values()}
         self.modules = importable(self.files.values())
         self._by_star: dict[str, dict[str, str]] = {}
 
     def module_file(self, name: str, origin: str) -> str | None:
-        """The scanned file that an import means: the nearest of those that may be imported by this name."""
+        """Return the scanned file that an import means: the nearest of those that may be imported by this name."""
         if name[0] == "@":
             return self.canonical.get(name[1:])
         paths = self.modules.get(name)
@@ -31,7 +31,7 @@ class Names(Classes):
         return max(paths, key=lambda path: (shared(path, origin), -path.count("/")))
 
     def definition(self, name: str, origin: str, deep: int = 0) -> tuple[str, str] | None:
-        """Where a dotted name is defined in the project: file and qualified name."""
+        """Return where a dotted name is defined in the project: file and qualified name."""
         parts = name.split(".")
         for cut in range(len(parts) - 1, 0, -1):
             path = self.module_file(".".join(parts[:cut]), origin)
@@ -40,14 +40,15 @@ class Names(Classes):
         return self._within_package(parts)
 
     def _within_package(self, parts: Sequence[str]) -> tuple[str, str] | None:
-        """`from package import Trainer`, of a package that hands it on where nobody sees it: its only such class."""
+        """Resolve `from package import Trainer` when nobody sees the package re-export it: the package's only class of
+        that name."""
         package = "." + ".".join(parts[:-1]) + "."
         found = [path for path in self._files_of.get(parts[-1], ()) if package in f".{self.files[path].module}."]
         return (found[0], parts[-1]) if len(found) == 1 and len(parts) > 1 else None
 
     @cached_property
     def _files_of(self) -> dict[str, list[str]]:
-        """The files that define a class of a name."""
+        """The files that define a class, by its name."""
         found: dict[str, list[str]] = defaultdict(list)
         for path, summary in self.files.items():
             for name in summary.classes:
@@ -67,7 +68,7 @@ class Names(Classes):
         return None if where is None else self._in_file(where, parts, deep + 1)
 
     def _starred(self, path: str) -> dict[str, str]:
-        """The names a file has by `from … import *`, and where they are. Made once: packages hand on thousands."""
+        """Return the names that `from … import *` brings, and where they are. Made once: packages hand on thousands."""
         if path in self._by_star:
             return self._by_star[path]
         found = self._by_star[path] = {}  # known while it is made: files import each other
@@ -75,8 +76,8 @@ class Names(Classes):
             there = self.module_file(star[1:], path) if star[0] == "*" else None
             if there is None or there == path:
                 continue
-            one = self.files[there]
-            for name in (*one.classes, *one.functions, *one.names):
+            summary = self.files[there]
+            for name in (*summary.classes, *summary.functions, *summary.names):
                 if name and name[0] != "*" and "." not in name:  # "" is the module itself
                     found.setdefault(name, there)
             for name, where in list(self._starred(there).items()):

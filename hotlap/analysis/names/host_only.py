@@ -1,4 +1,4 @@
-"""Files whose models never leave the host: nothing in them, or around them, names a device."""
+"""Finds files whose models never leave the host: nothing in them, or around them, names a device."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from hotlap.analysis.parse.features import DEVICES
 
 
 def keeps_to_host(project: Project, path: str) -> bool:
-    """The file has its model and its optimizer, takes nothing from one that names a device, and gives it nothing."""
+    """Return whether a file has its model and its optimizer, and exchanges nothing with a file that names a device."""
     summary = project.files[path]
     if DEVICES in summary.uses or not any(function.builds for function in summary.functions.values()):
         return False
     if not any(project.is_module(path, owner) for owner in summary.classes.values()):
         return False
     return path not in _taken(project) and not any(
-        DEVICES in project.files[one].uses for one in _taking(project, summary)
+        DEVICES in project.files[other].uses for other in _taking(project, summary)
     )
 
 
 @lru_cache(maxsize=2)
 def _taken(project: Project) -> frozenset[str]:
-    """The files that something is imported from by one that names a device."""
+    """Return the files from which a file that names a device imports something."""
     named = (summary for summary in project.files.values() if DEVICES in summary.uses)
-    return frozenset(one for summary in named for one in _taking(project, summary))
+    return frozenset(path for summary in named for path in _taking(project, summary))
 
 
 def _taking(project: Project, summary: Summary) -> set[str]:
-    """The other files of the project that a file imports from."""
+    """Return the other files of the project that a file imports from."""
     found = set()
     for term in summary.names.values():
         if isinstance(term, tuple) and term[0] == "name":
             place = project.definition(term[1], summary.path)
             found.add(place[0] if place is not None else project.module_file(term[1], summary.path))
-    return {one for one in found if one is not None and one != summary.path}
+    return {path for path in found if path is not None and path != summary.path}

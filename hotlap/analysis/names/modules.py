@@ -22,16 +22,16 @@ EVERYDAY = frozenset(  # methods that many libraries have: the project's own is 
 
 
 def importable(summaries: Iterable[Summary]) -> dict[str, list[str]]:
-    """Names that an import may use, to files: from a folder that is no package on, as Python has it."""
+    """Map the names that an import may use to files. As in Python, names start at a folder that is no package."""
     every = list(summaries)
-    packages = {one.module for one in every if one.package}
+    packages = {package.module for package in every if package.package}
     found: dict[str, list[str]] = defaultdict(list)
-    for one in every:
-        parts = one.module.split(".")
+    for summary in every:
+        parts = summary.module.split(".")
         for start in range(len(parts)):
             if ".".join(parts[:start]) in packages or parts[start] in _NEVER_OURS:
                 continue
-            found[".".join(parts[start:])].append(one.path)
+            found[".".join(parts[start:])].append(summary.path)
     return found
 
 
@@ -49,7 +49,7 @@ def is_thing(term: Term) -> bool:
 
 
 def by_shape(name: str) -> Term:
-    """A class of an unknown library, judged by the end of its name, where that is a convention of torch's users."""
+    """Judge a class of an unknown library by the end of its name, where that is a convention of torch's users."""
     last = name.rsplit(".", 1)[-1]
     if last.endswith("DataLoader"):
         return LOADER
@@ -57,10 +57,10 @@ def by_shape(name: str) -> Term:
 
 
 def shared(path: str, origin: str) -> int:
-    """How many folders two files have in common."""
+    """Return how many folders two files have in common."""
     count = 0
-    for one, other in zip(path.split("/")[:-1], origin.split("/")[:-1], strict=False):
-        if one != other:
+    for folder, other in zip(path.split("/")[:-1], origin.split("/")[:-1], strict=False):
+        if folder != other:
             break
         count += 1
     return count

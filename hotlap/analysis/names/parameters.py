@@ -1,4 +1,4 @@
-"""What the arguments of a function are: by its annotations, its defaults, and those who call it."""
+"""Tells what the arguments of a function are: by its annotations, its defaults, and its callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotlap.analysis.parse.terms import DEVICE, HOST_DEVICE, LOADERS, MODULE, NU
 
 
 def _has_other_device(function: Function, number: int) -> bool:
-    """The model's beside the host's: `evaluate(model, device, cpu_device)`."""
+    """Return whether the function takes the model's device and the host's: `evaluate(model, device, cpu_device)`."""
     return any("device" in name.lower() for place, name in enumerate(function.parameters) if place != number)
 
 
@@ -42,14 +42,14 @@ class Parameters(Questions):
         return UNKNOWN if plain and result == TENSOR else result  # a tensor here, a number there: neither is sure
 
     def _said(self, annotation: Term, path: str) -> Term:
-        """What an annotation says, also by another name of the project's: `Scores = torch.FloatTensor`."""
+        """Return what an annotation says, also by another name of the project's: `Scores = torch.FloatTensor`."""
         if isinstance(annotation, tuple) and annotation[0] == "call":
             named = self.answer(annotation[1], path)
             return self.answer(of_name(named), path) if named[:1] == ("name",) else self.answer(annotation, path)
         return self.answer(annotation, path)
 
     def _rest(self, reference: Reference) -> Term:
-        """Any of the arguments that its callers give beyond those with a name."""
+        """Return any of the arguments that callers give beyond those with a name."""
         function = self.function(reference)
         shift = 1 if function.owner and not is_static(function) else 0
         first = len(function.parameters) - function.named - shift
@@ -60,7 +60,7 @@ class Parameters(Questions):
         return result
 
     def _standing_in(self, default: Term, path: str) -> Term:
-        """A default that is a class, a function or a model: `klass=DataLoader`, `loss=nn.MSELoss()`."""
+        """Return a default that is a class, a function or a model: `klass=DataLoader`, `loss=nn.MSELoss()`."""
         answer = self.answer(default, path)
         known = answer in (MODULE, *LOADERS) or (is_thing(answer) and answer[0] != "join")
         return answer if known else UNKNOWN

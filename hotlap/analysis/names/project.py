@@ -1,4 +1,4 @@
-"""All files together: which functions a call means, and who calls whom."""
+"""Looks at all files together: which functions a call means, and who calls whom."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Project(Answers):
 
     @cached_property
     def stays_on_host(self) -> bool:
-        """Makes its optimizers itself, and nothing in it ever names another device: there, no read waits for one."""
-        if any(DEVICES in one.uses for one in self.files.values()):
+        """Whether the project makes its own optimizers and never names another device: no read in it waits for one."""
+        if any(DEVICES in summary.uses for summary in self.files.values()):
             return False
         return any(function.builds for _, function in self.functions())
 
     def _is_own(self, name: str) -> bool:
-        """May mean something of the project."""
+        """Return whether a name may mean something of the project."""
         return name[0] == "@" or name.split(".", 1)[0] in self._tops
 
     @cached_property
@@ -45,7 +45,7 @@ class Project(Answers):
         return frozenset(name.split(".", 1)[0] for name in self.modules)
 
     def _find_callers(self) -> None:
-        """Who calls whom, first by what needs no knowledge of arguments; then once more with it."""
+        """Find who calls whom, first by what needs no knowledge of arguments, then once more with it."""
         for _ in range(2):
             found: dict[Reference, list[tuple[str, Call]]] = defaultdict(list)
             for reference, function in self.functions():
@@ -59,14 +59,14 @@ class Project(Answers):
             self._targets.clear()
 
     def _completed(self, call: Call, origin: str) -> Call:
-        """The call with the arguments that functools.partial gave before, as far as their number."""
+        """Return the call with the arguments that functools.partial gave before, as far as their number."""
         answer = self.answer(call.callee, origin)
         if not isinstance(answer, tuple) or answer[0] != "partial":
             return call
         return replace(call, arguments=(*(UNKNOWN for _ in range(answer[2])), *call.arguments))
 
     def targets(self, callee: Term, origin: str) -> list[Reference]:
-        """The functions of the project that calling it may run."""
+        """Return the functions of the project that calling it may run."""
         if isinstance(callee, str) or (callee[0] == "name" and not self._is_own(callee[1])):
             return []  # most calls are of a library, or of Python itself
         key = (callee, origin)
@@ -76,18 +76,18 @@ class Project(Answers):
             known = list(dict.fromkeys((*found, *self._listed(callee)))) or self._only_family(callee, origin)
             known = known or self._kin_by_word(callee, origin)
             if callee[0] == "param":  # what a helper is handed by many callers says little about one of them
-                known = [] if len(known) > 2 else [*known, *(heir for one in known for heir in self._remade(one))]
+                known = [] if len(known) > 2 else [*known, *(heir for method in known for heir in self._remade(method))]
             self._targets[key] = known
         return known
 
     def _remade(self, method: Reference) -> list[Reference]:
-        """What classes that inherit make of `self.step`, which a helper is handed."""
+        """Return the overrides of `self.step` in subclasses, when a helper is handed that method."""
         owner, _, name = method.name.rpartition(".")
         known = self.files[method.path].classes.get(owner)
         return self.overrides(method.path, known, name) if known is not None else []
 
     def _virtual(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
-        """What classes that inherit make of a method of self, or of an argument whose class is only its base."""
+        """Return the overrides of a method of self, or of an argument for which only a base class is known."""
         if callee[0] in ("some", "item"):
             return self._called_kin(self.class_of(self.answer(callee, origin), origin))
         if callee[0] != "attr" or callee[1][0] not in ("self", "param", "attr", "some"):
@@ -96,7 +96,7 @@ class Project(Answers):
         return self.overrides(*owner, callee[2]) if owner else []
 
     def _called_kin(self, owner: tuple[str, Class] | None) -> list[Reference]:
-        """`metric(x)`, of an object whose base class alone is known: what classes that inherit make of the call."""
+        """Return what `metric(x)` may run in the subclasses, when only the base class of the object is known."""
         if owner is None:
             return []
         return self.overrides(*owner, "__call__") or (
@@ -104,20 +104,21 @@ class Project(Answers):
         )
 
     def _listed(self, callee: tuple[Any, ...]) -> list[Reference]:
-        """`for hook in self.hooks: hook.on_batch_end()`: what a list holds in one program says little of others."""
+        """Resolve `for hook in self.hooks: hook.on_batch_end()`. What a list holds in one program says little of
+        others."""
         if callee[0] != "attr" or callee[1][0] != "item" or callee[2] in EVERYDAY:
             return []
         return self.families.get(callee[2], [])
 
     def _only_family(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
-        """The methods meant on something unknown, where a single class has one of that name, or one family."""
+        """Return the methods meant on an unknown object, where a single class or family has one of that name."""
         if callee[0] != "attr" or callee[2] in EVERYDAY or self.answer(callee[1], origin) != UNKNOWN:
             return []
         return self.families.get(callee[2], [])
 
     def _kin_by_word(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
-        """`for metric in self.metrics: metric(x, y)`, of a list that a user fills: what the project's classes that
-        inherit from its `Metric` make of the call."""
+        """Resolve `for metric in self.metrics: metric(x, y)`, of a list that a user fills: the project's subclasses of
+        its `Metric` decide what the call runs."""
         method, held = (callee[2], callee[1]) if callee[0] == "attr" else ("__call__", callee)
         if held[0] not in ("item", "part"):
             return []
@@ -129,7 +130,7 @@ class Project(Answers):
         return [*self.overrides(*owner, method), *([own] if own is not None else [])] if owner is not None else []
 
     def _held_word(self, term: tuple[Any, ...], origin: str) -> str:
-        """`metric` of an element of `self.val_metrics`, or of the values of that."""
+        """Return `metric` for an element of `self.val_metrics`, or of its values."""
         while isinstance(term, tuple) and term[0] in ("item", "part", "index", "call", "enumerated", "attr"):
             if term[0] == "attr" and term[2] not in ("items", "values"):
                 break
@@ -141,7 +142,7 @@ class Project(Answers):
 
     @cached_property
     def _bases_by_word(self) -> dict[str, tuple[str, Class]]:
-        """Classes that others inherit from, by what they are called, where only one is: `Metric`, `BaseMetric`."""
+        """Base classes by the word that names them, where only one class has it: `Metric`, `BaseMetric`."""
         found: dict[str, list[tuple[str, Class]]] = defaultdict(list)
         for path, name in self._heirs:
             word = name.rsplit(".", 1)[-1].lower().removeprefix("base").removeprefix("abstract").removesuffix("base")
@@ -151,19 +152,19 @@ class Project(Answers):
         return {word: places[0] for word, places in found.items() if len(places) == 1}
 
     def fitting(self, call: Call, origin: str) -> list[Reference]:
-        """Of the methods of one name that unrelated classes have, the only one that takes what this call gives:
+        """Return the only method, among unrelated classes that have one of that name, that takes what this call gives:
         `self.task.train_step(sample, model, loss, optimizer)`, of an object nobody knows."""
         callee = call.callee
         if len(call.arguments) < 2 or isinstance(callee, str) or callee[0] != "attr" or callee[2] not in self._shared:
             return []
         if callee[2] in EVERYDAY or callee[2] in self.families or self.answer(callee[1], origin) != UNKNOWN:
             return []
-        found = [one for one in self._shared[callee[2]] if _takes(self.function(one), call)]
+        found = [method for method in self._shared[callee[2]] if _takes(self.function(method), call)]
         return found if len(found) == 1 else []
 
     @cached_property
     def _shared(self) -> dict[str, list[Reference]]:
-        """Methods by name, where several classes have one."""
+        """Methods by name, for names that several classes have."""
         found: dict[str, list[Reference]] = defaultdict(list)
         for reference, function in self.functions():
             if function.owner:
@@ -171,13 +172,15 @@ class Project(Answers):
         return {name: places for name, places in found.items() if len(places) > 1}
 
     def methods_called(self, name: str) -> list[Reference]:
-        """The methods of a name, of whatever class: what a call by name may run."""
+        """Return the methods of a name, of whatever class: what a call by name may run."""
         found = self.families.get(name) or self._shared.get(name, [])
         return found if len(found) <= _MOST_NAMED else []
 
     def is_rare(self, term: Term, origin: str) -> bool:
-        """A function, property or flag that is true now and then only."""
-        if self.answer(term, origin) == RARELY or any(self.function(one).rare for one in self.targets(term, origin)):
+        """Match a function, property or flag that is true only now and then."""
+        if self.answer(term, origin) == RARELY or any(
+            self.function(target).rare for target in self.targets(term, origin)
+        ):
             return True
         if not isinstance(term, tuple) or term[0] != "attr":
             return False
@@ -209,7 +212,7 @@ class Project(Answers):
 
 
 def _takes(function: Function, call: Call) -> bool:
-    """As many arguments as the call gives, and those that it names."""
+    """Return whether a function takes as many arguments as the call gives, and those that the call names."""
     most = len(function.parameters) - function.named - 1
     named = all(word in function.parameters for word, _ in call.keywords)
     return (len(call.arguments) <= most or bool(function.rest)) and named

@@ -1,4 +1,4 @@
-"""Questions and their answers: each asked once, whatever order they come in."""
+"""Asks each question once and keeps its answer, whatever order questions come in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Questions(Names):
         return self.files[reference.path].functions[reference.name]
 
     def answer(self, term: Term, origin: str) -> Term:
-        """The term with every question in it answered as far as the project can."""
+        """Return the term with every question in it answered as far as the project can."""
         if isinstance(term, str):
             return term
         key = (term, origin)
@@ -44,7 +44,8 @@ class Questions(Names):
         return self._answered(key)
 
     def _answered(self, key: tuple[Term, str]) -> Term:
-        """An answer made without one that is still open is good for that one alone, and forgotten after it."""
+        """Answer a question. An answer made without one that is still open is good for that one alone, and forgotten
+        after it."""
         here, outer = len(self._open), self._lacking
         self._lacking = _DEEPEST + 1
         self._open[key] = here
@@ -53,14 +54,15 @@ class Questions(Names):
         if self._lacking < here:
             self._partial[key] = self._lacking
         elif here == 0 and self._partial:
-            for one in self._partial:
-                self._answers.pop(one, None)
+            for question in self._partial:
+                self._answers.pop(question, None)
             self._partial.clear()
         self._lacking = min(outer, self._lacking) if self._lacking < here else outer
         return result
 
     def assume_loaders(self, terms: Iterable[tuple[Term, str]]) -> None:
-        """What a training loop goes over gives batches, whoever made it: what is asked from now on, builds on that."""
+        """Assume that what a training loop goes over gives batches, whoever made it. All answers from now on build on
+        that."""
         self._assumed.update(terms)
         self._answers.clear()
 

@@ -1,1 +1,1 @@
-"""One file of source, read once: its functions, loops, guards and calls, and what each expression may be."""
+"""Reads one file of source once: its functions, loops, guards and calls, and what each expression may be."""

@@ -1,4 +1,4 @@
-"""What annotations say."""
+"""Reads what annotations say."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHAPED = frozenset(  # of jaxtyping: Float[torch.Tensor, "batch features"]
 
 
 def annotated(node: ast.expr | None, plain: Callable[[ast.expr], Term]) -> Term:
-    """What an annotation says: a kind where it is torch's, else the class it names."""
+    """Return what an annotation says: a kind where it is torch's, else the class it names."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         try:
             node = ast.parse(node.value, mode="eval").body
@@ -60,7 +60,7 @@ def _generic(node: ast.Subscript, plain: Callable[[ast.expr], Term]) -> Term:
 
 
 def of_name(term: Term) -> Term:
-    """What a name says as an annotation."""
+    """Return what a name says as an annotation."""
     if not isinstance(term, tuple) or term[0] != "name":
         return ("call", term) if isinstance(term, tuple) and term[0] == "def" else UNKNOWN
     name = term[1]

@@ -1,4 +1,4 @@
-"""The statements of one function, in order, with the loops and guards around them."""
+"""Reads the statements of one function, in order, with the loops and guards around them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_BRANCHES = 4  # of one question; among more of them each is taken seldom
 
 
 class FileState(Reader):
-    """What statements need to know of it besides."""
+    """What statements need to know of the file, besides what expressions do."""
 
     summary: Summary
     within: dict[ast.AST, Function]
@@ -38,7 +38,7 @@ class FileState(Reader):
 
 
 class Body(Expressions):
-    """The statements of one function."""
+    """Reads the statements of one function."""
 
     owner = ""  # inside a class statement: the class
     following: Sequence[ast.stmt] = ()  # what stands after the `if` being read, in its block
@@ -67,7 +67,7 @@ class Body(Expressions):
 
     def guarded(self, statements: list[ast.stmt], guard: int) -> None:
         if guard == DEAD:  # `if TYPE_CHECKING`: annotations name what it imports
-            self.block([one for one in statements if isinstance(one, ast.Import | ast.ImportFrom)])
+            self.block([statement for statement in statements if isinstance(statement, ast.Import | ast.ImportFrom)])
             return
         before = self.stack
         if guard:
@@ -79,7 +79,7 @@ class Body(Expressions):
         return annotated(node, self.plain)
 
     def plain(self, node: ast.expr) -> Term:
-        """A name or dotted name, looked up without being noted as used."""
+        """Look up a name or dotted name without noting it as used."""
         if isinstance(node, ast.Name):
             return self.lookup(node.id)
         if isinstance(node, ast.Attribute):
@@ -89,7 +89,7 @@ class Body(Expressions):
     def decorator(self, node: ast.expr) -> tuple[str, tuple[str, ...]]:
         given: tuple[str, ...] = ()
         if isinstance(node, ast.Call):
-            given = tuple(ast.unparse(one) for one in (*node.args, *(word.value for word in node.keywords)))
+            given = tuple(ast.unparse(argument) for argument in (*node.args, *(word.value for word in node.keywords)))
             given += tuple(word.arg or "" for word in node.keywords)
             node = node.func
         term = self.plain(node)
@@ -99,20 +99,20 @@ class Body(Expressions):
     # Statements
 
     def _import(self, node: ast.Import) -> None:
-        for one in node.names:
-            if one.asname:
-                self.names[one.asname] = ("name", one.name)
+        for alias in node.names:
+            if alias.asname:
+                self.names[alias.asname] = ("name", alias.name)
             else:
-                top = one.name.split(".")[0]
+                top = alias.name.split(".")[0]
                 self.names[top] = ("name", top)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
         if node.level:
             module = statements.relative(self._file.summary, node.level, module)
-        for one in node.names:
-            if one.name != "*":
-                self.names[one.asname or one.name] = ("name", f"{module}.{one.name}")
+        for alias in node.names:
+            if alias.name != "*":
+                self.names[alias.asname or alias.name] = ("name", f"{module}.{alias.name}")
             else:
                 self.names.setdefault(f"*{module}", ("name", module))
 
@@ -130,7 +130,7 @@ class Body(Expressions):
                 self._note_flag(target.id, node.value, rare)
 
     def _note_list(self, name: str, value: ast.expr) -> None:
-        """A list that starts empty in every turn of a loop holds something as often as something is put in."""
+        """Note a list that starts empty in every turn of a loop: it holds something as often as something is put in."""
         self.rare_names.discard(name)
         if isinstance(value, ast.List) and not value.elts and any(frame >= 0 for frame in self.stack):
             self.rare_names.add(name)
@@ -140,7 +140,7 @@ class Body(Expressions):
             self.rare_names.discard(node.id)
 
     def _note_flag(self, name: str, value: ast.expr, rare: bool) -> None:
-        """Names that hold every n-th time, and names made of counters: `step = i + epoch * length`."""
+        """Note names that are true every n-th time, and names made of counters: `step = i + epoch * length`."""
         self.few.discard(name)
         self.ranges[name] = statements.counted(value)
         if guards.is_small(value):
@@ -179,27 +179,31 @@ class Body(Expressions):
         self._note_counter(node, self.function.loops[number])
         self.function.loops[number].strided |= statements.strided(node.iter)
         self.function.loops[number].weights = any(
-            isinstance(one, ast.Attribute) and one.attr in _WEIGHTS for one in walk(node.iter)
+            isinstance(part, ast.Attribute) and part.attr in _WEIGHTS for part in walk(node.iter)
         )
         self._turns(node.body)
         self.stack = before
         self.block(node.orelse)
 
     def _turns(self, body: list[ast.stmt]) -> None:
-        """The turns of a loop. Names are looked at a second time only where a rule will ask."""
+        """Read the turns of a loop. Names are looked at a second time only where a rule will ask."""
         self._note_counted(body)
         before = dict(self.names) if self.reader.keep is not None else {}
         self.block(body)
         self.carry(body, before)
 
     def _note_counted(self, body: list[ast.stmt]) -> None:
-        """`step += 1` at the end of a turn: the name counts them from its first line on."""
-        for one in body:
-            if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and statements.is_one(one.value):
-                self.counters.add(one.target.id)
+        """Note `step += 1` at the end of a turn: the name counts the turns from its first line on."""
+        for statement in body:
+            if (
+                isinstance(statement, ast.AugAssign)
+                and isinstance(statement.target, ast.Name)
+                and statements.is_one(statement.value)
+            ):
+                self.counters.add(statement.target.id)
 
     def _once(self, node: ast.For | ast.AsyncFor, over: Term) -> None:
-        """`for batch in loader: …; break`: the first element only."""
+        """Read `for batch in loader: …; break`, which sees the first element only."""
         self.assign(node.target, element(over))
         self.block(node.body)
         self.block(node.orelse)
@@ -266,10 +270,10 @@ class Body(Expressions):
             self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
 
     def _by_flag(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
-        """Branches that an argument decides about: whoever calls the function every batch may never take them."""
+        """Guard branches that an argument decides about: who calls the function every batch may never take them."""
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):  # `if testing and path`
-            known = [statements.asked_flag(one) for one in test.values]
-            name, wanted = next((one for one in known if self._is_argument(one[0])), ("", True))
+            known = [statements.asked_flag(part) for part in test.values]
+            name, wanted = next((flag for flag in known if self._is_argument(flag[0])), ("", True))
             return (self._flagged(body, name, wanted) if name else body), other
         name, wanted = statements.asked_flag(test)
         if not self._is_argument(name):
@@ -277,7 +281,7 @@ class Body(Expressions):
         return self._flagged(body, name, wanted), self._flagged(other, name, not wanted)
 
     def _is_argument(self, name: str) -> bool:
-        """Of this function, and not set to something else since."""
+        """Return whether a name is an argument of this function, and not set to something else since."""
         if not name or name not in self.function.parameters:
             return False
         term, annotated = self.names.get(name), self.function.annotations[self.function.parameters.index(name)]
@@ -292,8 +296,8 @@ class Body(Expressions):
         return ASKED - len(self.function.asked) + 1
 
     def _narrow(self, test: ast.expr) -> str:
-        """`if isinstance(x, Metric)`: there it is an object of that class of the project, or of one that inherits. The
-        name, or "" where nothing is learned."""
+        """Narrow x after `if isinstance(x, Metric)` to an object of that class of the project, or of a subclass.
+        Returns the name, or "" where nothing is learned."""
         asked = statements.tested_for_class(test)
         known = self.names.get(asked[0]) if asked is not None else None
         kind = self.plain(asked[1]) if asked is not None and isinstance(known, tuple) else UNKNOWN
@@ -303,7 +307,8 @@ class Body(Expressions):
         return asked[0]
 
     def _asking(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
-        """Branches that depend on what a function or flag of the project says: how rare they are, only it can tell."""
+        """Guard branches that a function or flag of the project decides about: only the project can tell how rare they
+        are."""
         parts, negated = guards.deciding(test)
         guard = other if negated else body
         for part in parts if guard in (guards.NONE, MAYBE) else ():
@@ -339,7 +344,7 @@ class Body(Expressions):
         self.no_grad = before
 
     def _enter(self, node: ast.expr, term: Term) -> None:
-        """An object of the project may do something on entering and leaving."""
+        """Note that an object of the project may do something on entering and leaving."""
         if isinstance(term, tuple) and term[0] not in ("name", "list", "dict", "tuple"):
             for name in ("__enter__", "__exit__"):
                 self.function.calls.append(Call(("attr", term, name), node.lineno, self.stack))
@@ -390,7 +395,7 @@ class Body(Expressions):
 
 
 def _given(call: ast.expr) -> list[ast.expr]:
-    """What is counted, not what a progress bar shows beside it."""
+    """Return what is counted, not what a progress bar shows beside it."""
     return call.args if isinstance(call, ast.Call) else []
 
 

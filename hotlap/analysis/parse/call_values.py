@@ -1,4 +1,4 @@
-"""What a call gives, and what the project must know of it."""
+"""Works out what a call gives, and what the project must know of it."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ _TYPES = ("dtype", "memory_format", "copy")
 
 
 def _goes_along(given: list[Term]) -> bool:
-    """A model and a tensor of the device: `run_forward(model=model, batch=batch)`."""
+    """Return whether a model and a tensor of the device go in together: `run_forward(model=model, batch=batch)`."""
     return len(given) > 1 and any(map(holds_module, given)) and any(map(is_on_device, given))
 
 
 class Reader:
-    """What expressions need to know of the file they stand in. The real one is in flow.py."""
+    """What expressions need to know of the file they stand in. The implementation is in flow.py."""
 
     keep: dict[ast.AST, Term] | None = None
     places: dict[ast.AST, Stack]
 
     @property
     def names(self) -> dict[str, Term]:
-        """Of the file itself."""
+        """The names of the file itself."""
         raise NotImplementedError
 
     def lookup(self, name: str) -> Term:
         raise NotImplementedError
 
     def properties(self, owner: str) -> frozenset[str]:
-        """Of a class of the file."""
+        """Return the properties of a class of the file."""
         raise NotImplementedError
 
     def define_lambda(self, node: ast.Lambda, scope: Calling) -> Term:
@@ -71,7 +71,7 @@ class Reader:
         raise NotImplementedError
 
     def put_attribute(self, scope: Calling, container: ast.Attribute, term: Term) -> None:
-        """`self.table[key] = …`."""
+        """Note `self.table[key] = …`."""
         raise NotImplementedError
 
     def register(self, scope: Calling, node: ast.Call) -> None:
@@ -124,7 +124,7 @@ class Calling:
         return result
 
     def _of_python(self, node: ast.Call, callee: Term, arguments: list[Term]) -> Term:
-        """What super, getattr and torch.device give by what is written into them."""
+        """Return what super, getattr and torch.device give by what is written into them."""
         if callee == _SUPER and self.function.owner:
             return ("super", self.function.owner)
         if callee == _GETATTR and len(node.args) > 1:
@@ -141,7 +141,7 @@ class Calling:
         if isinstance(node.func, ast.Attribute):
             self._notice_method(node, node.func, callee)
             self._notice_put(node.func, arguments)
-        if not is_library(callee) or any(may_be_function(one) for one in (*arguments, *keywords.values())):
+        if not is_library(callee) or any(may_be_function(term) for term in (*arguments, *keywords.values())):
             given = tuple(keywords.items())
             known = Call(
                 callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad, given_flags(node), said(node)
@@ -164,13 +164,13 @@ class Calling:
                     self.function.loops[frame].quiet |= self.no_grad
 
     def _notice_put(self, function: ast.Attribute, arguments: list[Term]) -> None:
-        """`self.hooks.append(hook)`."""
+        """Note `self.hooks.append(hook)`."""
         if function.attr in ("append", "add") and arguments and isinstance(function.value, ast.Attribute):
             self.reader.put_attribute(self, function.value, arguments[-1])
 
     def _notice_map(self, node: ast.Call, arguments: list[Term]) -> None:
-        """map(function, xs) calls it with every x."""
-        given = tuple(element(one) for one in arguments[1:])
+        """Note that map(function, xs) calls the function with every x."""
+        given = tuple(element(term) for term in arguments[1:])
         self.function.calls.append(Call(arguments[0], node.lineno, self.stack, given, (), self.no_grad))
 
     def _notice_method(self, node: ast.Call, function: ast.Attribute, callee: Term) -> None:
@@ -213,7 +213,7 @@ class Calling:
             loop.trains = True
 
     def _mark_feeding(self, callee: Term, arguments: list[Term], keywords: dict[str, Term]) -> None:
-        """Something on the device goes into what may be a model, or with one into what may run it."""
+        """Mark loops that give something on the device to what may be a model, or with a model to what may run it."""
         fed = may_be_model(callee) and any(map(is_on_device, arguments))
         if fed or (not is_library(callee) and _goes_along([*arguments, *keywords.values()])):
             for frame in self.stack:
@@ -222,7 +222,7 @@ class Calling:
 
     @property
     def here(self) -> int:
-        """The innermost loop around, by its number; -1 where there is none."""
+        """The number of the innermost loop around; -1 where there is none."""
         return next((frame for frame in reversed(self.stack) if frame >= 0), -1)
 
     def _innermost(self) -> Loop | None:
@@ -246,7 +246,7 @@ class Calling:
             found = prepared(base, arguments)
             if found is not None:
                 return found
-        if name == "to" and node.keywords and not node.args and all(one.arg in _TYPES for one in node.keywords):
+        if name == "to" and node.keywords and not node.args and all(word.arg in _TYPES for word in node.keywords):
             return base  # of another type, where it is
         if isinstance(base, str):
             return torch_names.method(base, name, arguments, to_host(node) or HOST_DEVICE in arguments)

@@ -1,4 +1,4 @@
-"""What calls give and mean, judged by the terms of one function alone."""
+"""Judges what calls give and mean by the terms of one function alone."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ BACKWARDS = frozenset(("backward", "manual_backward"))
 
 
 def prepared(base: Term, arguments: list[Term]) -> Term | None:
-    """accelerator.prepare(model, loader): the same things, the batches now on the device."""
+    """Return what accelerator.prepare(model, loader) gives: its arguments, whose batches are now on the device."""
     if not arguments or (isinstance(base, str) and base not in (ACCELERATOR, UNKNOWN)):
         return None
-    placed = [PLACED_LOADER if one in LOADERS else one for one in arguments]
+    placed = [PLACED_LOADER if argument in LOADERS else argument for argument in arguments]
     return placed[0] if len(placed) == 1 else ("tuple", *placed)
 
 
@@ -88,7 +88,7 @@ def method_of_unknown(base: Term, name: str, on_host: bool) -> Term | None:
 
 
 def mode_set(node: ast.Call, name: str) -> str:
-    """`model.train(False)` and `model.train(mode=False)` do what `model.eval()` does; only modules have a mode."""
+    """Return the mode that a method sets: `model.train(False)` is `model.eval()`, and only modules have a mode."""
     given = node.args or [word.value for word in node.keywords if word.arg == "mode"]
     if name != "train" or not given:
         return name if name in OF_MODULES and not node.args else ""
@@ -98,13 +98,13 @@ def mode_set(node: ast.Call, name: str) -> str:
 
 def to_host(node: ast.Call) -> bool:
     return any(
-        isinstance(one, ast.Constant) and one.value == "cpu"
-        for one in (*node.args, *(word.value for word in node.keywords))
+        isinstance(argument, ast.Constant) and argument.value == "cpu"
+        for argument in (*node.args, *(word.value for word in node.keywords))
     )
 
 
 def beginning(node: ast.expr) -> str:
-    """What a text begins with, as far as it is written out: `"loss_" + name`, `f"loss_{name}"`."""
+    """Return what a text begins with, as far as it is written out: `"loss_" + name`, `f"loss_{name}"`."""
     if isinstance(node, ast.BinOp):
         return beginning(node.left)
     if isinstance(node, ast.JoinedStr):
@@ -113,7 +113,7 @@ def beginning(node: ast.expr) -> str:
 
 
 def names_host(node: ast.Call) -> bool:
-    """torch.device("cpu")."""
+    """Match torch.device("cpu")."""
     first = node.args[0] if node.args else None
     return isinstance(first, ast.Constant) and str(first.value).startswith("cpu")
 
@@ -136,7 +136,7 @@ def builtin(name: str, arguments: list[Term]) -> Term:
 
 
 def _several(name: str, first: Term, arguments: list[Term]) -> Term:
-    """Builtins that go over things, or give access to them."""
+    """Return what builtins give that go over values, or give access to them."""
     if name == "enumerate":
         return ("enumerated", first)
     if name == "open":
@@ -151,7 +151,7 @@ def _several(name: str, first: Term, arguments: list[Term]) -> Term:
 
 
 def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term:
-    """What calling something by its full name gives."""
+    """Return what calling something by its full name gives."""
     if name in THROUGH and (arguments or "iterable" in keywords):
         return arguments[0] if arguments else keywords["iterable"]
     if name == "functools.partial" and arguments:
@@ -167,7 +167,7 @@ def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) ->
 
 
 def _written_out(values: list[Term]) -> Term:
-    """`dict(loss=loss, rate=0.1)`. With a text among others it is a record, of which nobody knows what is what."""
+    """Return the term of `dict(loss=loss, rate=0.1)`. With a text among others it is a record of unknown values."""
     result = values[0]
     for value in values[1:]:
         result = join(result, value)
@@ -176,17 +176,17 @@ def _written_out(values: list[Term]) -> Term:
 
 
 def result_of(callee: Term, arguments: list[Term]) -> Term:
-    """The question what a call gives. One or two arguments go along: some functions give back what they get."""
+    """Return the question what a call gives. One or two arguments go along: some functions give back what they get."""
     if depth(callee) >= DEEPEST:
         return UNKNOWN
     along = len(arguments) == 1 or (len(arguments) == 2 and callee[0] in ("def", "name", "star"))
-    given = arguments if along and any(arguments) and all(depth(one) < _ALONG for one in arguments) else ()
+    given = arguments if along and any(arguments) and all(depth(argument) < _ALONG for argument in arguments) else ()
     result: Term = ("call", callee, *given)
     return ("aside", result) if all_on_host(arguments) else result
 
 
 def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
-    """An optimizer, or a scaler in its place, is stepped; not a scheduler."""
+    """Return whether an optimizer, or a scaler in its place, is stepped; a scheduler does not count."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     if isinstance(node, ast.Name) and lookup(name) in (OPTIMIZER, SCALER):
         return True
@@ -194,19 +194,22 @@ def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
 
 
 def steps_given(node: ast.Call) -> bool:
-    """`precision.step(model, optimizer)`."""
-    return any(isinstance(one, ast.Name | ast.Attribute) and "optim" in last_name(one).lower() for one in node.args)
+    """Match `precision.step(model, optimizer)`."""
+    return any(
+        isinstance(argument, ast.Name | ast.Attribute) and "optim" in last_name(argument).lower()
+        for argument in node.args
+    )
 
 
 def runs_module(function: ast.expr) -> bool:
-    """`model(x)` or `model.encoder(x)`, not `model.to(x)`."""
+    """Match `model(x)` and `model.encoder(x)`, not `model.to(x)`."""
     if not isinstance(function, ast.Attribute):
         return True
     return torch_names.method(MODULE, function.attr, [], on_host=False) == TENSOR
 
 
 def may_be_model(callee: Term) -> bool:
-    """An argument, or an attribute of one or of self, that is called; no method of a tensor or container."""
+    """Match an argument, or an attribute of one or of self, that is called; no method of a tensor or container."""
     if not isinstance(callee, tuple) or callee[0] not in ("param", "attr"):
         return False
     if callee[0] == "attr":
@@ -224,21 +227,22 @@ def is_on_device(term: Term) -> bool:
 
 
 def holds_module(term: Term) -> bool:
-    """A module, as far as one function tells: `model` after `model.eval()`."""
+    """Match a module, as far as one function tells: `model` after `model.eval()`."""
     return term == MODULE or (isinstance(term, tuple) and term[0] == "join" and MODULE in term[1:])
 
 
 def all_on_host(arguments: list[Term]) -> bool:
-    """Nothing from the device goes into a call, and some tensor does: what comes out is on the host."""
+    """Return whether nothing from the device goes into a call, and some tensor does: its result is on the host."""
     plain = (HOST, BATCH, NUMPY, NUMBER, EXTENT, TEXT)
-    return any(one in (HOST, BATCH) for one in arguments) and all(one in plain for one in arguments)
+    return any(argument in (HOST, BATCH) for argument in arguments) and all(argument in plain for argument in arguments)
 
 
 _FLAGS = (True, False, None)
 
 
 def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
-    """`validate(loader, quiet=True)`: arguments that are True, False or None, written out; "*" where some hide."""
+    """Return the arguments that are True, False or None, written out, and "*" where some hide: `validate(loader,
+    quiet=True)`."""
     found: list[tuple[int | str, bool]] = []
     for number, value in enumerate(node.args):
         if value.__class__ is ast.Starred:
@@ -254,10 +258,11 @@ def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
 
 
 def said(node: ast.Call) -> str:
-    """`before_step` of `call_hook("before_step")`, `notify(hooks, "before_step")` and `send(event="before_step")`."""
-    for one in (*node.args, *(word.value for word in node.keywords)):
-        if one.__class__ is ast.Constant and isinstance(one.value, str) and one.value.isidentifier():
-            return one.value
+    """Return `before_step` of `call_hook("before_step")`, `notify(hooks, "before_step")` or
+    `send(event="before_step")`."""
+    for argument in (*node.args, *(word.value for word in node.keywords)):
+        if argument.__class__ is ast.Constant and isinstance(argument.value, str) and argument.value.isidentifier():
+            return argument.value
     return ""
 
 
@@ -282,21 +287,22 @@ def last_name(node: ast.expr) -> str:
 
 
 def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
-    """The loop that gives what an expression begins with, or -1."""
+    """Return the loop that gives what an expression begins with, or -1."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return given.get(node.id, -1) if isinstance(node, ast.Name) else -1
 
 
 def handed_by(node: ast.expr, given: Mapping[str, int]) -> int:
-    """The same for what a function takes out of it: `self.parse(batch)`."""
+    """Return the loop whose value an expression begins with, or whose value a function takes apart:
+    `self.parse(batch)`."""
     number = given_by(node, given)
     if number < 0 and isinstance(node, ast.Tuple):
-        return max((handed_by(one, given) for one in node.elts), default=-1)
+        return max((handed_by(part, given) for part in node.elts), default=-1)
     if number < 0 and isinstance(node, ast.Subscript):  # data[indices], of indices that the loop gives
         return given.get(node.slice.id, -1) if isinstance(node.slice, ast.Name) else -1
     if number < 0 and isinstance(node, ast.Call):
-        names = [one.id for one in node.args if isinstance(one, ast.Name)]
+        names = [argument.id for argument in node.args if isinstance(argument, ast.Name)]
         return next((given[name] for name in names if name in given), -1)
     return number
 
@@ -306,26 +312,26 @@ _TAKING = (*_NEXT, "pop", "popleft", "get", "get_next", "next_batch")
 
 
 def is_next(value: ast.expr) -> bool:
-    """`next(batches)`, `prefetcher.next()`, `batches.pop()`."""
+    """Match `next(batches)`, `prefetcher.next()` and `batches.pop()`."""
     if not isinstance(value, ast.Call) or last_name(value.func) not in _TAKING:
         return False
     return last_name(value.func) in _NEXT or not (value.args or value.keywords)
 
 
 def times(node: ast.expr, given: Mapping[str, int]) -> int:
-    """The loop whose number is multiplied: `i * size`, `(i + 1) * size`, `offset + i * size`; else -1."""
+    """Return the loop whose number is multiplied, or -1: `i * size`, `(i + 1) * size`, `offset + i * size`."""
     if not isinstance(node, ast.BinOp):
         return -1
     if isinstance(node.op, ast.Add):
         return max(times(node.left, given), times(node.right, given))
     if not isinstance(node.op, ast.Mult):
         return -1
-    sides = [one.left if isinstance(one, ast.BinOp) else one for one in (node.left, node.right)]  # (i - 1) * size
-    return max(given_by(one, given) for one in sides)
+    sides = [side.left if isinstance(side, ast.BinOp) else side for side in (node.left, node.right)]  # (i - 1) * size
+    return max(given_by(side, given) for side in sides)
 
 
 def mark_module(names: dict[str, Term], name: str, known: Term) -> None:
-    """Only modules have what was called on it."""
+    """Mark a name as a module, since only modules have what was called on it."""
     if isinstance(known, tuple) and known[0] == "moved":
         known = known[1]  # model = model.to(device)
     own = isinstance(known, tuple) and known[0] == "self"  # its class tells more: what those that inherit make of it
@@ -334,21 +340,21 @@ def mark_module(names: dict[str, Term], name: str, known: Term) -> None:
 
 
 def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
-    """What a loop gives is moved to a device."""
+    """Mark the loop that gives what is moved to a device."""
     number = handed_by(node, given)
     if number >= 0:
         loops[number].moves = True
 
 
 def mark_use(call: ast.Call, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
-    """What a loop gives goes into a call."""
+    """Mark loops that give what goes into a call."""
     for argument in (*call.args, *(word.value for word in call.keywords)):
         if isinstance(argument, ast.Name) and argument.id in given:
             loops[given[argument.id]].unpacks = True
 
 
 def container_method(names: dict[str, Term], function: ast.Attribute, base: Term, arguments: list[Term]) -> Term:
-    """A method of a list, set or dict; what is put in changes what the name stands for."""
+    """Return what a method of a list, set or dict gives; what is put in changes what the name stands for."""
     name = function.attr
     if name in ("append", "add", "extend", "insert") and arguments and isinstance(function.value, ast.Name):
         added = element(arguments[-1]) if name == "extend" else arguments[-1]
@@ -364,7 +370,7 @@ def container_method(names: dict[str, Term], function: ast.Attribute, base: Term
 
 
 def put(names: dict[str, Term], name: str, base: Term, added: Term) -> None:
-    """Something goes into a container that has a name."""
+    """Put a term into a container that has a name."""
     if isinstance(base, tuple) and base[0] in ("list", "dict"):
         whole = join(indexed(base), added)
         names[name] = (base[0], whole if depth(whole) < DEEPEST - 1 else UNKNOWN)

@@ -1,4 +1,4 @@
-"""Loops that are left in their first turn, or after a few."""
+"""Finds loops that are left in their first turn, or after a few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.analysis.parse import guards
 
 
 def ends(body: list[ast.stmt]) -> bool:
-    """The body of a loop that is never begun again: it ends in break or return, unless something failed."""
+    """Return whether a loop's body is never begun again: it ends in break or return, unless something failed."""
     last = body[-1]
     if isinstance(last, ast.With | ast.AsyncWith):
         return ends(last.body)
@@ -17,17 +17,21 @@ def ends(body: list[ast.stmt]) -> bool:
         inner = ends(last.orelse or last.body)
     else:
         inner = isinstance(last, ast.Break | ast.Return)
-    again = any(isinstance(one, ast.Continue) for one in _own_statements(body))
-    return inner and (not again or any(isinstance(one, ast.Try) for one in body))
+    again = any(isinstance(statement, ast.Continue) for statement in _own_statements(body))
+    return inner and (not again or any(isinstance(statement, ast.Try) for statement in body))
 
 
 def ends_soon(loop: ast.For | ast.AsyncFor, few: Container[str]) -> bool:
-    """`if count == 3: break`, of a counter of its turns and a small number."""
-    for one in loop.body:
-        if isinstance(one, ast.If) and guards.leaves_loop(one.body) and isinstance(one.test, ast.Compare):
-            name, most = getattr(one.test.left, "id", ""), one.test.comparators[0]
+    """Match `if count == 3: break`, of a counter of the loop's turns and a small number."""
+    for statement in loop.body:
+        if (
+            isinstance(statement, ast.If)
+            and guards.leaves_loop(statement.body)
+            and isinstance(statement.test, ast.Compare)
+        ):
+            name, most = getattr(statement.test.left, "id", ""), statement.test.comparators[0]
             small = guards.is_small(most) or getattr(most, "id", "") in few
-            if small and isinstance(one.test.ops[0], ast.Eq | ast.GtE | ast.Gt) and _counts_turns(loop, name):
+            if small and isinstance(statement.test.ops[0], ast.Eq | ast.GtE | ast.Gt) and _counts_turns(loop, name):
                 return True
     return False
 
@@ -38,12 +42,15 @@ def _counts_turns(loop: ast.For | ast.AsyncFor, name: str) -> bool:
     )
     return bool(name) and (
         getattr(numbered, "id", "") == name
-        or any(isinstance(one, ast.AugAssign) and getattr(one.target, "id", "") == name for one in loop.body)
+        or any(
+            isinstance(statement, ast.AugAssign) and getattr(statement.target, "id", "") == name
+            for statement in loop.body
+        )
     )
 
 
 def _own_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of this loop, not of one inside."""
+    """Yield the statements of this loop, not those of a loop inside."""
     for statement in body:
         yield statement
         if not isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""What each expression of a function may be, in one pass from top to bottom. Calls are in call_values.py."""
+"""Works out what each expression of a function may be, in one pass from top to bottom. Calls are in call_values.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hotlap.analysis.parse.tree import walk
 
 
 class Expressions(Calling):
-    """The expressions of one function."""
+    """Reads the expressions of one function."""
 
     def __init__(
         self, reader: Reader, function: Function, environment: dict[str, Term], outer: Expressions | None
@@ -137,9 +137,9 @@ class Expressions(Calling):
         self.term(node.test)
         before, (body, other) = self.stack, guards.guards(node, self.counters, self.rare_names)
         self.stack = (*before, body) if body else before
-        one = self.term(node.body)
+        first = self.term(node.body)
         self.stack = (*before, other) if other else before
-        result = join(one, self.term(node.orelse))
+        result = join(first, self.term(node.orelse))
         self.stack = before
         return result
 
@@ -165,7 +165,7 @@ class Expressions(Calling):
         return NUMBER
 
     def _note_piece(self, start: ast.expr) -> None:
-        """`rows[i * size : (i + 1) * size]`, or from a name that was set to `i * size`: the loop goes over pieces."""
+        """Note a loop over pieces: `rows[i * size : (i + 1) * size]`, or from a name that was set to `i * size`."""
         number = self.starts.get(start.id, -1) if isinstance(start, ast.Name) else times(start, self.loop_names)
         if number >= 0:
             self.function.loops[number].strided = True
@@ -180,11 +180,11 @@ class Expressions(Calling):
         return ("list", result if depth(result) < DEEPEST else UNKNOWN)
 
     def _table(self, node: ast.Dict) -> Term:
-        """`{"dice": dice, "jaccard": jaccard}`: any of the functions, however many."""
+        """Return any of the functions in `{"dice": dice, "jaccard": jaccard}`, up to a generous number."""
         if not all(isinstance(value, ast.Name | ast.Attribute) for value in node.values):
             return UNKNOWN
         every = list(dict.fromkeys(self.term(value) for value in node.values))
-        named = all(isinstance(one, tuple) and one[0] in ("name", "def") for one in every)
+        named = all(isinstance(term, tuple) and term[0] in ("name", "def") for term in every)
         return either(every) if named and 2 < len(every) <= _LARGEST_TABLE else UNKNOWN
 
     def _dict(self, node: ast.Dict) -> Term:
@@ -264,15 +264,16 @@ class Expressions(Calling):
         return UNKNOWN
 
     def counts_here(self, test: ast.expr) -> bool:
-        """`j == 0`, of what the innermost of several loops counts with: once in each turn of the one around it."""
+        """Match `j == 0` for the counter of the innermost of several loops: true once per turn of the loop around
+        it."""
         frames = [frame for frame in self.stack if frame >= 0]
         names = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
         return bool(frames) and any(
-            isinstance(one, ast.Name) and self.loop_names.get(one.id) == frames[-1] for one in names
+            isinstance(side, ast.Name) and self.loop_names.get(side.id) == frames[-1] for side in names
         )
 
     def is_kept_empty(self, node: ast.If) -> bool:
-        """`if preds is None: preds = …` in a loop, of a name that was set before it: the first time only."""
+        """Match `if preds is None: preds = …` in a loop, of a name set before the loop: true the first time only."""
         name = guards.is_still_none(node.test)
         return bool(name) and self.here >= 0 and self.set_in.get(name, -1) != self.here and guards.sets(node.body, name)
 
@@ -297,7 +298,8 @@ class Expressions(Calling):
             self._note_moved(target, term)
 
     def _note_moved(self, target: ast.Subscript, term: Term) -> None:
-        """`for key in batch: batch[key] = batch[key].to(device)`: from there on the whole batch is on the device."""
+        """Note `for key in batch: batch[key] = batch[key].to(device)`: from there on the whole batch is on the
+        device."""
         container, key = target.value, target.slice
         if not isinstance(container, ast.Name) or not isinstance(key, ast.Name) or key.id not in self.loop_names:
             return
@@ -307,7 +309,7 @@ class Expressions(Calling):
             self.names[container.id] = moved(before)
 
     def _put(self, container: ast.expr, term: Term) -> None:
-        """Something goes into a container: of this function, of one around it, of the file, or of the object."""
+        """Put a term into a container of this function, of one around it, of the file, or of the object."""
         if isinstance(container, ast.Attribute):
             self.reader.put_attribute(self, container, term)
         elif isinstance(container, ast.Name):
@@ -316,7 +318,7 @@ class Expressions(Calling):
             put(place, name, place.get(name, UNKNOWN), term)
 
     def home(self, name: str) -> dict[str, Term]:
-        """The names among which this one is."""
+        """Return the names among which this one is."""
         scope: Expressions | None = self
         while scope is not None:
             if name in scope.names:
@@ -325,18 +327,18 @@ class Expressions(Calling):
         return self.reader.names
 
     def carry(self, body: list[ast.stmt], before: dict[str, Term]) -> None:
-        """What a turn makes of a name that was a number is what the next begins with: `loss = 0` before it."""
+        """Carry what a turn makes of a name that was a number into the next turn: `loss = 0` before the loop."""
         keep = self.reader.keep
         names = {name for name, term in before.items() if term == NUMBER}
         made = {name: term for name in names if (term := self.names.get(name, UNKNOWN)) not in (NUMBER, UNKNOWN)}
         if keep is None or not made:
             return
-        for node in (one for statement in body for one in walk(statement)):
+        for node in (part for statement in body for part in walk(statement)):
             if isinstance(node, ast.Name) and node.id in made and keep.get(node) == NUMBER:
                 keep[node] = made[node.id]
 
     def enter_loop(self, iterable: ast.expr, over: Term, comprehension: bool = False) -> int:
-        """A new loop on the stack; the caller puts the stack back."""
+        """Put a new loop on the stack; the caller puts the stack back."""
         number = len(self.function.loops)
         self.function.loops.append(Loop(iterable.lineno, over, self.here, comprehension, no_grad=self.no_grad))
         self.stack = (*self.stack, number)

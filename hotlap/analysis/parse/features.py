@@ -1,7 +1,4 @@
-"""What a file mentions of the settings that concern a whole program: a few words, looked for outside of comments.
-
-Only words: a setting may come from a command line, a dictionary or an object. A word is enough to stay silent.
-"""
+"""Finds mentions of settings that concern a whole program: a few words, looked for outside of comments."""
 
 from __future__ import annotations
 
@@ -92,7 +89,7 @@ _COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
 
 
 def features(text: str) -> frozenset[str]:
-    """The names of all that the text mentions."""
+    """Return the names of all features that the text mentions."""
     plain = _COMMENT.sub("\n", text)
     found = {name for name, words in _WORDS.items() if any(word in plain for word in words)}
     found |= {name for name, pairs in _PATTERNS.items() if name not in found and _matches(plain, pairs)}

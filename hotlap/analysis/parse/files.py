@@ -1,4 +1,4 @@
-"""Which files there are to read, and reading them. What cannot be read is reported, never an error."""
+"""Finds the files to read, and reads them. What cannot be read is reported, never an error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Parsed:
 
 
 def discover(paths: Iterable[str], exclude: Iterable[str] = ()) -> tuple[list[Source], list[Unread]]:
-    """Python files under the paths, each once, in order; and what there is but cannot be scanned."""
+    """Return the Python files under the paths, each once, in order; and the files that cannot be scanned."""
     sources: dict[str, Source] = {}
     unread: list[Unread] = []
     patterns = tuple(exclude)
@@ -65,7 +65,7 @@ def surroundings(paths: Iterable[str], sources: Iterable[Source], exclude: Itera
     root = _root(given[0]) if given else None
     if not given or root in given or (root is None and given[0].is_dir()):
         return []
-    known = {os.path.normpath(Path(one.path).absolute()) for one in sources}
+    known = {os.path.normpath(Path(source.path).absolute()) for source in sources}
     found: list[Source] = []
     around = _walk(str(root), tuple(exclude)) if root else _beside(given[0].parent)
     root = root or given[0].parent
@@ -78,7 +78,7 @@ def surroundings(paths: Iterable[str], sources: Iterable[Source], exclude: Itera
 
 
 def _beside(folder: Path) -> Iterator[str]:
-    """The modules and packages in a folder."""
+    """Yield the modules and packages in a folder."""
     try:
         entries = sorted(folder.iterdir())
     except OSError:
@@ -102,11 +102,13 @@ def _walk(top: str, exclude: tuple[str, ...]) -> Iterator[str | Unread]:
     errors: list[OSError] = []
     for folder, folders, files in os.walk(top, onerror=errors.append):
         folders.sort()
-        for name in [one for one in folders if (Path(folder) / one).is_symlink()]:
+        for name in [entry for entry in folders if (Path(folder) / entry).is_symlink()]:
             folders.remove(name)
             if _loops(Path(folder) / name):
                 yield Unread(str(Path(folder) / name), "a link back to a folder it is in; not followed")
-        folders[:] = [one for one in folders if not _is_skipped(folder, one) and not _excluded(folder, one, exclude)]
+        folders[:] = [
+            entry for entry in folders if not _is_skipped(folder, entry) and not _excluded(folder, entry, exclude)
+        ]
         for name in sorted(files):
             if name.endswith((".py", ".ipynb")) and not name.startswith(".") and not _excluded(folder, name, exclude):
                 yield str(Path(folder) / name)
@@ -133,7 +135,10 @@ def _is_skipped(folder: str, name: str) -> bool:
 
 def _excluded(folder: str, name: str, patterns: tuple[str, ...]) -> bool:
     path = f"{folder}/{name}"
-    return any(fnmatch(name, one) or fnmatch(path, one) or fnmatch(path, f"*/{one.rstrip('/')}") for one in patterns)
+    return any(
+        fnmatch(name, pattern) or fnmatch(path, pattern) or fnmatch(path, f"*/{pattern.rstrip('/')}")
+        for pattern in patterns
+    )
 
 
 def _source(path: str, top: str) -> Source:
@@ -150,13 +155,13 @@ def _source(path: str, top: str) -> Source:
 
 
 def read(source: Source) -> Parsed | Unread:
-    """The parsed file, or why it cannot be."""
+    """Return the parsed file, or why it cannot be parsed."""
     text = load(source)
     return text if isinstance(text, Unread) else parse(source, text)
 
 
 def load(source: Source) -> str | Unread:
-    """The text of the file, or why there is none."""
+    """Return the text of the file, or why there is none."""
     if source.text is not None:
         return source.text
     try:
@@ -178,7 +183,7 @@ def load(source: Source) -> str | Unread:
 
 
 def decoded(data: bytes) -> str | None:
-    """The text as PEP 263 has it, line ends as they are; None where it is no text in its encoding."""
+    """Decode the text as PEP 263 has it, line ends as they are; None where it is no text in its encoding."""
     if b"\0" in data:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reading one file: its functions in order of their statements, with loops and guards, into a summary."""
+"""Reads one file into a summary: its functions in order of their statements, with loops and guards."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
 
 
 def read(tree: ast.Module, path: str, module: str, text: str, package: bool = False) -> Summary:
-    """The summary of a file. Linear in its size."""
+    """Return the summary of a file, in time linear in its size."""
     return FileReader(tree, path, module, package).run(text)
 
 
 def read_closely(tree: ast.Module, path: str, module: str, text: str, package: bool = False) -> FileReader:
-    """The same, with the term of every expression kept for the rules."""
+    """Read a file and keep the term of every expression for the rules."""
     reader = FileReader(tree, path, module, package)
     reader.keep = {}
     reader.run(text)
@@ -85,7 +85,7 @@ class FileReader(FileState):
         return ("name", usual) if usual is not None else ("star", name)
 
     def _imports_all(self) -> bool:
-        """`from common import *`: what everybody calls torch is torch there as well."""
+        """Match `from common import *`: what everybody calls torch is torch there as well."""
         return any(name[0] == "*" for name in self.summary.names)
 
     def _read_function(self, function: Function, node: ast.AST, scope: Body) -> None:
@@ -97,7 +97,7 @@ class FileReader(FileState):
             )
         if function.owner and function.name.endswith(".forward"):
             used = statements.used_as_tensors(node, function.parameters[1:])
-            names.update({one: TENSOR for one in used if names[one] not in (NUMBER, TEXT)})  # `mask: bool = True`
+            names.update({name: TENSOR for name in used if names[name] not in (NUMBER, TEXT)})  # `mask: bool = True`
         if function.rest:
             names[function.rest] = ("list", ("rest", function.name))
         names.update(statements.hook_arguments(function))
@@ -118,11 +118,12 @@ class FileReader(FileState):
         name = statements.qualified(scope.owner, scope.function, node.name)
         arguments = node.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        decorators = tuple(scope.decorator(one) for one in node.decorator_list)
+        decorators = tuple(scope.decorator(decorator) for decorator in node.decorator_list)
         name = statements.free_name(self.summary.functions, name, node.lineno, decorators)
         function = Function(
-            name, node.lineno, owner, tuple(one.arg for one in every),
-            tuple(scope.annotation(one.annotation) for one in every), len(arguments.kwonlyargs), decorators=decorators,
+            name, node.lineno, owner, tuple(argument.arg for argument in every),
+            tuple(scope.annotation(argument.annotation) for argument in every),
+            len(arguments.kwonlyargs), decorators=decorators,
             no_grad=any(full.endswith(("no_grad", "inference_mode")) for full, _ in decorators),
         )  # fmt: skip
         function.rest = arguments.vararg.arg if arguments.vararg is not None else ""
@@ -137,7 +138,7 @@ class FileReader(FileState):
     def _read_decorators(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, made: Term, scope: Body
     ) -> None:
-        """A decorator gets what it stands over: `@register("name")` may put it into a table."""
+        """Note that a decorator gets what it stands over: `@register("name")` may put it into a table."""
         for outside in node.decorator_list:
             term = scope.term(outside)
             if isinstance(term, tuple) and not is_library(term):
@@ -151,7 +152,7 @@ class FileReader(FileState):
         for number, default in zip(numbers, (*arguments.defaults, *arguments.kw_defaults), strict=True):
             if function.parameters[number] == "non_blocking" and getattr(default, "value", True) is False:
                 function.waits = number + 1
-        function.defaults = tuple((number, one) for number, one in terms if one == MODULE or isinstance(one, tuple))
+        function.defaults = tuple((number, term) for number, term in terms if term == MODULE or isinstance(term, tuple))
 
     def properties(self, owner: str) -> frozenset[str]:
         return self.summary.classes[owner].properties
@@ -159,7 +160,7 @@ class FileReader(FileState):
     def define_lambda(self, node: ast.Lambda, scope: Calling) -> Term:
         name = f"{scope.function.name}.<lambda:{node.lineno}:{node.col_offset}>"
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        function = Function(name, node.lineno, "", tuple(one.arg for one in every), (UNKNOWN,) * len(every))
+        function = Function(name, node.lineno, "", tuple(argument.arg for argument in every), (UNKNOWN,) * len(every))
         self.summary.functions[name] = function
         self.within[node] = function
         if isinstance(scope, Body):
@@ -170,7 +171,9 @@ class FileReader(FileState):
         name = statements.qualified(scope.owner, scope.function, node.name)
         bases = tuple(scope.term(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases)
         short = tuple(last_name(base) for base in node.bases)
-        methods = frozenset(one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+        methods = frozenset(
+            statement.name for statement in node.body if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
         made = Class(name, node.lineno, bases, short, methods, statements.properties(node))
         self.summary.classes[name] = made
         scope.names[node.name] = ("def", name)
@@ -183,7 +186,7 @@ class FileReader(FileState):
             made.attributes.setdefault(key, term)
 
     def register(self, scope: Calling, node: ast.Call) -> None:
-        """self.register_buffer("name", …)."""
+        """Note self.register_buffer("name", …)."""
         function = node.func
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and node.args:
             owner, name = scope.lookup(function.value.id), node.args[0]
@@ -197,7 +200,8 @@ class FileReader(FileState):
             self.puts[key] = join(self.puts.get(key, UNKNOWN), term)
 
     def _fill_attributes(self) -> None:
-        """Only when every method has been read it is known whether something is a mapping at all."""
+        """Fill mappings once every method has been read; only then is it known whether something is a mapping at
+        all."""
         for (owner, name), term in self.puts.items():
             attributes = self.summary.classes[owner].attributes
             known = attributes.get(name, UNKNOWN)

@@ -1,4 +1,4 @@
-"""Calls that hand a function's own `**options` on: who calls the function decides about them."""
+"""Finds calls that forward a function's own `**options`, about which the function's callers decide."""
 
 from __future__ import annotations
 
@@ -18,33 +18,37 @@ _PUTS = ("setdefault", "update", "pop")
 
 
 def handings(node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.expr], Term]) -> tuple[Handing, ...]:
-    """The calls of a function that get its `**options`, with what else they get."""
+    """Return the calls of a function that get its `**options`, with what else they get."""
     if node.args.kwarg is None:
         return ()
     name = node.args.kwarg.arg
     nodes = list(walk(node))
-    calls = [one for one in nodes if isinstance(one, ast.Call) and _gets(one, name)]
+    calls = [call for call in nodes if isinstance(call, ast.Call) and _gets(call, name)]
     if not calls:
         return ()
     given_before = dict(_partials(nodes))
     defaults = dict(_defaults(node.args))
-    given = {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+    given = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
     put = dict.fromkeys(_put(nodes, name), _SOMEHOW)
     return tuple(
         Handing(
-            BASE if is_base(one.func) else plain(one.func),
-            tuple(_source(value, given, defaults) for value in one.args if not isinstance(value, ast.Starred)),
-            tuple({**_before(one, given_before), **dict(_words(one, given, defaults)), **put}.items()),
+            BASE if is_base(call.func) else plain(call.func),
+            tuple(_source(value, given, defaults) for value in call.args if not isinstance(value, ast.Starred)),
+            tuple({**_before(call, given_before), **dict(_words(call, given, defaults)), **put}.items()),
         )
-        for one in calls
+        for call in calls
     )
 
 
 def _partials(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
-    """`make = partial(DataLoader, pin_memory=True)`: names, and what they have got already."""
-    for one in nodes:
-        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and last_name(one.value.func) == "partial":
-            yield from ((target.id, one.value) for target in one.targets if isinstance(target, ast.Name))
+    """Yield names such as `make = partial(DataLoader, pin_memory=True)`, and what they have got already."""
+    for node in nodes:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and last_name(node.value.func) == "partial"
+        ):
+            yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
 
 
 def _before(call: ast.Call, partials: dict[str, ast.Call]) -> dict[str, tuple[str, Any]]:
@@ -53,7 +57,7 @@ def _before(call: ast.Call, partials: dict[str, ast.Call]) -> dict[str, tuple[st
 
 
 def is_base(node: ast.expr) -> bool:
-    """`super().__init__`, `super(Loader, self).__init__`."""
+    """Match `super().__init__` and `super(Loader, self).__init__`."""
     return (
         isinstance(node, ast.Attribute)
         and node.attr == "__init__"
@@ -67,9 +71,9 @@ def _gets(call: ast.Call, name: str) -> bool:
 
 
 def _spreads(value: ast.expr, name: str) -> bool:
-    """`**options`, also as part of `**{**options, "shuffle": True}`."""
+    """Match `**options`, also as part of `**{**options, "shuffle": True}`."""
     if isinstance(value, ast.Dict):
-        return any(key is None and _spreads(one, name) for key, one in zip(value.keys, value.values, strict=True))
+        return any(key is None and _spreads(part, name) for key, part in zip(value.keys, value.values, strict=True))
     return isinstance(value, ast.Name) and value.id == name
 
 
@@ -84,7 +88,7 @@ def _words(call: ast.Call, given: set[str], defaults: dict[str, Any]) -> Iterato
 
 
 def _source(value: ast.expr, given: set[str], defaults: dict[str, Any]) -> tuple[str, Any]:
-    """An argument of the function, with its default; a constant; or something else."""
+    """Describe a value: an argument of the function with its default, a constant, or something else."""
     if isinstance(value, ast.Constant):
         return "constant", value.value
     if isinstance(value, ast.Name) and value.id in given:
@@ -95,20 +99,20 @@ def _source(value: ast.expr, given: set[str], defaults: dict[str, Any]) -> tuple
 def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, Any]]:
     plain = [*arguments.posonlyargs, *arguments.args]
     pairs = zip(reversed(plain), reversed(arguments.defaults), strict=False)
-    for one, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
+    for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
         if isinstance(default, ast.Constant):
-            yield one.arg, default.value
+            yield argument.arg, default.value
 
 
 def _put(nodes: Sequence[ast.AST], name: str) -> Iterator[str]:
-    """What the function itself puts into its options."""
-    for one in nodes:
-        if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store) and last_name(one.value) == name:
-            if isinstance(one.slice, ast.Constant):
-                yield str(one.slice.value)
-        elif isinstance(one, ast.Call) and _is_method(one.func, name):
-            yield from (str(value.value) for value in one.args[:1] if isinstance(value, ast.Constant))
-            yield from (word.arg for word in one.keywords if word.arg)
+    """Yield what the function itself puts into its options."""
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and last_name(node.value) == name:
+            if isinstance(node.slice, ast.Constant):
+                yield str(node.slice.value)
+        elif isinstance(node, ast.Call) and _is_method(node.func, name):
+            yield from (str(value.value) for value in node.args[:1] if isinstance(value, ast.Constant))
+            yield from (word.arg for word in node.keywords if word.arg)
 
 
 def _is_method(node: ast.expr, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which branches of a program are taken rarely."""
+"""Tells which branches of a program are taken rarely."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly"
 
 
 def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:
-    """How rarely the body and the other branch are taken."""
+    """Return how rarely the body and the other branch are taken."""
     body, other = of_test(node.test, counters, rare_names)
     if isinstance(node, ast.IfExp):
         return body, other
@@ -41,15 +41,15 @@ def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Conta
 
 
 def deciding(test: ast.expr) -> tuple[list[ast.expr], bool]:
-    """What must be true for the body, or with `not` in front for the other branch."""
+    """Return what must be true for the body, or with `not` in front for the other branch."""
     negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
     inner = test.operand if isinstance(test, ast.UnaryOp) and negated else test
     return (inner.values if isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And) else [inner]), negated
 
 
 def _is_plain(test: ast.expr) -> bool:
-    """About types, None, the rank, training mode or what a run is asked for: true for whole runs, and no hint that the
-    branch is rare."""
+    """Match tests of types, None, the rank, training mode or what a run is asked for. They hold for whole runs and are
+    no hint that the branch is rare."""
     if isinstance(test, ast.UnaryOp):
         return _is_plain(test.operand) or (isinstance(test.op, ast.Not) and _is_ending(test.operand))
     if isinstance(test, ast.BoolOp):
@@ -61,15 +61,15 @@ def _is_plain(test: ast.expr) -> bool:
 
 
 def _is_ending(node: ast.expr) -> bool:
-    """`stop`, `self.finished`: false until the end."""
+    """Match `stop` and `self.finished`, which are false until the end."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return bool(set(name.lower().split("_")) & {"stop", "stopped", "finished", "converged"})
 
 
 def _is_choice(node: ast.expr) -> bool:
-    """A text, or several: `head == "gmm"`, `mode in ("a", "b")` choose a variant for the whole run."""
+    """Match a text, or several: `head == "gmm"`, `mode in ("a", "b")` choose a variant for the whole run."""
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
-        return bool(node.elts) and all(_is_choice(one) for one in node.elts)
+        return bool(node.elts) and all(_is_choice(part) for part in node.elts)
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
@@ -135,14 +135,14 @@ def _of_remainder(operator: ast.cmpop, sides: list[ast.expr]) -> tuple[int, int]
 
 
 def _of_beginning(test: ast.Compare, operator: ast.cmpop, counters: Container[str]) -> tuple[int, int]:
-    """`step < 3` is the first few times, and `epoch > 0` all but those."""
+    """Guard by a counter's start: `step < 3` is the first few times, and `epoch > 0` all but those."""
     if isinstance(operator, ast.Gt | ast.GtE):
         return NONE, RARE
     return (RARE, NONE) if _is_counter(test.left, counters) else (NONE, NONE)
 
 
 def _is_filled(test: ast.Compare, rare_names: Container[str]) -> bool:
-    """`len(names) > 0`, of a list that is empty most of the time."""
+    """Match `len(names) > 0`, of a list that is empty most of the time."""
     left = test.left
     held = left.args[0] if isinstance(left, ast.Call) and called(left) == "len" and left.args else None
     return isinstance(held, ast.Name) and held.id in rare_names and isinstance(test.ops[0], ast.Gt | ast.NotEq)
@@ -162,7 +162,7 @@ def _of_call(test: ast.Call) -> tuple[int, int]:
 
 
 def _of_word(name: str) -> tuple[int, int]:
-    """A word can only make a place colder: debugging switches, and flags that are raised now and then."""
+    """Guard by a word, which can only make a place colder: debugging switches, flags raised now and then."""
     if name.lower().startswith(("should_", "time_to_", "is_time_to", "divisible")) or name in _ENDINGS:
         return RARE, NONE
     if "first" in name.lower().split("_") or _LAST.fullmatch(name.lower()):
@@ -182,9 +182,9 @@ def _of_name(test: ast.expr, rare_names: Container[str]) -> tuple[int, int]:
 
 
 def _of_body(node: ast.If) -> int:
-    """A branch that ends in an exception, and one that fills what was still empty."""
+    """Guard a branch that ends in an exception, or that fills what was still empty."""
     last = node.body[-1]
-    if any(_shows(one) for one in node.body):
+    if any(_shows(statement) for statement in node.body):
         return FLAG
     while isinstance(last, ast.If):
         last = last.body[-1]
@@ -201,19 +201,19 @@ def _of_body(node: ast.If) -> int:
     if _sets_best(node.body):
         return RECORD
     empty = _tested_for_none(node.test)
-    if empty and any(_fills(one, empty) for one in node.body):
+    if empty and any(_fills(statement, empty) for statement in node.body):
         return FIRST
     return NONE
 
 
 def _shows(statement: ast.stmt) -> bool:
-    """Opens a window: somebody looks at each of them."""
+    """Match a statement that opens a window: somebody looks at each of them."""
     call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     return isinstance(call, ast.Call) and called(call) in _WINDOWS
 
 
 def _tested_for_none(test: ast.expr) -> str:
-    """The place that `if x is None` looks at, as text to compare."""
+    """Return the place that `if x is None` looks at, as text to compare."""
     if isinstance(test, ast.BoolOp):
         return next(filter(None, map(_tested_for_none, test.values)), "")
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and not isinstance(test.left, ast.Name):
@@ -224,7 +224,7 @@ def _tested_for_none(test: ast.expr) -> str:
 
 
 def _text(node: ast.expr) -> str:
-    """A dotted name, or an element of one, as text to compare; "" for anything else."""
+    """Return a dotted name, or an element of one, as text to compare, and "" for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -234,14 +234,14 @@ def _text(node: ast.expr) -> str:
 
 
 def called(node: ast.expr) -> str:
-    """The last name of what is called, if it is a call."""
+    """Return the last name of what is called, if it is a call."""
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _attribute(node: ast.expr) -> ast.expr:
-    """`x.name` for `getattr(x, "name", None)`."""
+    """Return `x.name` for `getattr(x, "name", None)`, and other nodes as they are."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr" and len(node.args) > 1:
         name = node.args[1]
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -250,46 +250,46 @@ def _attribute(node: ast.expr) -> ast.expr:
 
 
 def _remembers(node: ast.If) -> bool:
-    """`if key not in table: table[key] = …`."""
+    """Match `if key not in table: table[key] = …`."""
     parts, negated = deciding(node.test)
-    asked = [one for one in parts if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.NotIn)]
-    tables = {_text(one.comparators[0]) for one in asked} - {""}
-    return not negated and bool(tables) and any(_files(one, tables) for one in node.body)
+    asked = [part for part in parts if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.NotIn)]
+    tables = {_text(part.comparators[0]) for part in asked} - {""}
+    return not negated and bool(tables) and any(_files(statement, tables) for statement in node.body)
 
 
 def _begins(node: ast.If) -> bool:
-    """`if len(state) == 0: state["step"] = 0`: a mapping that is empty the first time only."""
+    """Match `if len(state) == 0: state["step"] = 0`: a mapping that is empty the first time only."""
     test = node.test
     asked = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) else None
     held = asked.args[0] if isinstance(asked, ast.Call) and called(asked) == "len" and asked.args else None
     empty = _text(held) if held is not None and ast.unparse(test.comparators[0]) == "0" else ""  # type: ignore[attr-defined]
-    return bool(empty) and any(_files(one, (empty,)) for one in node.body)
+    return bool(empty) and any(_files(statement, (empty,)) for statement in node.body)
 
 
 def _files(statement: ast.stmt, tables: Container[str]) -> bool:
-    """`table[key] = …`, `seen.add(key)`."""
+    """Match `table[key] = …` and `seen.add(key)`."""
     if isinstance(statement, ast.Assign):
-        return any(isinstance(one, ast.Subscript) and _text(one.value) in tables for one in statement.targets)
+        return any(isinstance(target, ast.Subscript) and _text(target.value) in tables for target in statement.targets)
     call = statement.value if isinstance(statement, ast.Expr) else None
     named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     return named and call.func.attr in ("add", "append", "update") and _text(call.func.value) in tables  # type: ignore[union-attr]
 
 
 def _raises_flag(node: ast.If) -> bool:
-    """`if not self.checked: self.checked = True`, `if self.first: self.first = False`."""
+    """Match `if not self.checked: self.checked = True` and `if self.first: self.first = False`."""
     negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
     flag = _text(node.test.operand if negated else node.test)  # type: ignore[attr-defined]
     return bool(flag) and any(
-        isinstance(one, ast.Assign)
-        and _text(one.targets[0]) == flag
-        and isinstance(one.value, ast.Constant)
-        and one.value.value is negated
-        for one in node.body
+        isinstance(statement, ast.Assign)
+        and _text(statement.targets[0]) == flag
+        and isinstance(statement.value, ast.Constant)
+        and statement.value.value is negated
+        for statement in node.body
     )
 
 
 def _fills(statement: ast.stmt, empty: str) -> bool:
-    """Sets what was empty, itself or, by its name, through a method."""
+    """Return whether a statement sets what was empty, itself or, by its name, through a method."""
     if isinstance(statement, ast.Assign):
         return _text(statement.targets[0]) == empty
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
@@ -304,7 +304,7 @@ def _ends_program(call: ast.Call) -> bool:
 
 
 def leaves(body: list[ast.stmt]) -> bool:
-    """The block never goes on to what stands after it."""
+    """Return whether the block never goes on to what stands after it."""
     return bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
 
 
@@ -313,12 +313,12 @@ def leaves_loop(body: list[ast.stmt]) -> bool:
 
 
 def is_rare_flag(value: ast.expr, counters: Container[str] = ()) -> bool:
-    """`log_now = step % 50 == 0`, `last = step == count - 1`."""
+    """Match `log_now = step % 50 == 0` and `last = step == count - 1`."""
     return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, counters, ())[0] in (RARE, EPOCHLY, FIRST)
 
 
 def is_still_none(test: ast.expr) -> str:
-    """`x` of `x is None`."""
+    """Return `x` of `x is None`."""
     if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name) or not isinstance(test.ops[0], ast.Is):
         return ""
     other = test.comparators[0]
@@ -326,7 +326,7 @@ def is_still_none(test: ast.expr) -> str:
 
 
 def sets(body: list[ast.stmt], name: str) -> bool:
-    return any(_fills(one, name) for one in body)
+    return any(_fills(statement, name) for statement in body)
 
 
 def _is_modulo(node: ast.expr) -> bool:
@@ -334,28 +334,28 @@ def _is_modulo(node: ast.expr) -> bool:
 
 
 def _counts_epochs(node: ast.expr) -> bool:
-    """`step % len(loader)`."""
+    """Match `step % len(loader)`."""
     return _is_modulo(node) and called(node.right) == "len"  # type: ignore[attr-defined]
 
 
 def _is_record(node: ast.expr) -> bool:
-    """`best_loss`: what is compared with it is better now and then."""
+    """Match `best_loss`: what is compared with it is better now and then."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return "best" in name.lower().split("_")
 
 
 def _sets_best(body: list[ast.stmt]) -> bool:
-    """`self.best_score = score`."""
-    return any(isinstance(one, ast.Assign) and _is_record(one.targets[0]) for one in body)
+    """Match `self.best_score = score`."""
+    return any(isinstance(statement, ast.Assign) and _is_record(statement.targets[0]) for statement in body)
 
 
 def _is_episode(node: ast.expr) -> bool:
-    """`"episode" in info`: environments say so at the end of one."""
+    """Match `"episode" in info`: environments say so at the end of one."""
     return isinstance(node, ast.Constant) and node.value in ("episode", "final_info", "terminal_observation")
 
 
 def _mentions_clock(node: ast.expr) -> bool:
-    """`time.time()`, `now() - last`."""
+    """Match `time.time()` and `now() - last`."""
     if isinstance(node, ast.BinOp):
         return _mentions_clock(node.left) or _mentions_clock(node.right)
     return called(node) in _CLOCKS
@@ -368,13 +368,13 @@ def _is_counter(node: ast.expr, counters: Container[str]) -> bool:
 
 
 def _counts_steps(node: ast.expr) -> bool:
-    """`self.global_step`, `total_steps`: equal to a given number now and then."""
+    """Match `self.global_step` and `total_steps`, which equal a given number now and then."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name.lower().rsplit("_", 1)[-1] in ("step", "steps", "iteration", "iterations")
 
 
 def _is_epoch(node: ast.expr) -> bool:
-    """`self.epoch`, `state.current_epoch`: equal to a given number once in a training."""
+    """Match `self.epoch` and `state.current_epoch`, which equal a given number once in a training."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name.lower().lstrip("_") in ("epoch", "current_epoch", "epoch_idx", "cur_epoch", "epoch_num", "ep")
 
@@ -394,7 +394,7 @@ def has_step(body: Sequence[ast.stmt]) -> bool:
 
 
 def _is_scheduler(function: ast.expr) -> bool:
-    """`scheduler.step()`, which follows an evaluation as well as a step."""
+    """Match `scheduler.step()`, which follows an evaluation as well as a step."""
     receiver = function.value if isinstance(function, ast.Attribute) else None
     name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
     return "sched" in name.lower()

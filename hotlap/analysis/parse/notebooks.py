@@ -1,4 +1,4 @@
-"""Notebooks as programs: the code cells one after the other, and the way back from a line to its cell."""
+"""Reads notebooks as programs: the code cells one after the other, and the way back from a line to its cell."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _ASSIGNED = re.compile(r"^(\s*[\w, ]+=\s*)[%!].*$")
 
 
 def program(data: bytes) -> str | None:
-    """The text of a notebook's code cells; None where it is no notebook. Cells that are no Python are left empty."""
+    """Return the text of a notebook's code cells, or None where it is no notebook. Cells that are not Python are left
+    empty."""
     try:
         notebook: Any = json.loads(data)
-        cells = [_source(one) for one in notebook["cells"] if one["cell_type"] == "code"]
+        cells = [_source(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    plain = [_without_magics(one) for one in cells]
+    plain = [_without_magics(cell) for cell in cells]
     if not _is_python("\n".join(plain)):
-        plain = [one if _is_python(one) else "" for one in plain]
-    return "".join(f"{_MARK}{number}\n{one}\n" for number, one in enumerate(plain, 1))
+        plain = [cell if _is_python(cell) else "" for cell in plain]
+    return "".join(f"{_MARK}{number}\n{cell}\n" for number, cell in enumerate(plain, 1))
 
 
 def _source(cell: Any) -> str:
@@ -35,7 +36,7 @@ def _source(cell: Any) -> str:
 
 
 def _without_magics(cell: str) -> str:
-    """As many lines as before: what is for the shell or for IPython becomes `pass`."""
+    """Replace what is for the shell or for IPython by `pass`; there are as many lines as before."""
     lines = cell.split("\n")
     first = lines[0].strip()
     if first.startswith("%%"):
@@ -54,11 +55,11 @@ def _is_python(text: str) -> bool:
 
 
 def starts(text: str) -> list[int]:
-    """The line before the first one of each cell."""
+    """Return the line before the first one of each cell."""
     return [number for number, line in enumerate(text.split("\n"), 1) if line.startswith(_MARK)]
 
 
 def cell_at(cells: list[int], line: int) -> tuple[int, int]:
-    """The cell, from 1, and the line in it."""
+    """Return the number of the cell, from 1, and the line in it."""
     number = bisect_right(cells, line)
     return number, line - cells[number - 1] if number else line

@@ -1,4 +1,4 @@
-"""From where the parser says a node is to where a person and libcst look for it."""
+"""Translates where the parser says a node is to where a person and libcst look for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def characters(lines: Sequence[str], line: int, offset: int) -> int:
-    """From bytes, as the parser counts, to characters from 0."""
+    """Translate an offset from bytes, as the parser counts, to characters from 0."""
     text = lines[line - 1]
     return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
 
 
 def position_of(node: ast.AST, lines: Sequence[str]) -> str:
-    """Where a node stands, as a hint for `Place.node`."""
-    one: Any = node
-    start = characters(lines, one.lineno, one.col_offset)
-    return f"{one.lineno}:{start}:{one.end_lineno}:{characters(lines, one.end_lineno, one.end_col_offset)}"
+    """Return where a node stands, as a hint for `Place.node`."""
+    parsed: Any = node
+    start = characters(lines, parsed.lineno, parsed.col_offset)
+    return f"{parsed.lineno}:{start}:{parsed.end_lineno}:{characters(lines, parsed.end_lineno, parsed.end_col_offset)}"

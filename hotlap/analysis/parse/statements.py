@@ -1,4 +1,4 @@
-"""What statements look like, as far as reading a file needs to know."""
+"""Tells what statements look like, as far as reading a file needs to know."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Decorators = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def relative(summary: Summary, level: int, module: str) -> str:
-    """The full name of what `from ..x import y` names."""
+    """Return the full name of what `from ..x import y` names."""
     parts = summary.module.split(".")
     up = level - 1 if summary.package else level
     return "@" + ".".join([*parts[: max(len(parts) - up, 0)], *([module] if module else [])])
 
 
 def qualified(owner: str, function: Function, name: str) -> str:
-    """The name of something defined in a class or function."""
+    """Return the name of something defined in a class or function."""
     if owner:
         return f"{owner}.{name}"
     return f"{function.name}.{name}" if function.name else name
 
 
 def free_name(functions: dict[str, Function], name: str, line: int, decorators: Decorators) -> str:
-    """A name for each definition: the last one has it, but for the setter of a property."""
+    """Return a name for each definition: the last one has it, except for the setter of a property."""
     known = functions.get(name)
     if known is None:
         return name
@@ -40,16 +40,17 @@ def free_name(functions: dict[str, Function], name: str, line: int, decorators: 
 
 
 def default_flags(arguments: ast.arguments) -> tuple[tuple[str, bool], ...]:
-    """Arguments that are True, False or nothing unless given."""
+    """Return the arguments that are True, False or None unless given."""
     plain = [*arguments.posonlyargs, *arguments.args]
     last = zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)
     every = (*last, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
-    found = ((one.arg, value.value) for one, value in every if isinstance(value, ast.Constant))
+    found = ((argument.arg, value.value) for argument, value in every if isinstance(value, ast.Constant))
     return tuple((name, bool(value)) for name, value in found if value is None or value is True or value is False)
 
 
 def asked_flag(test: ast.expr) -> tuple[str, bool]:
-    """The name that a condition asks, and what it must be: `quiet`, `not quiet`, `quiet is False`, `x is not None`."""
+    """Return the name a condition asks and its required value: `quiet`, `not quiet`, `quiet is False`, `x is not
+    None`."""
     if isinstance(test, ast.Name):
         return test.id, True
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -70,21 +71,21 @@ def is_static(function: Function) -> bool:
 
 
 def properties(node: ast.ClassDef) -> frozenset[str]:
-    """Those whose function is run each time."""
+    """Return the methods that run each time they are looked at."""
     return frozenset(
-        one.name
-        for one in node.body
-        if isinstance(one, ast.FunctionDef)
-        and any(isinstance(part, ast.Name) and part.id == "property" for part in one.decorator_list)
+        statement.name
+        for statement in node.body
+        if isinstance(statement, ast.FunctionDef)
+        and any(isinstance(part, ast.Name) and part.id == "property" for part in statement.decorator_list)
     )
 
 
 def losses(function: ast.AST) -> frozenset[str]:
-    """Names that a backward pass starts from: tensors, whatever made them."""
+    """Return the names that a backward pass starts from: tensors, whatever made them."""
     found = set()
-    for one in walk(function):
-        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in BACKWARDS:
-            start = one.args[0] if one.args else one.func.value
+    for node in walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in BACKWARDS:
+            start = node.args[0] if node.args else node.func.value
             if isinstance(start, ast.Call) and last_name(start.func) == "scale" and start.args:
                 start = start.args[0]
             if isinstance(start, ast.Name):
@@ -93,24 +94,25 @@ def losses(function: ast.AST) -> frozenset[str]:
 
 
 def converted(node: ast.If) -> list[str]:
-    """`if not isinstance(x, list): x = x.tolist()`: afterwards x is what the branch made of it, on either path."""
+    """Return x of `if not isinstance(x, list): x = x.tolist()`: afterwards it is what the branch made of it, on either
+    path."""
     if node.orelse:
         return []
-    targets = [target for one in node.body if isinstance(one, ast.Assign) for target in one.targets]
+    targets = [target for statement in node.body if isinstance(statement, ast.Assign) for target in statement.targets]
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     if not names:
         return []
     tested = {_not_none(node.test)} | {
-        one.args[0].id
-        for one in walk(node.test)
-        if isinstance(one, ast.Call) and one.args and isinstance(one.args[0], ast.Name)
-        if last_name(one.func) in ("isinstance", "is_tensor", "hasattr")
+        part.args[0].id
+        for part in walk(node.test)
+        if isinstance(part, ast.Call) and part.args and isinstance(part.args[0], ast.Name)
+        if last_name(part.func) in ("isinstance", "is_tensor", "hasattr")
     }
     return [name for name in names if name in tested]
 
 
 def _not_none(test: ast.expr) -> str:
-    """`x` of `x is not None`: where the branch is passed over, it is nothing at all."""
+    """Return `x` of `x is not None`: where the branch is passed over, it is None."""
     if (
         not isinstance(test, ast.Compare)
         or not isinstance(test.ops[0], ast.IsNot)
@@ -122,7 +124,7 @@ def _not_none(test: ast.expr) -> str:
 
 
 def tested_for_tensor(test: ast.expr) -> list[str]:
-    """`if isinstance(x, torch.Tensor)`: in the other branch x is anything but that."""
+    """Return x of `if isinstance(x, torch.Tensor)`: in the other branch x is anything but that."""
     if not isinstance(test, ast.Call) or not test.args or not isinstance(test.args[0], ast.Name):
         return []
     asked = last_name(test.func)
@@ -131,7 +133,7 @@ def tested_for_tensor(test: ast.expr) -> list[str]:
 
 
 def tested_for_class(test: ast.expr) -> tuple[str, ast.expr] | None:
-    """The name and the class of `isinstance(x, Metric)`."""
+    """Return the name and the class of `isinstance(x, Metric)`."""
     if not isinstance(test, ast.Call) or last_name(test.func) != "isinstance" or len(test.args) != 2:
         return None
     name, kind = test.args
@@ -139,7 +141,7 @@ def tested_for_class(test: ast.expr) -> tuple[str, ast.expr] | None:
 
 
 def counts(node: ast.expr) -> bool:
-    """enumerate(…), also inside tqdm(…)."""
+    """Match enumerate(…), also inside tqdm(…)."""
     while isinstance(node, ast.Call):
         if last_name(node.func) == "enumerate":
             return True
@@ -150,7 +152,7 @@ def counts(node: ast.expr) -> bool:
 
 
 def counted(node: ast.expr) -> ast.expr:
-    """`range(n)` of `tqdm(range(n))`."""
+    """Return `range(n)` of `tqdm(range(n))`."""
     while isinstance(node, ast.Call) and last_name(node.func) in ("tqdm", "track") and node.args:
         node = node.args[0]
     return node
@@ -161,7 +163,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def counts_on(value: ast.expr, counters: Container[str]) -> bool:
-    """Arithmetic on a counter of a loop and plain numbers."""
+    """Match arithmetic on a counter of a loop and plain numbers."""
     if isinstance(value, ast.BinOp):
         return counts_on(value.left, counters) or counts_on(value.right, counters)
     return isinstance(value, ast.Name) and value.id in counters
@@ -171,16 +173,18 @@ _OF_TENSORS = frozenset("shape size dim device view permute unsqueeze squeeze ma
 
 
 def used_as_tensors(node: ast.AST, parameters: tuple[str, ...]) -> set[str]:
-    """Arguments of a forward pass that are asked for what only tensors have, and never taken apart."""
+    """Return the arguments of a forward pass that are asked for what only tensors have, and never taken apart."""
     found, apart = set(), set()
-    for one in walk(node):
-        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
-            found |= {one.value.id} if one.attr in _OF_TENSORS else set()
-        elif isinstance(one, ast.Subscript) and isinstance(one.value, ast.Name):
-            named = isinstance(one.slice, ast.Constant) and isinstance(one.slice.value, str)
-            apart |= {one.value.id} if named else set()
-        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Name) and isinstance(one.targets[0], ast.Tuple):
-            apart.add(one.value.id)
+    for part in walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+            found |= {part.value.id} if part.attr in _OF_TENSORS else set()
+        elif isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name):
+            named = isinstance(part.slice, ast.Constant) and isinstance(part.slice.value, str)
+            apart |= {part.value.id} if named else set()
+        elif (
+            isinstance(part, ast.Assign) and isinstance(part.value, ast.Name) and isinstance(part.targets[0], ast.Tuple)
+        ):
+            apart.add(part.value.id)
     return (found - apart) & set(parameters)
 
 
@@ -189,7 +193,7 @@ _WITH_OUTPUTS = (".on_train_batch_end", ".on_validation_batch_end", ".on_test_ba
 
 
 def hook_arguments(function: Function) -> dict[str, Term]:
-    """What a framework hands to its hooks, by the names it gives to the arguments."""
+    """Return what a framework hands to its hooks, by the names it gives to the arguments."""
     if not function.owner or len(function.parameters) < 2:
         return {}
     if function.name.endswith(_MODEL_FIRST) and function.parameters[1] == "model":
@@ -200,7 +204,7 @@ def hook_arguments(function: Function) -> dict[str, Term]:
 
 
 def branches(node: ast.If) -> int:
-    """How many `if` and `elif` are left of a chain."""
+    """Return how many `if` and `elif` are left of a chain."""
     count = 1
     while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
         node, count = node.orelse[0], count + 1
@@ -212,14 +216,14 @@ def is_one(node: ast.expr) -> bool:
 
 
 def is_grad_off(node: ast.expr) -> bool:
-    """`torch.set_grad_enabled(False)`."""
+    """Match `torch.set_grad_enabled(False)`."""
     named = isinstance(node, ast.Call) and last_name(node.func) == "set_grad_enabled" and node.args
     return bool(named) and isinstance(node.args[0], ast.Constant) and node.args[0].value is False  # type: ignore[attr-defined]
 
 
 def mentions_epochs(*nodes: ast.expr) -> bool:
-    """`for epoch in range(n)`, `for e in range(args.epochs)`."""
-    names = (getattr(one, "id", getattr(one, "attr", "")) for node in nodes for one in walk(node))
+    """Match `for epoch in range(n)` and `for e in range(args.epochs)`."""
+    names = (getattr(part, "id", getattr(part, "attr", "")) for node in nodes for part in walk(node))
     return any("epoch" in name.lower() and "per_epoch" not in name.lower() for name in names if isinstance(name, str))
 
 
@@ -227,15 +231,15 @@ _PIECES = ("split", "chunk", "tensor_split", "array_split")
 
 
 def grown(loop: ast.While) -> list[str]:
-    """`start` of `while start < n: …; start += size`."""
-    asked = {one.id for one in walk(loop.test) if isinstance(one, ast.Name)}
-    names = [getattr(one.target, "id", "") for one in loop.body if isinstance(one, ast.AugAssign)]
+    """Return `start` of `while start < n: …; start += size`."""
+    asked = {part.id for part in walk(loop.test) if isinstance(part, ast.Name)}
+    names = [getattr(statement.target, "id", "") for statement in loop.body if isinstance(statement, ast.AugAssign)]
     return [name for name in names if name in asked]
 
 
 def strided(node: ast.expr) -> bool:
-    """range(start, end, step), x.split(size) or torch.chunk(x, n), also inside enumerate(…) or tqdm(…): pieces of one
-    long sequence."""
+    """Match pieces of one long sequence: range(start, end, step), x.split(size) or torch.chunk(x, n), also inside
+    enumerate(…) or tqdm(…)."""
     while isinstance(node, ast.Call):
         if last_name(node.func) == "range":
             return len(node.args) == 3
@@ -248,21 +252,21 @@ def strided(node: ast.expr) -> bool:
 
 
 def mentions_batches(*nodes: ast.expr) -> bool:
-    """`num_batches`, `self.val_steps`, `state[STEPS]`: how many, not how large."""
+    """Match `num_batches`, `self.val_steps` and `state[STEPS]`: how many, not how large."""
     names = [
-        last_name(one).lower() for node in nodes for one in walk(node) if isinstance(one, ast.Name | ast.Attribute)
+        last_name(part).lower() for node in nodes for part in walk(node) if isinstance(part, ast.Name | ast.Attribute)
     ]
     return any(name.endswith(("batches", "steps", "iters", "iterations")) for name in names)
 
 
 def starts_again(node: ast.If) -> bool:
-    """`if gathered == n: …; gathered = 0`: every n-th time, not once."""
+    """Match `if gathered == n: …; gathered = 0`: every n-th time, not once."""
     left = ast.unparse(node.test.left) if isinstance(node.test, ast.Compare) else ""
     return any(
-        isinstance(one, ast.Assign)
-        and isinstance(one.value, ast.Constant)
-        and any(ast.unparse(target) == left for target in one.targets)
-        for one in node.body
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Constant)
+        and any(ast.unparse(target) == left for target in statement.targets)
+        for statement in node.body
     )
 
 
@@ -270,7 +274,7 @@ _MESSAGES = frozenset("print warn warning error exception info debug critical".s
 
 
 def gives_up(node: ast.If) -> bool:
-    """`if image is None: print("not found"); continue`: a turn that goes wrong is passed over with a message."""
+    """Match `if image is None: print("not found"); continue`: a turn that goes wrong is passed over with a message."""
     messages = node.body[:-1]
     return isinstance(node.body[-1], ast.Continue) and bool(messages) and all(map(_is_message, messages))
 

@@ -77,7 +77,7 @@ _STRENGTH = {
 
 
 def join(one: Term, other: Term) -> Term:
-    """What an operation on both gives, or what a name is that is one on some path and the other on another."""
+    """Return what an operation on both gives, or what a name is that is one on some path and the other on another."""
     if one in (other, TENSOR) or other in (NUMBER, UNKNOWN, TEXT):
         return one
     if one in (NUMBER, UNKNOWN, TEXT) or other == TENSOR:
@@ -90,7 +90,7 @@ def join(one: Term, other: Term) -> Term:
 
 
 def either(terms: list[Term]) -> Term:
-    """Any of them, nested no deeper than it must."""
+    """Return a term that may be any of them, nested no deeper than it must be."""
     if len(terms) < 3:
         return ("join", *terms) if len(terms) == 2 else terms[0] if terms else UNKNOWN
     half = len(terms) // 2
@@ -98,7 +98,7 @@ def either(terms: list[Term]) -> Term:
 
 
 def depth(term: Term) -> int:
-    """How deep a question nests. It is bounded so that loops in a program cannot blow a term up."""
+    """Return how deep a question nests. The depth is bounded so that loops in a program cannot blow a term up."""
     if isinstance(term, str):
         return 0
     deepest = 0
@@ -109,7 +109,7 @@ def depth(term: Term) -> int:
 
 
 def element(term: Term) -> Term:
-    """What iterating over it, or indexing it, gives."""
+    """Return what iterating over it gives."""
     if isinstance(term, str):
         return _ELEMENTS.get(term, UNKNOWN)
     if term[0] == "list":
@@ -128,7 +128,7 @@ def element(term: Term) -> Term:
 
 
 def indexed(term: Term) -> Term:
-    """What `term[…]` gives."""
+    """Return what `term[…]` gives."""
     if isinstance(term, str) or term[0] in ("list", "tuple", "enumerated", "zipped"):
         return element(term)
     if term[0] == "dict":
@@ -139,7 +139,7 @@ def indexed(term: Term) -> Term:
 
 
 def unpacked(term: Term, number: int, total: int) -> Term:
-    """What the name at one place of an unpacking gets."""
+    """Return what the name at one place of an unpacking gets."""
     if isinstance(term, str):
         return _ELEMENTS.get(term, UNKNOWN)
     if term[0] == "tuple":
@@ -150,7 +150,7 @@ def unpacked(term: Term, number: int, total: int) -> Term:
 
 
 def _is_group(term: Term) -> bool:
-    """Something that holds several, or one of two such things."""
+    """Match a term that holds several, or that is one of two such terms."""
     if isinstance(term, tuple) and term[0] == "join":
         return any(_is_group(part) for part in term[1:])
     return isinstance(term, tuple) and term[0] in ("list", "dict", "tuple")
@@ -188,7 +188,7 @@ def hosted(term: Term) -> Term:
 
 
 def placed(term: Term) -> Term:
-    """What a model gives: on its device, whatever a constant of its own was made on."""
+    """Return what a model gives: on its device, whatever a constant of its own was made on."""
     if isinstance(term, str):
         return TENSOR if term in (HOST, BATCH) else term
     if term[0] in ("tuple", "list", "dict"):

@@ -1,4 +1,4 @@
-"""What torch and its neighbours give back, by name. The one place that knows their vocabulary."""
+"""Tells what torch and its neighbours give back, by name. No other module knows their vocabulary."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _TENSOR_SUBMODULES = ("torch.linalg.", "torch.fft.", "torch.special.", "torch.sp
 
 
 def called(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term | None:
-    """What calling a library function of this full name gives; None for a name that is not known here."""
+    """Return what calling a library function of this full name gives, or None for a name that is not known here."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     if name.startswith("torch."):
@@ -160,17 +160,17 @@ def _nn_call(name: str, arguments: list[Term]) -> Term:
 
 
 def _operation(arguments: list[Term], keywords: dict[str, Term]) -> Term:
-    """torch.cat, torch.mean, …: on the device unless all that goes in is known to be on the host."""
-    parts = [_flat(one) for one in (*arguments, *keywords.values())]
-    if any(isinstance(one, tuple) for one in parts) and TENSOR not in parts:
-        return ("operation", *(one for one in parts if isinstance(one, tuple) or one in TENSORS))
+    """Return what torch.cat, torch.mean, … give: on the device unless all that goes in is known to be on the host."""
+    parts = [_flat(argument) for argument in (*arguments, *keywords.values())]
+    if any(isinstance(part, tuple) for part in parts) and TENSOR not in parts:
+        return ("operation", *(part for part in parts if isinstance(part, tuple) or part in TENSORS))
     return result_of(parts)
 
 
 def result_of(parts: list[Term]) -> Term:
-    """Of an operation on all of these."""
-    known = [one for one in parts if one not in (NUMBER, EXTENT, TEXT, DEVICE, NUMPY)]
-    if known and all(one in (HOST, BATCH) for one in known):
+    """Return what an operation on all of these gives."""
+    known = [part for part in parts if part not in (NUMBER, EXTENT, TEXT, DEVICE, NUMPY)]
+    if known and all(part in (HOST, BATCH) for part in known):
         return BATCH if BATCH in known else HOST
     return TENSOR
 
@@ -241,7 +241,7 @@ _OF_MAPPINGS = ("items", "values", "keys")
 
 
 def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
-    """What calling a method of something of this kind gives."""
+    """Return what calling a method of something of this kind gives."""
     if name == "state_dict":
         return STATE
     if kind in TENSORS:
@@ -272,7 +272,7 @@ def _module_method(name: str) -> Term:
 
 
 def method_of(known: Term, name: str) -> Term:
-    """The same, also for a dictionary."""
+    """Return what calling a method gives, also for a dictionary."""
     if isinstance(known, str):
         return method(known, name, [], on_host=False)
     gives: dict[str, Term] = {"items": ("list", ("tuple", TEXT, known[1])), "values": ("list", known[1])}
@@ -280,7 +280,7 @@ def method_of(known: Term, name: str) -> Term:
 
 
 def is_accessor(name: str) -> bool:
-    """Says something about the module instead of running it."""
+    """Match a method that says something about the module instead of running it."""
     return name in _MODULE_OTHER or name.startswith(("get_", "num_", "is_", "has_", "set_", "save", "load", "count"))
 
 
@@ -313,7 +313,7 @@ def _accelerator_method(name: str) -> Term:
 
 
 def _holds_tensor(name: str) -> bool:
-    """An attribute of a tensor, or of a model's output, that is a tensor again."""
+    """Match an attribute of a tensor, or of a model's output, that is a tensor again."""
     if name in ("requires_grad", "is_leaf", "id"):
         return False
     return len(name) <= 2 or name.rsplit("_", 1)[-1].removesuffix("s") in _PARTS

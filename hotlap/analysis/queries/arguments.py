@@ -20,8 +20,8 @@ _SETTINGS = frozenset(  # objects that hold settings; their device is one that w
 
 def arguments(function: Definition) -> set[str]:
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    rest = {one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None}
-    return {one.arg for one in every} - {"self", "cls"} | rest
+    rest = {parameter.arg for parameter in (function.args.vararg, function.args.kwarg) if parameter is not None}
+    return {parameter.arg for parameter in every} - {"self", "cls"} | rest
 
 
 def taken(function: Definition) -> set[str]:
@@ -29,13 +29,13 @@ def taken(function: Definition) -> set[str]:
     given, found = arguments(function), set[str]()
     for node in walk(function):
         if isinstance(node, ast.Assign) and begins_with(node.value, given | found):
-            found |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
+            found |= {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
     return found - given
 
 
 def begins_with(value: ast.expr, names: set[str]) -> bool:
     if isinstance(value, ast.Tuple):
-        return bool(value.elts) and all(begins_with(one, names) for one in value.elts)
+        return bool(value.elts) and all(begins_with(part, names) for part in value.elts)
     while isinstance(value, ast.Subscript | ast.Attribute):
         value = value.value
     return isinstance(value, ast.Name) and value.id in names
@@ -59,7 +59,7 @@ def _is_of_tensor(code: Code, place: ast.Name) -> bool:
     return function is not None and any(
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Attribute)
-        and any(isinstance(one, ast.Name) and one.id == place.id for one in node.targets)
+        and any(isinstance(target, ast.Name) and target.id == place.id for target in node.targets)
         and not is_chosen(code, node.value)
         for node in walk(function)
     )
@@ -110,7 +110,7 @@ def to_model(code: Code, call: ast.Call, name: ast.Name, kind: str) -> bool:
     kinds = by_callers(code, name)
     if BATCH in kinds:
         return True
-    device = call.args[0] if call.args else next((one.value for one in call.keywords if one.arg == "device"), None)
+    device = call.args[0] if call.args else next((word.value for word in call.keywords if word.arg == "device"), None)
     if function.name != "forward" or kinds - {UNKNOWN} or isinstance(device, ast.Constant):
         return False
     return is_chosen(code, device) and code.trains() and not is_placed_before(code, name)
@@ -118,7 +118,7 @@ def to_model(code: Code, call: ast.Call, name: ast.Name, kind: str) -> bool:
 
 def _is_set_before(code: Code, function: Definition, name: ast.Name) -> bool:
     """Set to something else on the way; not in the branch that is taken instead."""
-    choices = [one for one in code.ancestors(name) if isinstance(one, ast.If)]
+    choices = [outer for outer in code.ancestors(name) if isinstance(outer, ast.If)]
     instead = [
         statement
         for choice in choices
@@ -126,9 +126,10 @@ def _is_set_before(code: Code, function: Definition, name: ast.Name) -> bool:
         for statement in choice.body
     ]
     return any(
-        isinstance(one, ast.Name) and one.id == name.id and isinstance(one.ctx, ast.Store) and one.lineno < name.lineno
-        and not any(part.lineno <= one.lineno <= (part.end_lineno or 0) for part in instead)
-        for one in walk(function)
+        isinstance(node, ast.Name) and node.id == name.id and isinstance(node.ctx, ast.Store)
+        and node.lineno < name.lineno
+        and not any(part.lineno <= node.lineno <= (part.end_lineno or 0) for part in instead)
+        for node in walk(function)
     )  # fmt: skip
 
 

@@ -20,20 +20,20 @@ def is_assembled(code: Code, moved: ast.expr) -> bool:
     if not isinstance(loop, ast.For) or joined is None or not joined.args:
         return False
     still = _unmoved(loop, moved.lineno)
-    names = {one.id for one in walk(joined.args[0]) if isinstance(one, ast.Name)}
-    bound = {one.id for part in _parts(joined) for one in walk(part.target) if isinstance(one, ast.Name)}
-    given = {one for one in names - bound if _is_value(joined.args[0], one)}
+    names = {node.id for node in walk(joined.args[0]) if isinstance(node, ast.Name)}
+    bound = {node.id for part in _parts(joined) for node in walk(part.target) if isinstance(node, ast.Name)}
+    given = {name for name in names - bound if _is_value(joined.args[0], name)}
     return bool(given & still) and not _moves(joined) and given <= still
 
 
 def _is_value(node: ast.expr, name: str) -> bool:
     """Not only a function that is called."""
-    called = {one.func.id for one in walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)}
+    called = {call.func.id for call in walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return name not in called
 
 
 def _parts(node: ast.AST) -> Iterator[ast.comprehension]:
-    return (one for one in walk(node) if isinstance(one, ast.comprehension))
+    return (part for part in walk(node) if isinstance(part, ast.comprehension))
 
 
 def _joined(code: Code, moved: ast.expr) -> ast.Call | None:
@@ -48,14 +48,14 @@ def _joined(code: Code, moved: ast.expr) -> ast.Call | None:
 
 def _unmoved(loop: ast.For, line: int) -> set[str]:
     """Names made of what the loop gives, up to a line, as far as nothing on the way went to a device."""
-    found = {one.id for one in walk(loop.target) if isinstance(one, ast.Name)}
+    found = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
     for node in _in_order(loop, line):
         if isinstance(node, ast.Assign):
-            names = {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
+            names = {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
             made = mentions(node.value, found) and not _moves(node.value) and not _runs(node.value)
             found = found | names if made else found - names
         elif isinstance(node, ast.For) and mentions(node.iter, found):
-            found |= {one.id for one in walk(node.target) if isinstance(one, ast.Name)}
+            found |= {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             function = node.value.func
             listed = isinstance(function, ast.Attribute) and function.attr in ("append", "extend")
@@ -65,17 +65,22 @@ def _unmoved(loop: ast.For, line: int) -> set[str]:
 
 
 def _in_order(loop: Repeated, line: int) -> list[ast.stmt]:
-    every = [one for part in loop.body for one in walk(part) if isinstance(one, ast.stmt) and one.lineno < line]
-    return sorted(every, key=lambda one: one.lineno)
+    every = [
+        statement
+        for part in loop.body
+        for statement in walk(part)
+        if isinstance(statement, ast.stmt) and statement.lineno < line
+    ]
+    return sorted(every, key=lambda statement: statement.lineno)
 
 
 def _moves(node: ast.AST) -> bool:
-    return any(isinstance(one, ast.Call) and last_name(one.func) in _MOVES for one in walk(node))
+    return any(isinstance(call, ast.Call) and last_name(call.func) in _MOVES for call in walk(node))
 
 
 def _runs(node: ast.AST) -> bool:
     """Something is called that may be a model: it gives what is on the device."""
-    called = [one.func for one in walk(node) if isinstance(one, ast.Call)]
-    return any(isinstance(one, ast.Attribute) and one.attr == "forward" for one in called) or any(
-        last_name(one) in ("model", "net", "self") for one in called
+    called = [call.func for call in walk(node) if isinstance(call, ast.Call)]
+    return any(isinstance(function, ast.Attribute) and function.attr == "forward" for function in called) or any(
+        last_name(function) in ("model", "net", "self") for function in called
     )

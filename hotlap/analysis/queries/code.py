@@ -64,10 +64,10 @@ class Code:
             for field in backward:
                 value = getattr(node, field, None)
                 if value.__class__ is list:
-                    for one in reversed(value):
-                        if isinstance(one, ast.AST):
-                            parents[one] = node
-                            waiting.append(one)
+                    for child in reversed(value):
+                        if isinstance(child, ast.AST):
+                            parents[child] = node
+                            waiting.append(child)
                 elif isinstance(value, ast.AST):
                     parents[value] = node
                     waiting.append(value)
@@ -85,8 +85,8 @@ class Code:
             yield node
 
     def nodes(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
-        for one in types:
-            yield from self._by_type.get(one, ())
+        for kind in types:
+            yield from self._by_type.get(kind, ())
 
     def trains(self) -> bool:
         """Somewhere in the project a model is trained."""
@@ -99,7 +99,7 @@ class Code:
 
     def project_uses(self, word: str) -> bool:
         """Some file of the project has this word; the few that are noted are in flow.py."""
-        return any(word in one.uses for one in self.project.files.values())
+        return any(word in summary.uses for summary in self.project.files.values())
 
     # What it is
 
@@ -170,7 +170,7 @@ class Code:
         """The statement a node is part of."""
         if isinstance(node, ast.stmt):
             return node
-        return next(one for one in self.ancestors(node) if isinstance(one, ast.stmt))
+        return next(outer for outer in self.ancestors(node) if isinstance(outer, ast.stmt))
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """The list of statements it stands in."""
@@ -182,23 +182,23 @@ class Code:
         return [statement]
 
     def function(self, node: ast.AST) -> Definition | None:
-        return next((one for one in self.ancestors(node) if isinstance(one, Definition)), None)
+        return next((outer for outer in self.ancestors(node) if isinstance(outer, Definition)), None)
 
     def stored(self, scope: ast.AST) -> frozenset[str]:
         """The names that are set somewhere in a function or loop."""
         known = self._stored.get(scope)
         if known is None:
-            every = (one for one in walk(scope) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
-            known = self._stored[scope] = frozenset(one.id for one in every)
+            every = (node for node in walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+            known = self._stored[scope] = frozenset(node.id for node in every)
         return known
 
     def loops(self, node: ast.AST) -> Iterator[Repeated]:
         """The loops around a node in its function, the innermost first."""
-        for one in self.ancestors(node):
-            if isinstance(one, Definition | ast.Lambda):
+        for outer in self.ancestors(node):
+            if isinstance(outer, Definition | ast.Lambda):
                 return
-            if isinstance(one, Repeated):
-                yield one
+            if isinstance(outer, Repeated):
+                yield outer
 
     def batch_loop(self, node: ast.AST) -> Repeated | None:
         """The loop over batches around a node in its function, if there is one."""
@@ -224,15 +224,15 @@ class Code:
         function = self._within.get(loop)
         first = loop.test if isinstance(loop, ast.While) else loop.iter
         return function is not None and any(
-            one.line == first.lineno and (one.strided or one.moves) for one in function.loops
+            record.line == first.lineno and (record.strided or record.moves) for record in function.loops
         )
 
     def loop_kind(self, loop: Repeated) -> LoopKind:
         function = self._within.get(loop)
         kinds = self.hotness.kinds.get(Reference(self.path, function.name)) if function else None
         first = loop.test if isinstance(loop, ast.While) else loop.iter
-        for number, one in enumerate(function.loops if function else ()):
-            if one.line == first.lineno and not one.comprehension and kinds:
+        for number, record in enumerate(function.loops if function else ()):
+            if record.line == first.lineno and not record.comprehension and kinds:
                 return kinds[number]
         return LoopKind.PLAIN
 
@@ -242,7 +242,7 @@ class Code:
         if function is None:
             return False
         first = loop.test if isinstance(loop, ast.While) else loop.iter
-        if any(one.line == first.lineno and one.no_grad for one in function.loops):
+        if any(record.line == first.lineno and record.no_grad for record in function.loops):
             return True
         inside = any(isinstance(node, ast.With) and self._records_nothing(node) for node in walk(loop))
         around = any(isinstance(node, ast.With) and self._records_nothing(node) for node in self.ancestors(loop))
@@ -258,7 +258,9 @@ class Code:
             entered = getattr(item.context_expr, "func", item.context_expr)
             if self.full_name(entered) in _NO_GRAD:
                 return True
-            if any(self.project.function(one).quiets for one in self.project.targets(self.asked(entered), self.path)):
+            if any(
+                self.project.function(target).quiets for target in self.project.targets(self.asked(entered), self.path)
+            ):
                 return True
         return False
 
@@ -274,7 +276,7 @@ class Code:
 
     def mentions_grad(self, scope: ast.AST) -> bool:
         """Somewhere in it a graph is switched off or on."""
-        return any(isinstance(one, ast.Name | ast.Attribute) and last_name(one) in _SWITCHES for one in walk(scope))
+        return any(isinstance(node, ast.Name | ast.Attribute) and last_name(node) in _SWITCHES for node in walk(scope))
 
     def reference(self, node: ast.AST) -> Reference | None:
         """The function of the project that a node is in."""
@@ -351,7 +353,9 @@ def is_constant(node: ast.expr | None, value: object) -> bool:
 
 def spread(call: ast.Call) -> bool:
     """Some arguments come from `*args` or `**kwargs` and cannot be seen."""
-    return any(word.arg is None for word in call.keywords) or any(isinstance(one, ast.Starred) for one in call.args)
+    return any(word.arg is None for word in call.keywords) or any(
+        isinstance(argument, ast.Starred) for argument in call.args
+    )
 
 
 __all__ = ["Code", "Project", "is_constant", "keyword", "last_name", "spread"]

@@ -17,9 +17,11 @@ def default(code: Code, name: ast.Name) -> ast.expr | None:
     plain = [*function.args.posonlyargs, *function.args.args]
     pairs = [*zip(plain[::-1], function.args.defaults[::-1], strict=False)]
     pairs += [
-        (one, value) for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value
+        (parameter, value)
+        for parameter, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if value
     ]
-    return next((value for one, value in pairs if one.arg == name.id), None)
+    return next((value for parameter, value in pairs if parameter.arg == name.id), None)
 
 
 def is_given(code: Code, name: ast.Name) -> bool | None:
@@ -33,4 +35,4 @@ def is_given(code: Code, name: ast.Name) -> bool | None:
     callers = code.project.callers.get(known, ())
     if not callers:
         return None
-    return any(argument(one, number, name.id) is not None or "**" in dict(one.keywords) for _, one in callers)
+    return any(argument(call, number, name.id) is not None or "**" in dict(call.keywords) for _, call in callers)

@@ -103,7 +103,7 @@ def _decides(found: ElementLoop) -> bool:
         for node in walk(statement)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript)
     ]
-    return any(isinstance(one, ast.Name) and one.id in words for part in (*tests, *places) for one in walk(part))
+    return any(isinstance(node, ast.Name) and node.id in words for part in (*tests, *places) for node in walk(part))
 
 
 def derived(found: ElementLoop) -> set[str]:
@@ -111,7 +111,7 @@ def derived(found: ElementLoop) -> set[str]:
     words = {*found.names, *([found.index] if found.index else [])}
     for statement in found.loop.body:
         if isinstance(statement, ast.Assign) and mentions(statement.value, words):
-            words |= {one.id for target in statement.targets for one in walk(target) if isinstance(one, ast.Name)}
+            words |= {node.id for target in statement.targets for node in walk(target) if isinstance(node, ast.Name)}
     return words
 
 

@@ -38,7 +38,7 @@ def element_loops(code: Code) -> tuple[ElementLoop, ...]:
     """Those of a file, in what runs every batch."""
     loops = [node for node in code.nodes(ast.For) if isinstance(node, ast.For) and code.heat(node.body[0]).hot]
     every = [_direct(code, node) or _first(code, node) for node in loops]
-    return tuple(one for one in every if one is not None)
+    return tuple(loop for loop in every if loop is not None)
 
 
 def _first(code: Code, node: ast.For) -> ElementLoop | None:
@@ -58,13 +58,13 @@ def _direct(code: Code, node: ast.For) -> ElementLoop | None:
             target = target.elts[1]
         iterable = iterable.args[0]
     zipped = isinstance(iterable, ast.Call) and last_name(iterable.func) == "zip"
-    arrays = [one for one in iterable.args if _is_array(code, one)] if zipped else []  # type: ignore[attr-defined]
+    arrays = [argument for argument in iterable.args if _is_array(code, argument)] if zipped else []  # type: ignore[attr-defined]
     if not zipped and _is_array(code, iterable):
         arrays = [iterable]
     whole = len(iterable.args) if zipped else 1  # type: ignore[attr-defined]
     if not arrays or len(arrays) * 2 < whole:
         return None
-    names = frozenset(one.id for one in walk(target) if isinstance(one, ast.Name))
+    names = frozenset(part.id for part in walk(target) if isinstance(part, ast.Name))
     return ElementLoop(node, tuple(arrays), names, "")
 
 
@@ -76,11 +76,11 @@ def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
         return None
     index = node.target.id
     found = [
-        one.value
+        part.value
         for statement in node.body
-        for one in walk(statement)
-        if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load) and _starts_with(one.slice, index)
-        if _is_array(code, one.value) or _has_size(node.iter, one.value)
+        for part in walk(statement)
+        if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load) and _starts_with(part.slice, index)
+        if _is_array(code, part.value) or _has_size(node.iter, part.value)
     ]
     if found and isinstance(node.iter.args[-1], ast.Constant):
         return ElementLoop(node, tuple(found), frozenset(), index, fixed=True)
@@ -91,14 +91,14 @@ def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
 
 def _filled(code: Code, node: ast.For) -> ElementLoop | None:
     """`for i, k in enumerate(codes): table[i][k] = 1`: a tensor written number by number."""
-    names = {one.id for one in walk(node.target) if isinstance(one, ast.Name)}
-    for statement in (one for part in node.body for one in walk(part)):
+    names = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
+    for statement in (inner for part in node.body for inner in walk(part)):
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
             continue
         base, places = _places(statement.targets[0])
         counted = isinstance(statement.value, ast.Constant)
-        single = all(isinstance(one, ast.Name | ast.Constant) for one in places)
-        moving = any(isinstance(one, ast.Name) and one.id in names for one in places)
+        single = all(isinstance(place, ast.Name | ast.Constant) for place in places)
+        moving = any(isinstance(place, ast.Name) and place.id in names for place in places)
         counted_rows = _counts_rows(code, node) or _enumerates(code, node, places[-1])
         own = next(code.loops(statement), None) is node
         rows = own and counted_rows and isinstance(places[0], ast.Name) and not _runs_model(code, node)
@@ -112,8 +112,8 @@ def _enumerates(code: Code, node: ast.For, cut: ast.expr) -> bool:
     named = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "enumerate" and len(node.iter.args) == 1
     if not named or not isinstance(node.target, ast.Tuple) or not isinstance(cut, ast.Slice):
         return False
-    given = {one.id for one in walk(node.target) if isinstance(one, ast.Name)}
-    ends = [one for one in (cut.lower, cut.upper) if isinstance(one, ast.Name) and one.id in given]
+    given = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
+    ends = [end for end in (cut.lower, cut.upper) if isinstance(end, ast.Name) and end.id in given]
     return bool(ends) and code.hot(node.body[0])
 
 
@@ -128,7 +128,7 @@ def _counts_rows(code: Code, node: ast.For) -> bool:
 
 def _runs_model(code: Code, node: ast.For) -> bool:
     return any(
-        isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in node.body for one in walk(part)
+        isinstance(inner, ast.Call) and code.callee_kind(inner) == MODULE for part in node.body for inner in walk(part)
     )
 
 
@@ -145,9 +145,9 @@ def _has_size(iterable: ast.expr, node: ast.expr) -> bool:
     """`range(x.size(0))`: nothing but a tensor has that."""
     name = ast.unparse(node)
     return any(
-        isinstance(one, ast.Call) and one.args and isinstance(one.func, ast.Attribute) and one.func.attr == "size"
-        and ast.unparse(one.func.value) == name
-        for one in walk(iterable)
+        isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Attribute) and call.func.attr == "size"
+        and ast.unparse(call.func.value) == name
+        for call in walk(iterable)
     )  # fmt: skip
 
 
@@ -157,8 +157,8 @@ def _starts_with(node: ast.expr, index: str) -> bool:
     if isinstance(first, ast.Slice) and isinstance(
         node, ast.Tuple
     ):  # [: lengths[i], i], of sequences beside each other
-        ends = [one for one in (first.lower, first.upper) if one is not None]
-        first = node.elts[1] if any(mentions(one, {index}) for one in ends) else first
+        ends = [end for end in (first.lower, first.upper) if end is not None]
+        first = node.elts[1] if any(mentions(end, {index}) for end in ends) else first
     return isinstance(first, ast.Name) and first.id == index
 
 
@@ -166,7 +166,7 @@ def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
     """Of one of the arrays, or of a batch."""
     if code.kind(node) == EXTENT:
         return True
-    names = {ast.unparse(one) for one in arrays}
+    names = {ast.unparse(array) for array in arrays}
     if isinstance(node, ast.Call) and last_name(node.func) == "size" and isinstance(node.func, ast.Attribute):
         return ast.unparse(node.func.value) in names
     if isinstance(node, ast.Call) and last_name(node.func) == "len" and node.args:
@@ -217,11 +217,11 @@ def _is_said(code: Code, node: ast.expr) -> bool:
     if function is None or not isinstance(node, ast.Name):
         return False
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    said = next((one.annotation for one in every if one.arg == node.id), None)
-    if said is None and any(one.arg == node.id for one in every):
+    said = next((parameter.annotation for parameter in every if parameter.arg == node.id), None)
+    if said is None and any(parameter.arg == node.id for parameter in every):
         return any(
-            isinstance(one, ast.Attribute) and one.attr in _OF_TENSORS and getattr(one.value, "id", "") == node.id
-            for one in walk(function)
+            isinstance(part, ast.Attribute) and part.attr in _OF_TENSORS and getattr(part.value, "id", "") == node.id
+            for part in walk(function)
         )
     return said is not None and "Tensor" in ast.unparse(said) and "List" not in ast.unparse(said).title()
 
@@ -236,13 +236,13 @@ def _last_value(code: Code, node: ast.Name) -> ast.expr | None:
     """What the name was set to last before, in the same function; None for arguments and what loops give."""
     scope = code.function(node) or code.tree
     best: ast.expr | None = None
-    for one in walk(scope):
-        if isinstance(one, ast.Assign) and one.lineno < node.lineno:
-            for target in one.targets:
+    for statement in walk(scope):
+        if isinstance(statement, ast.Assign) and statement.lineno < node.lineno:
+            for target in statement.targets:
                 if isinstance(target, ast.Name) and target.id == node.id:
-                    best = one.value
+                    best = statement.value
                 elif isinstance(target, ast.Tuple) and any(getattr(part, "id", "") == node.id for part in target.elts):
-                    best = _part(target, one.value, node.id)
+                    best = _part(target, statement.value, node.id)
     return best
 
 

@@ -12,20 +12,20 @@ _ACTING = frozenset("act acts action actions policy rollout".split())
 
 def is_acting(code: Code, call: ast.Call) -> bool:
     """Given to `env.step(…)`, or returned by a function that chooses an action and makes no backward pass."""
-    if any(isinstance(one, ast.Call) and _is_step_of_world(code, one) for one in code.ancestors(call)):
+    if any(isinstance(outer, ast.Call) and _is_step_of_world(code, outer) for outer in code.ancestors(call)):
         return True
     function = code.function(call)
     if function is None or any(code.loops(call)):
         return False
     if not _ACTING & set(function.name.lower().strip("_").split("_")) and not _is_stepped(code, call, function.name):
         return False
-    calls = [one for one in walk(function) if isinstance(one, ast.Call)]
-    return not any(last_name(one.func) in ("backward", "zero_grad") for one in calls)
+    calls = [inner for inner in walk(function) if isinstance(inner, ast.Call)]
+    return not any(last_name(inner.func) in ("backward", "zero_grad") for inner in calls)
 
 
 def _is_stepped(code: Code, call: ast.Call, name: str) -> bool:
     """Returned, and what the function returns is the argument of `env.step(…)` in the same file."""
-    if not any(isinstance(one, ast.Return) for one in code.ancestors(call)):
+    if not any(isinstance(outer, ast.Return) for outer in code.ancestors(call)):
         return False
     chosen = {
         target.id
@@ -35,8 +35,8 @@ def _is_stepped(code: Code, call: ast.Call, name: str) -> bool:
         if isinstance(target, ast.Name)
     }
     return any(
-        _is_step_of_world(code, one) and any(getattr(given, "id", "") in chosen for given in one.args)
-        for one in code.calls("step")
+        _is_step_of_world(code, step) and any(getattr(given, "id", "") in chosen for given in step.args)
+        for step in code.calls("step")
     )
 
 

@@ -34,8 +34,8 @@ def comprehended(code: Code) -> Iterator[ast.ListComp | ast.GeneratorExp]:
         assert isinstance(node, ast.ListComp | ast.GeneratorExp)
         heat = code.heat(node.elt)
         if heat.hot and heat.side is Side.EVALUATE and code.goes_over_batches(node):
-            calls = [one for one in walk(node.elt) if isinstance(one, ast.Call)]
-            if any(_is_model_call(code, one) or _is_recording(code, one) for one in calls):
+            calls = [call for call in walk(node.elt) if isinstance(call, ast.Call)]
+            if any(_is_model_call(code, call) or _is_recording(code, call) for call in calls):
                 yield node
 
 
@@ -49,9 +49,9 @@ def at_once(code: Code) -> Iterator[ast.Call]:
             continue
         model = ast.unparse(put.func.value)  # type: ignore[attr-defined]
         rest = code.block(statement)[code.block(statement).index(statement) + 1 :]
-        calls = [one for later in rest if not isinstance(later, Repeated) for one in _calls_in(later)]
-        called = [one for one in calls if ast.unparse(one.func) in (model, f"{model}.forward")]
-        if called and not any(last_name(one.func) in _TRAINS for one in calls):
+        calls = [call for later in rest if not isinstance(later, Repeated) for call in _calls_in(later)]
+        called = [call for call in calls if ast.unparse(call.func) in (model, f"{model}.forward")]
+        if called and not any(last_name(call.func) in _TRAINS for call in calls):
             yield called[0]
 
 
@@ -60,13 +60,13 @@ def _follows_training(code: Code, put: ast.stmt) -> bool:
     function = code.function(put)
     if function is None:
         return False
-    lines = [one.lineno for one in _calls_in(function) if last_name(one.func) in BACKWARDS]
+    lines = [call.lineno for call in _calls_in(function) if last_name(call.func) in BACKWARDS]
     end = next(iter(code.loops(put)), function).end_lineno or put.lineno
-    return bool(lines) and min(lines) < put.lineno and not any(put.lineno < one <= end for one in lines)
+    return bool(lines) and min(lines) < put.lineno and not any(put.lineno < line <= end for line in lines)
 
 
 def _calls_in(node: ast.AST) -> list[ast.Call]:
-    return [one for one in walk(node) if isinstance(one, ast.Call)]
+    return [call for call in walk(node) if isinstance(call, ast.Call)]
 
 
 def _makes_hot(code: Code, loop: Repeated) -> bool:
@@ -81,7 +81,7 @@ def trains(code: Code, loop: Repeated) -> bool:
     if heat.side is Side.TRAIN and code.loop_kind(loop) >= LoopKind.BATCH_LIKELY and heat.hot:
         return True
     calls = [node for node in walk(loop) if isinstance(node, ast.Call)]
-    return any(last_name(one.func) in _TRAINS or _differentiates(code, one) for one in calls)
+    return any(last_name(call.func) in _TRAINS or _differentiates(code, call) for call in calls)
 
 
 def _differentiates(code: Code, call: ast.Call) -> bool:
@@ -114,18 +114,18 @@ def _may_run_model(code: Code, call: ast.Call) -> bool:
     if _hands_model(code, call, asked):
         return True
     if isinstance(call.func, ast.Attribute) and code.kind(call.func.value) == MODULE:
-        return any(code.kind(one) in TENSORS for one in call.args)  # model.get_codes(batch)
+        return any(code.kind(argument) in TENSORS for argument in call.args)  # model.get_codes(batch)
     if not may_be_model(asked) or code.kind(call.func) != UNKNOWN or isinstance(code.term(call.func), tuple):
         return False
-    return any(code.kind(one) in TENSORS for one in call.args) and not code.project.targets(asked, code.path)
+    return any(code.kind(argument) in TENSORS for argument in call.args) and not code.project.targets(asked, code.path)
 
 
 def _hands_model(code: Code, call: ast.Call, asked: Term) -> bool:
     """`run_forward(model=model, batch=batch)`, of something that is not in sight: it gets the model and a tensor."""
     given = [*call.args, *(word.value for word in call.keywords)]
-    if len(given) < 2 or is_library(asked) or not any(code.kind(one) in TENSORS for one in given):
+    if len(given) < 2 or is_library(asked) or not any(code.kind(value) in TENSORS for value in given):
         return False
-    return any(code.kind(one) == MODULE for one in given) and not code.project.targets(asked, code.path)
+    return any(code.kind(value) == MODULE for value in given) and not code.project.targets(asked, code.path)
 
 
 def _helper_calls(code: Code, block: Block) -> bool:
@@ -153,12 +153,12 @@ def _is_put_to_eval(code: Code, loop: Repeated) -> bool:
 
 def _steps_evaluate(code: Code, loop: Repeated) -> bool:
     """A function that is called in every turn puts the model in evaluation mode, and runs it: `trainer.predict(x)`."""
-    calls = [one for statement in loop.body for one in _calls_in(statement)]
-    named = [one for one in calls if one.args and isinstance(one.func, ast.Name | ast.Attribute)]
+    calls = [call for statement in loop.body for call in _calls_in(statement)]
+    named = [call for call in calls if call.args and isinstance(call.func, ast.Name | ast.Attribute)]
     return any(
-        code.project.function(target).evaluates and _is_recording(code, one)
-        for one in named
-        for target in code.project.targets(code.asked(one.func), code.path)
+        code.project.function(target).evaluates and _is_recording(code, call)
+        for call in named
+        for target in code.project.targets(code.asked(call.func), code.path)
     )
 
 

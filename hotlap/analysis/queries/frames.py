@@ -90,7 +90,7 @@ def _by_assignment(code: Code, node: ast.expr, deep: int) -> bool | None:
 
 
 def _mentions_itself(value: ast.expr, node: ast.expr) -> bool:
-    return any(isinstance(one, ast.Name) and isinstance(node, ast.Name) and one.id == node.id for one in walk(value))
+    return any(isinstance(part, ast.Name) and isinstance(node, ast.Name) and part.id == node.id for part in walk(value))
 
 
 def is_grouped(node: ast.expr) -> bool:

@@ -44,7 +44,7 @@ class Graphs:
                 and isinstance(node.func, ast.Attribute)
             ):
                 start = node.args[0] if node.args else node.func.value
-                yield from (one.id for one in walk(start) if isinstance(one, ast.Name))
+                yield from (part.id for part in walk(start) if isinstance(part, ast.Name))
         if isinstance(self.scope, Definition) and self.scope.name == "training_step":
             yield from self._returned()
 
@@ -80,8 +80,8 @@ class Graphs:
         if isinstance(node, ast.ListComp | ast.GeneratorExp):
             return self.carries(node.elt, deep + 1)
         if isinstance(node, ast.BinOp | ast.IfExp | ast.Tuple | ast.List | ast.UnaryOp | ast.Dict):
-            parts = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
-            return any(self.carries(one, deep + 1) for one in parts)
+            parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+            return any(self.carries(part, deep + 1) for part in parts)
         return False
 
     def _is_index(self, node: ast.Subscript) -> bool:
@@ -116,15 +116,19 @@ class Graphs:
     def _last_made(self, node: ast.Name) -> tuple[ast.Assign | ast.AnnAssign, int] | None:
         """The assignment nearest before, and the place in its tuple."""
         found: tuple[ast.Assign | ast.AnnAssign, int] | None = None
-        for one in walk(self.scope):
-            if not isinstance(one, ast.Assign | ast.AnnAssign) or one.value is None or one.lineno >= node.lineno:
+        for statement in walk(self.scope):
+            if (
+                not isinstance(statement, ast.Assign | ast.AnnAssign)
+                or statement.value is None
+                or statement.lineno >= node.lineno
+            ):
                 continue
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
                 parts = target.elts if isinstance(target, ast.Tuple) else [target]
                 names = [part.id if isinstance(part, ast.Name) else "" for part in parts]
-                if node.id in names and (found is None or one.lineno >= found[0].lineno):
-                    found = one, names.index(node.id)
+                if node.id in names and (found is None or statement.lineno >= found[0].lineno):
+                    found = statement, names.index(node.id)
         return found
 
     def _call(self, node: ast.Call, deep: int) -> bool:
@@ -134,7 +138,7 @@ class Graphs:
         if self.code.callee_kind(node) == MODULE:
             return True
         if self.code.full_name(node.func).startswith("torch."):
-            return any(self.carries(one, deep + 1) for one in node.args)
+            return any(self.carries(argument, deep + 1) for argument in node.args)
         if isinstance(node.func, ast.Attribute) and self.code.kind(node.func.value) == TENSOR:
             return self.carries(node.func.value, deep + 1)
         return isinstance(node.func, ast.Attribute) and self.carries(node.func.value, deep + 1)
@@ -150,12 +154,12 @@ class Graphs:
     def _gives_differentiated(self, node: ast.Call, place: int) -> bool:
         """A function of the same file makes the backward pass itself and returns the loss as it is."""
         targets = self.code.project.targets(self.code.asked(node.func), self.code.path)
-        lines = {self.code.project.function(one).line for one in targets if one.path == self.code.path}
+        lines = {self.code.project.function(target).line for target in targets if target.path == self.code.path}
         for function in self.code.nodes(ast.FunctionDef) if lines else ():
             assert isinstance(function, ast.FunctionDef)
             if function.lineno in lines and function is not self.scope:
                 inner = Graphs(self.code, function)
-                if inner.trains and any(inner.carries(one) for one in _returned_at(function, place)):
+                if inner.trains and any(inner.carries(value) for value in _returned_at(function, place)):
                     return True
         return False
 

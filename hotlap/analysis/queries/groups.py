@@ -20,7 +20,7 @@ def group_loops(code: Code) -> Iterator[tuple[ast.AST, ast.expr]]:
         if not code.hot(body[0]) or _runs_models(code, body):
             continue
         names = _names(target)
-        by_value = _is_unique(code, over) and any(_compares(code, one, names) for one in body)
+        by_value = _is_unique(code, over) and any(_compares(code, part, names) for part in body)
         if by_value or (_is_counted(over) and _picks(code, body, names)):
             yield node, over
 
@@ -37,7 +37,7 @@ def _turns(code: Code) -> Iterator[Turn]:
 
 
 def _names(target: ast.expr) -> set[str]:
-    return {one.id for one in walk(target) if isinstance(one, ast.Name)}
+    return {part.id for part in walk(target) if isinstance(part, ast.Name)}
 
 
 def _is_unique(code: Code, over: ast.expr, deep: int = 0) -> bool:
@@ -45,9 +45,9 @@ def _is_unique(code: Code, over: ast.expr, deep: int = 0) -> bool:
     if isinstance(over, ast.Name) and deep < 3:
         scope = code.function(over) or code.tree
         made = [
-            one.value
-            for one in walk(scope)
-            if isinstance(one, ast.Assign) and one.lineno < over.lineno and over.id in _names(one.targets[0])
+            node.value
+            for node in walk(scope)
+            if isinstance(node, ast.Assign) and node.lineno < over.lineno and over.id in _names(node.targets[0])
         ]
         return bool(made) and _is_unique(code, made[-1], deep + 1)
     if not isinstance(over, ast.Call):
@@ -68,7 +68,7 @@ def _is_counted(over: ast.expr) -> bool:
 
 def _compares(code: Code, body: ast.AST, names: set[str]) -> bool:
     """`labels == label`, `labels.eq(label)`."""
-    return any(_is_mask(code, one, names) for one in walk(body))
+    return any(_is_mask(code, node, names) for node in walk(body))
 
 
 def _is_mask(code: Code, node: ast.AST, names: set[str]) -> bool:
@@ -100,16 +100,16 @@ def _is_element(node: ast.expr, names: set[str]) -> bool:
 
 def _picks(code: Code, body: list[ast.AST], names: set[str]) -> bool:
     """`features[labels == i]` or `(labels == i).nonzero()`: how many there are, the host must wait for."""
-    every = [one for part in body for one in walk(part)]
+    every = [node for part in body for node in walk(part)]
     masks = {
         target.id
-        for one in every
-        if isinstance(one, ast.Assign) and _is_mask(code, one.value, names)
-        for target in one.targets
+        for node in every
+        if isinstance(node, ast.Assign) and _is_mask(code, node.value, names)
+        for target in node.targets
         if isinstance(target, ast.Name)
     }
     picked = [_picking(code, node) for node in every]
-    return any(one is not None and (_is_mask(code, one, names) or mentions(one, masks)) for one in picked)
+    return any(mask is not None and (_is_mask(code, mask, names) or mentions(mask, masks)) for mask in picked)
 
 
 def _picking(code: Code, node: ast.AST) -> ast.expr | None:
@@ -125,4 +125,4 @@ def _picking(code: Code, node: ast.AST) -> ast.expr | None:
 
 def _runs_models(code: Code, body: list[ast.AST]) -> bool:
     """A part of a model for each of them: experts, heads."""
-    return any(isinstance(one, ast.Call) and code.callee_kind(one) == MODULE for part in body for one in walk(part))
+    return any(isinstance(node, ast.Call) and code.callee_kind(node) == MODULE for part in body for node in walk(part))

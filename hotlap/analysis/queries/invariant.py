@@ -39,7 +39,7 @@ def is_invariant(node: ast.expr, changing: set[str]) -> bool:
     if isinstance(node, ast.Call):
         known = isinstance(node.func, ast.Name | ast.Attribute) and last_name(node.func) in _PURE
         return known and all(
-            is_invariant(one, changing) for one in (*node.args, *(word.value for word in node.keywords))
+            is_invariant(argument, changing) for argument in (*node.args, *(word.value for word in node.keywords))
         )
     if isinstance(node, ast.BinOp | ast.UnaryOp | ast.Tuple | ast.List | ast.Subscript | ast.Starred):
         parts = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]

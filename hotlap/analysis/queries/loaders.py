@@ -88,18 +88,20 @@ def _hands_on(code: Code, call: ast.Call) -> bool:
     function = code.function(call)
     rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
     return bool(rest) and any(
-        word.arg is None and any(isinstance(one, ast.Name) and one.id == rest for one in walk(word.value))
+        word.arg is None and any(isinstance(node, ast.Name) and node.id == rest for node in walk(word.value))
         for word in call.keywords
     )
 
 
 def _inherits(code: Code, call: ast.Call) -> bool:
-    owner = next((one for one in code.ancestors(call) if isinstance(one, ast.ClassDef)), None)
-    return owner is not None and any(code.full_name(one) in LOADER_NAMES for one in owner.bases)
+    owner = next((outer for outer in code.ancestors(call) if isinstance(outer, ast.ClassDef)), None)
+    return owner is not None and any(code.full_name(base) in LOADER_NAMES for base in owner.bases)
 
 
 def _made_by(code: Code, call: ast.Call, maker: makers.Maker) -> Loader:
-    complete = len(call.args) <= len(maker.parameters) and not any(isinstance(one, ast.Starred) for one in call.args)
+    complete = len(call.args) <= len(maker.parameters) and not any(
+        isinstance(argument, ast.Starred) for argument in call.args
+    )
     settings = {name: _constant(code, value) for name, value in makers.bound(call, maker).items()}
     for word in call.keywords:
         if word.arg is None:
@@ -111,7 +113,7 @@ def _made_by(code: Code, call: ast.Call, maker: makers.Maker) -> Loader:
 
 def loader(code: Code, call: ast.Call) -> Loader:
     settings: dict[str, ast.expr] = {}
-    complete = not any(isinstance(one, ast.Starred) for one in call.args)
+    complete = not any(isinstance(argument, ast.Starred) for argument in call.args)
     direct = code.full_name(call.func) in TORCH_LOADERS or is_base(call.func)
     for name, value in zip(POSITIONS if direct else POSITIONS[:3], call.args, strict=False):
         settings[name] = _constant(code, value)
@@ -130,7 +132,9 @@ def _constant(code: Code, value: ast.expr) -> ast.expr:
     if not isinstance(value, ast.Name):
         return value
     function = code.function(value)
-    if function is not None and value.id in {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}:
+    if function is not None and value.id in {
+        parameter.arg for parameter in (*function.args.args, *function.args.kwonlyargs)
+    }:
         return value
     found = assigned(code, value.id)
     if len(found) != 1 or not isinstance(found[0], ast.Constant):
@@ -193,7 +197,7 @@ def _is_made_there(function: Function) -> bool:
 
 def _is_moved(code: Code, given: ast.expr) -> bool:
     if isinstance(given, ast.Name):
-        return any(_is_moved(code, one) for one in assigned(code, given.id) if isinstance(one, ast.Call))
+        return any(_is_moved(code, value) for value in assigned(code, given.id) if isinstance(value, ast.Call))
     if not isinstance(given, ast.Call) or last_name(given.func) not in ("to", "cuda"):
         return False
     place = given.args[0] if given.args else keyword(given, "device")
@@ -225,7 +229,7 @@ def _sees(code: Code, node: ast.AST, call: ast.Call) -> bool:
 def _changes(node: ast.AST, places: set[str]) -> bool:
     """`place.method(…)` by itself, or `place.attribute = …`."""
     if isinstance(node, ast.Assign):
-        return any(isinstance(one, ast.Attribute) and ast.unparse(one.value) in places for one in node.targets)
+        return any(isinstance(target, ast.Attribute) and ast.unparse(target.value) in places for target in node.targets)
     call = node.value if isinstance(node, ast.Expr) else None
     function = call.func if isinstance(call, ast.Call) else None
     return isinstance(function, ast.Attribute) and ast.unparse(function.value) in places
@@ -324,5 +328,5 @@ def made_at(code: Code, iterable: ast.expr) -> ast.Call | None:
     if not isinstance(iterable, ast.Name):
         return None
     made = assigned(code, iterable.id)
-    calls = [one for one in made if isinstance(one, ast.Call) and code.full_name(one.func) in TORCH_LOADERS]
+    calls = [call for call in made if isinstance(call, ast.Call) and code.full_name(call.func) in TORCH_LOADERS]
     return calls[0] if len(calls) == 1 == len(made) else None

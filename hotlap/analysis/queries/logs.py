@@ -48,17 +48,17 @@ def _wrapped(code: Code) -> tuple[list[ast.Call], set[ast.Call]]:
         if written is None:
             continue
         known = [
-            one
-            for one in code.calls(function.name)
-            if any(code.project.function(target).line == function.lineno for target in _targets(code, one))
+            call
+            for call in code.calls(function.name)
+            if any(code.project.function(target).line == function.lineno for target in _targets(code, call))
         ]
         calls += known
-        inside |= {written} if any(code.hot(one) for one in known) else set()
+        inside |= {written} if any(code.hot(call) for call in known) else set()
     return calls, inside
 
 
 def _targets(code: Code, call: ast.Call) -> list[Reference]:
-    return [one for one in code.project.targets(code.asked(call.func), code.path) if one.path == code.path]
+    return [target for target in code.project.targets(code.asked(call.func), code.path) if target.path == code.path]
 
 
 def _only_writes(code: Code, function: ast.FunctionDef) -> ast.Call | None:
@@ -72,7 +72,7 @@ def _only_writes(code: Code, function: ast.FunctionDef) -> ast.Call | None:
     call = last.value if isinstance(last, ast.Expr | ast.Return) else None
     if not isinstance(call, ast.Call) or not call.args or not _writes(code, call):
         return None
-    given = {one.arg for one in function.args.args}
+    given = {parameter.arg for parameter in function.args.args}
     return call if isinstance(call.args[0], ast.Name) and call.args[0].id in given else None
 
 
@@ -82,7 +82,7 @@ def on_event(code: Code, node: ast.AST) -> bool:
     for outer in code.ancestors(node):
         if isinstance(outer, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
             return False
-        if isinstance(outer, ast.If) and inner in outer.body and any(_orders(code, one) for one in walk(outer.test)):
+        if isinstance(outer, ast.If) and inner in outer.body and any(_orders(code, part) for part in walk(outer.test)):
             return True
         inner = outer
     return False
@@ -92,7 +92,7 @@ def _orders(code: Code, node: ast.AST) -> bool:
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
         return False
     sides = (node.left, *node.comparators)
-    return any(code.kind(one) == TENSOR or _is_read(one) for one in sides)
+    return any(code.kind(side) == TENSOR or _is_read(side) for side in sides)
 
 
 def _is_read(node: ast.expr) -> bool:

@@ -48,8 +48,8 @@ def makers(project: Project) -> dict[Reference, Maker]:
 def names(project: Project) -> frozenset[str]:
     """The last names that such functions and classes are called by."""
     found = set()
-    for one in makers(project):
-        parts = one.name.split(".")
+    for reference in makers(project):
+        parts = reference.name.split(".")
         found.add(parts[-2] if parts[-1] == "__init__" and len(parts) > 1 else parts[-1])
     return frozenset(found | set(plain_classes(project)))
 
@@ -80,7 +80,9 @@ def _settings(
     answer = project.answer(handing.callee, reference.path)
     if isinstance(answer, tuple) and answer[0] == "name" and answer[1] in LOADER_NAMES:
         return {**dict(zip(POSITIONS, handing.arguments, strict=False)), **dict(handing.keywords)}
-    targets = [one for one in project.targets(handing.callee, reference.path) if one in known and one != reference]
+    targets = [
+        target for target in project.targets(handing.callee, reference.path) if target in known and target != reference
+    ]
     return _through(known[targets[0]], handing) if targets else None
 
 
@@ -100,7 +102,7 @@ def calls(code: Code) -> Iterator[tuple[ast.Call, Maker | None]]:
     every = makers(code.project)
     for call in code.calls(*names(code.project)):
         targets = code.project.targets(code.asked(call.func), code.path)
-        maker = next((every[one] for one in targets if one in every), None)
+        maker = next((every[target] for target in targets if target in every), None)
         if maker is not None:
             yield call, maker
         elif not targets and code.project.is_loader(code.term(call)):

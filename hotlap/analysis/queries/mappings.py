@@ -21,9 +21,9 @@ def mapping(code: Code, call: ast.Call, value: ast.expr, deep: int = 0) -> tuple
         return _displayed(code, call, value, deep)
     if isinstance(value, ast.IfExp | ast.BoolOp):
         parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else value.values
-        return _merged(mapping(code, call, one, deep + 1) for one in parts)
+        return _merged(mapping(code, call, part, deep + 1) for part in parts)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
-        return _merged(mapping(code, call, one, deep + 1) for one in (value.left, value.right))
+        return _merged(mapping(code, call, side, deep + 1) for side in (value.left, value.right))
     if isinstance(value, ast.Call):
         return _called(code, call, value, deep)
     if isinstance(value, ast.Name | ast.Attribute):
@@ -43,11 +43,11 @@ def _merged(parts: Iterator[tuple[Entries, bool]]) -> tuple[Entries, bool]:
 def _displayed(code: Code, call: ast.Call, value: ast.Dict, deep: int) -> tuple[Entries, bool]:
     entries: Entries = {}
     whole = True
-    for key, one in zip(value.keys, value.values, strict=True):
+    for key, entry in zip(value.keys, value.values, strict=True):
         if isinstance(key, ast.Constant):
-            entries[str(key.value)] = one
+            entries[str(key.value)] = entry
         elif key is None:
-            known, complete = mapping(code, call, one, deep + 1)
+            known, complete = mapping(code, call, entry, deep + 1)
             entries.update(known)
             whole = whole and complete
         else:
@@ -61,7 +61,9 @@ def _called(code: Code, call: ast.Call, value: ast.Call, deep: int) -> tuple[Ent
         return mapping(code, call, value.func.value, deep + 1)
     if last_name(value.func) not in ("dict", "deepcopy", "copy"):
         return {}, False
-    entries, whole = _merged(mapping(code, call, one, deep + 1) for one in value.args) if value.args else ({}, True)
+    entries, whole = (
+        _merged(mapping(code, call, argument, deep + 1) for argument in value.args) if value.args else ({}, True)
+    )
     for word in value.keywords:
         if word.arg is not None:
             entries[word.arg] = word.value
@@ -76,14 +78,17 @@ def _put(code: Code, call: ast.Call, value: ast.Name | ast.Attribute, deep: int)
     scope = code.function(call) or code.tree
     name = dotted(value)
     own = name.startswith("self.")
-    arguments = {one.arg for one in walk(scope) if isinstance(one, ast.arg)}
-    made = [] if own else [one for node in walk(scope) for one in _made(node, name)]
+    arguments = {parameter.arg for parameter in walk(scope) if isinstance(parameter, ast.arg)}
+    made = [] if own else [part for node in walk(scope) for part in _made(node, name)]
     if isinstance(value, ast.Name) and value.id in arguments:
         yield {}, False
     elif own or not made:
-        made = [*set_to(code, value), *(one for node in code.nodes(ast.Call, ast.Assign) for one in _added(node, name))]
-    for one in made:
-        yield mapping(code, call, one, deep + 1)
+        made = [
+            *set_to(code, value),
+            *(part for node in code.nodes(ast.Call, ast.Assign) for part in _added(node, name)),
+        ]
+    for source in made:
+        yield mapping(code, call, source, deep + 1)
 
 
 def _made(node: ast.AST, name: str) -> Iterator[ast.expr]:
@@ -91,7 +96,7 @@ def _made(node: ast.AST, name: str) -> Iterator[ast.expr]:
     if isinstance(node, ast.Assign):
         yield from (node.value for target in node.targets if isinstance(target, ast.Name) and target.id == name)
     if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
-        yield from (one for one in (node.value,) if one is not None)
+        yield from (value for value in (node.value,) if value is not None)
     yield from _added(node, name)
 
 

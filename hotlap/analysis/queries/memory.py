@@ -37,7 +37,7 @@ def is_in_memory(code: Code, dataset: ast.expr, deep: int = 0) -> bool:
     if _is_list(dataset) or _is_table(code, dataset):
         return True
     found = list(_origins(code, dataset)) if deep < _DEEPEST else []
-    return bool(found) and all(is_in_memory(code, one, deep + 1) for one in found)
+    return bool(found) and all(is_in_memory(code, origin, deep + 1) for origin in found)
 
 
 def tensor_dataset(code: Code, dataset: ast.expr | None) -> ast.Call | None:
@@ -59,8 +59,8 @@ def _origins(code: Code, dataset: ast.expr) -> Iterator[ast.expr]:
         return
     if isinstance(dataset, ast.Name | ast.Attribute):
         taken = list(_unpacked(code, dotted(dataset)))
-        near = [one for one in taken if code.function(one) is code.function(dataset)]
-        made = [one for one in set_to(code, dataset) if not _is_none(one)]
+        near = [value for value in taken if code.function(value) is code.function(dataset)]
+        made = [value for value in set_to(code, dataset) if not _is_none(value)]
         yield from near or [*made, *taken]
     elif isinstance(dataset, ast.Call) and last_name(dataset.func) in _PARTS and dataset.args:
         first = dataset.args[0]
@@ -72,7 +72,7 @@ def _origins(code: Code, dataset: ast.expr) -> Iterator[ast.expr]:
 def _is_argument(code: Code, name: ast.Name) -> bool:
     function = code.function(name)
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs) if function is not None else ()
-    return any(one.arg == name.id for one in every)
+    return any(parameter.arg == name.id for parameter in every)
 
 
 def _is_none(value: ast.expr) -> bool:
@@ -83,19 +83,23 @@ def _unpacked(code: Code, name: str) -> Iterator[ast.expr]:
     """`self.train, self.val = random_split(dataset, …)`."""
     for node in code.nodes(ast.Assign):
         assert isinstance(node, ast.Assign)
-        targets = [one for target in node.targets if isinstance(target, ast.Tuple) for one in target.elts]
-        if name and any(dotted(one) == name for one in targets):
+        targets = [part for target in node.targets if isinstance(target, ast.Tuple) for part in target.elts]
+        if name and any(dotted(part) == name for part in targets):
             yield node.value
 
 
 def returned_by(code: Code, call: ast.Call) -> Iterator[ast.expr]:
     """What a function of the same file returns, in every way it may."""
     targets = code.project.targets(code.asked(call.func), code.path)
-    lines = {code.project.function(one).line for one in targets if one.path == code.path}
+    lines = {code.project.function(target).line for target in targets if target.path == code.path}
     for node in code.nodes(ast.FunctionDef):
         assert isinstance(node, ast.FunctionDef)
         if node.lineno in lines and len(lines) == len(targets):
-            yield from (one.value for one in walk(node) if isinstance(one, ast.Return) and one.value is not None)
+            yield from (
+                statement.value
+                for statement in walk(node)
+                if isinstance(statement, ast.Return) and statement.value is not None
+            )
 
 
 def _is_table(code: Code, dataset: ast.expr) -> bool:
@@ -107,8 +111,8 @@ def _is_table(code: Code, dataset: ast.expr) -> bool:
     used = _used(code, method)
     held = [
         (where, term)
-        for where, one in code.project.lineage(*found)
-        for name, term in one.attributes.items()
+        for where, ancestor in code.project.lineage(*found)
+        for name, term in ancestor.attributes.items()
         if not used or name in used
     ]
     if any(_is_stored(term) or not _is_held(code.project, code.project.answer(term, where)) for where, term in held):
@@ -123,17 +127,17 @@ def makes_samples(code: Code, dataset: ast.expr | None, *by: str) -> bool:
     method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
     if method is None:
         return False
-    return not by or any(call.callee in [("name", one) for one in by] for call in code.project.function(method).calls)
+    return not by or any(call.callee in [("name", name) for name in by] for call in code.project.function(method).calls)
 
 
 def _used(code: Code, method: Reference) -> set[str]:
     """The attributes that a method of this file takes its sample from; none where it calls methods of its own."""
     line = code.project.function(method).line if method.path == code.path else -1
-    node = next((one for one in code.nodes(ast.FunctionDef) if one.lineno == line), None)  # type: ignore[attr-defined]
+    node = next((function for function in code.nodes(ast.FunctionDef) if function.lineno == line), None)  # type: ignore[attr-defined]
     inside = list(walk(node)) if node is not None else []
-    if any(isinstance(one, ast.Call) and dotted(one.func).startswith("self.") for one in inside):
+    if any(isinstance(part, ast.Call) and dotted(part.func).startswith("self.") for part in inside):
         return set()
-    return {dotted(one)[5:] for one in inside if isinstance(one, ast.Attribute) and dotted(one).startswith("self.")}
+    return {dotted(part)[5:] for part in inside if isinstance(part, ast.Attribute) and dotted(part).startswith("self.")}
 
 
 def _is_held(project: Project, kept: Term) -> bool:
@@ -161,7 +165,7 @@ def _is_cheap(project: Project, call: Call, origin: str, deep: int) -> bool:
         return name in _PLAIN or (name.startswith(_COMPUTING) and not name.startswith(_READING))
     targets = project.targets(callee, origin)
     if targets:
-        return all(_is_light(project, one, deep + 1) for one in targets)
+        return all(_is_light(project, target, deep + 1) for target in targets)
     return callee[0] == "attr" and callee[2] in _LIGHT
 
 

@@ -39,10 +39,10 @@ def passes(code: Code) -> Iterator[tuple[ast.AST, list[Pass]]]:
         heat = code.heat(node)
         if heat.frequency is not Frequency.EPOCH or heat.rarely or heat.maybes or heat.side is Side.LOAD:
             continue
-        for one in _of_node(code, node):
-            found.setdefault(_scope(code, node), []).append(one)
+        for found_pass in _of_node(code, node):
+            found.setdefault(_scope(code, node), []).append(found_pass)
     for scope, made in found.items():
-        yield scope, sorted(made, key=lambda one: (one.node.lineno, one.node.col_offset))
+        yield scope, sorted(made, key=lambda entry: (entry.node.lineno, entry.node.col_offset))
 
 
 def _scope(code: Code, node: ast.AST) -> ast.AST:
@@ -73,9 +73,9 @@ def _loader(code: Code, loop: ast.For) -> str:
     if not isinstance(over, ast.Name):
         return ast.unparse(over)
     lines = [
-        one.lineno
-        for one in walk(scope)
-        if isinstance(one, ast.Name) and one.id == over.id and isinstance(one.ctx, ast.Store)
+        node.lineno
+        for node in walk(scope)
+        if isinstance(node, ast.Name) and node.id == over.id and isinstance(node.ctx, ast.Store)
     ]
     last = max((line for line in lines if line <= loop.lineno), default=0)
     return over.id if len(lines) < 2 else f"{over.id} of line {last}"
@@ -113,8 +113,8 @@ def _of_call(code: Code, call: ast.Call) -> Iterator[Pass]:
 def _through(code: Code, reference: Reference, deep: int = 0) -> Term:
     """The argument of the function that one it calls goes over, batch by batch: `compute(metrics, model, loader)`."""
     function = code.project.function(reference)
-    for one in function.calls:
-        targets = code.project.targets(one.callee, reference.path)
+    for call in function.calls:
+        targets = code.project.targets(call.callee, reference.path)
         if len(targets) != 1 or targets[0] == reference:
             continue
         inner = code.project.function(targets[0])
@@ -126,7 +126,7 @@ def _through(code: Code, reference: Reference, deep: int = 0) -> Term:
         for over in gone:
             if not isinstance(over, tuple) or over[0] != "param" or over[1] != inner.name:
                 continue
-            given = argument(one, over[2] - shift, inner.parameters[over[2]])
+            given = argument(call, over[2] - shift, inner.parameters[over[2]])
             if isinstance(given, tuple) and given[0] == "param" and given[1] == function.name:
                 return given
     return UNKNOWN
@@ -158,7 +158,11 @@ def _given(call: ast.Call, function: Function, over: Term) -> str:
     name = function.parameters[over[2]]
     given = next((word.value for word in call.keywords if word.arg == name), None)
     number = over[2] - (1 if function.owner and isinstance(call.func, ast.Attribute) else 0)
-    if given is None and 0 <= number < len(call.args) and not any(isinstance(one, ast.Starred) for one in call.args):
+    if (
+        given is None
+        and 0 <= number < len(call.args)
+        and not any(isinstance(value, ast.Starred) for value in call.args)
+    ):
         given = call.args[number]
     return ast.unparse(_stripped(given)) if given is not None else ""
 

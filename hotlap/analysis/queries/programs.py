@@ -62,20 +62,20 @@ class Programs:
         found: dict[str, set[str]] = defaultdict(set)
         for path, imported in self.imports.items():
             if not is_test(path):
-                for one in imported:
-                    found[one].add(path)
+                for target in imported:
+                    found[target].add(path)
         return found
 
     def _roots(self, path: str) -> frozenset[str]:
         """The scripts that a file is part of: those that can be run, and those that nobody imports."""
         found, seen, waiting = set(), {path}, [path]
         while waiting:
-            one = waiting.pop()
-            if features.SCRIPT in self.project.files[one].uses or not self._importers.get(one):
-                found.add(one)
+            current = waiting.pop()
+            if features.SCRIPT in self.project.files[current].uses or not self._importers.get(current):
+                found.add(current)
                 continue
-            waiting += self._importers[one] - seen
-            seen |= self._importers[one]
+            waiting += self._importers[current] - seen
+            seen |= self._importers[current]
         return frozenset(found or seen)  # a package whose files all import it
 
     @cached_property
@@ -84,9 +84,9 @@ class Programs:
         found: dict[str, Anchor] = {}
         for reference, function in self.project.functions():
             for rank, line in self._places(reference, function):
-                one = Anchor(rank, reference.path, line)
-                if not is_test(reference.path) and (reference.path not in found or one < found[reference.path]):
-                    found[reference.path] = one
+                anchor = Anchor(rank, reference.path, line)
+                if not is_test(reference.path) and (reference.path not in found or anchor < found[reference.path]):
+                    found[reference.path] = anchor
         return found
 
     def _places(self, reference: Reference, function: Function) -> Iterator[tuple[int, int]]:
@@ -135,8 +135,8 @@ class Programs:
         """What is mentioned by the file, by those that lead to it, and by what they import; no deeper than two imports:
         a library that can do something is no program that does it."""
         spine = _reached([path], self._importers)
-        near = spine | {one for path in spine for one in self.imports[path]}
-        far = near | {one for path in near for one in self.imports[path]}
+        near = spine | {imported for path in spine for imported in self.imports[path]}
+        far = near | {imported for path in near for imported in self.imports[path]}
         words = {word for path in near for word in self.project.files[path].uses}
         return frozenset(words | {word for path in far - near for word in self.project.files[path].uses - _MENTIONED})
 
@@ -158,10 +158,10 @@ def _names(summary: Summary) -> Iterator[str]:
 def _reached(start: Iterable[str], edges: dict[str, set[str]]) -> set[str]:
     found, waiting = set(start), list(start)
     while waiting:
-        for one in edges.get(waiting.pop(), ()):
-            if one not in found:
-                found.add(one)
-                waiting.append(one)
+        for target in edges.get(waiting.pop(), ()):
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
     return found
 
 
@@ -210,7 +210,7 @@ def advised(code: Code) -> Advised | None:
 
 def _node(code: Code, anchor: Anchor) -> ast.AST | None:
     if anchor.rank == 0:
-        return next((one for one in code.all_calls() if one.lineno == anchor.line and _is_class(one)), None)
+        return next((call for call in code.all_calls() if call.lineno == anchor.line and _is_class(call)), None)
     for loop in code.nodes(ast.For, ast.AsyncFor, ast.While):
         first = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
         if first.lineno == anchor.line:

@@ -54,8 +54,8 @@ def _is_handle(code: Code, call: ast.Call) -> bool:
     first = call.args[0]
     if isinstance(first, ast.Call):
         return last_name(first.func) in ("BytesIO", "StringIO", "open", "get")
-    made = [one for one in set_to(code, first) if isinstance(one, ast.Call)]
-    if any(last_name(one.func) in ("BytesIO", "StringIO") for one in made):
+    made = [value for value in set_to(code, first) if isinstance(value, ast.Call)]
+    if any(last_name(value.func) in ("BytesIO", "StringIO") for value in made):
         return True
     return code.kind(first) == FILE or last_name(first) in ("buffer", "buf", "stream")
 

@@ -35,8 +35,8 @@ def taking(code: Code, made: ast.expr, deep: int = 0) -> Iterator[tuple[Term, st
         yield from _returned(code, known) if known is not None else ()
     elif isinstance(parent, ast.Assign) and deep < _DEEPEST:
         for target in parent.targets:
-            for one in _uses(code, made, target):
-                yield from taking(code, one, deep + 1)
+            for use in _uses(code, made, target):
+                yield from taking(code, use, deep + 1)
             if isinstance(target, ast.Name) and code.function(made) is None:
                 yield from _imported(code, target.id)
 
@@ -44,7 +44,7 @@ def taking(code: Code, made: ast.expr, deep: int = 0) -> Iterator[tuple[Term, st
 def _handed_on(code: Code, call: ast.Call, given: ast.AST) -> Iterator[tuple[Term, str]]:
     """What a function of the project, that is given it, gives it to: `get_loaders(path, transform)`."""
     name = given.arg if isinstance(given, ast.keyword) else None
-    number = next((place for place, one in enumerate(call.args) if one is given), -1)
+    number = next((place for place, argument in enumerate(call.args) if argument is given), -1)
     for target in code.project.targets(code.asked(call.func), code.path):
         yield from _passed(code, target, number, name)
 
@@ -55,12 +55,12 @@ def _passed(code: Code, target: Reference, number: int, name: str | None, deep: 
     shift = 1 if function.owner and not is_static(function) else 0
     place = function.parameters.index(name) if name in function.parameters else number + shift if number >= 0 else -1
     asked = ("param", function.name, place)
-    for one in function.calls if place >= 0 and deep < _DEEPEST else ():
-        places: list[tuple[int, str | None]] = [(at, None) for at, term in enumerate(one.arguments) if term == asked]
-        places += [(-1, word) for word, term in one.keywords if term == asked]
+    for call in function.calls if place >= 0 and deep < _DEEPEST else ():
+        places: list[tuple[int, str | None]] = [(at, None) for at, term in enumerate(call.arguments) if term == asked]
+        places += [(-1, word) for word, term in call.keywords if term == asked]
         if places:
-            yield one.callee, target.path
-        for inner in code.project.targets(one.callee, target.path) if places else ():
+            yield call.callee, target.path
+        for inner in code.project.targets(call.callee, target.path) if places else ():
             if inner != target:
                 yield from _passed(code, inner, *places[0], deep + 1)
 
@@ -70,8 +70,8 @@ def _imported(code: Code, name: str) -> Iterator[tuple[Term, str]]:
     module = code.project.files[code.path].module
     wanted = {f"{module}.{name}", f"@{module}.{name}", f"{module.rpartition('.')[2]}.{name}"}
     for path, summary in code.project.files.items():
-        known = {one[1] for one in summary.names.values() if isinstance(one, tuple) and one[0] == "name"}
-        heads = {one.rpartition(".")[0] for one in wanted}
+        known = {term[1] for term in summary.names.values() if isinstance(term, tuple) and term[0] == "name"}
+        heads = {full.rpartition(".")[0] for full in wanted}
         if path == code.path or not known & (wanted | heads):
             continue
         for function in summary.functions.values():
@@ -86,7 +86,7 @@ def _uses(code: Code, made: ast.expr, target: ast.expr) -> Iterator[ast.expr]:
     name = dotted(target)
     if not name:
         return
-    within = next((one for one in code.ancestors(made) if isinstance(one, ast.ClassDef)), None)
+    within = next((above for above in code.ancestors(made) if isinstance(above, ast.ClassDef)), None)
     own = name.startswith("self.")
     scope = (within if own else code.function(made)) or code.tree
     for node in walk(scope):
@@ -101,8 +101,8 @@ def _returned(code: Code, function: Reference) -> Iterator[tuple[Term, str]]:
     """Calls of the project that get what the function returns, or a part of it."""
     project = code.project
     for path in {path for path, _ in project.callers.get(function, ())}:
-        for one in project.files[path].functions.values():
-            for call in one.calls:
+        for caller in project.files[path].functions.values():
+            for call in caller.calls:
                 given = (*call.arguments, *(term for _, term in call.keywords))
                 if any(_is_of(code, term, path, function) for term in given):
                     yield call.callee, path

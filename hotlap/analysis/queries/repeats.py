@@ -66,7 +66,11 @@ def _reached_from(code: Code, first: ast.Call, again: ast.Call) -> bool:
     if not _is_certain(code, first, again):
         return False
     block = code.block(code.statement(first))
-    return any(one in block for one in (code.statement(again), *code.ancestors(again)) if isinstance(one, ast.stmt))
+    return any(
+        statement in block
+        for statement in (code.statement(again), *code.ancestors(again))
+        if isinstance(statement, ast.stmt)
+    )
 
 
 def _under_the_same(code: Code, first: ast.Call, again: ast.Call) -> bool:
@@ -86,7 +90,7 @@ def _conditions(code: Code, node: ast.AST) -> set[str] | None:
             taken = inner in outer.body if isinstance(outer, ast.If) else inner is outer.body
             if not taken:
                 return None
-            found |= {ast.unparse(one) for one in _every(outer.test)}
+            found |= {ast.unparse(part) for part in _every(outer.test)}
         elif isinstance(outer, ast.Try | ast.Lambda | ast.BoolOp | ast.comprehension):
             return None
         inner = outer
@@ -118,7 +122,7 @@ def _root(call: ast.Call) -> str:
 
 
 def within(code: Code, node: ast.AST) -> Iterator[ast.AST]:
-    for one in code.ancestors(node):
-        if isinstance(one, ast.stmt):
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.stmt):
             return
-        yield one
+        yield outer

@@ -38,7 +38,9 @@ def _given_out(code: Code, call: ast.Call) -> list[ast.Call]:
     if function is None or known is None or not isinstance(code.parent(call), ast.Return):
         return []
     callers = code.hotness.callers.get(known, ())
-    here = [one for one in code.calls(function.name) if known in code.project.targets(code.asked(one.func), code.path)]
+    here = [
+        other for other in code.calls(function.name) if known in code.project.targets(code.asked(other.func), code.path)
+    ]
     return here if len(here) == len(callers) else []
 
 

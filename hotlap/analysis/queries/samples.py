@@ -46,7 +46,7 @@ def _makes_tensors(code: Code, node: ast.AST) -> bool:
     """The function it is in gives data to torch."""
     scope = code.function(node)
     return scope is not None and any(
-        isinstance(one, ast.Call) and code.full_name(one.func).startswith("torch.") for one in walk(scope)
+        isinstance(part, ast.Call) and code.full_name(part.func).startswith("torch.") for part in walk(scope)
     )
 
 
@@ -63,7 +63,7 @@ def is_of_training(code: Code, path: str) -> bool:
 
 @lru_cache(maxsize=2)
 def _files_of_training(hotness: Hotness) -> frozenset[str]:
-    return frozenset(path for path, one in hotness.project.files.items() if hotness.is_hot(path) or _loads(one))
+    return frozenset(path for path, summary in hotness.project.files.items() if hotness.is_hot(path) or _loads(summary))
 
 
 def _loads(summary: Summary) -> bool:
@@ -92,12 +92,12 @@ def _callers(code: Code, node: ast.AST) -> Iterator[str]:
 
 def is_for_test(code: Code, node: ast.AST) -> bool:
     """In a dataset that is called so, beside others: it is gone through after the training."""
-    owner = next((one for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), None)
+    owner = next((outer for outer in code.ancestors(node) if isinstance(outer, ast.ClassDef)), None)
     if owner is None or not _names_test(owner):
         return False
     return any(
-        isinstance(one, ast.ClassDef) and not _names_test(one) and _gives_samples(one)
-        for one in code.nodes(ast.ClassDef)
+        isinstance(other, ast.ClassDef) and not _names_test(other) and _gives_samples(other)
+        for other in code.nodes(ast.ClassDef)
     )
 
 
@@ -106,18 +106,18 @@ def _names_test(owner: ast.ClassDef) -> bool:
 
 
 def _gives_samples(owner: ast.ClassDef) -> bool:
-    return any(isinstance(one, ast.FunctionDef) and one.name == "__getitem__" for one in owner.body)
+    return any(isinstance(statement, ast.FunctionDef) and statement.name == "__getitem__" for statement in owner.body)
 
 
 def loops(code: Code, node: ast.AST) -> Iterator[Repeated]:
     """The loops around a node that run it in every turn: not those it is iterated over by."""
     inner = node
-    for one in code.ancestors(node):
-        if isinstance(one, Definition | ast.Lambda):
+    for outer in code.ancestors(node):
+        if isinstance(outer, Definition | ast.Lambda):
             return
-        if isinstance(one, Repeated) and inner in one.body:
-            yield one
-        inner = one
+        if isinstance(outer, Repeated) and inner in outer.body:
+            yield outer
+        inner = outer
 
 
 # What is made once and kept
@@ -128,25 +128,25 @@ def is_kept(code: Code, node: ast.AST) -> bool:
     function = code.function(node)
     if function is None:
         return False
-    if any(last_name(_undecorated(one)) in _MEMOS for one in function.decorator_list):
+    if any(last_name(_undecorated(decorator)) in _MEMOS for decorator in function.decorator_list):
         return True
     own = _becomes_own(code, node) and not _is_made_anew(code, node)
     if function.name != "__getitem__" and (own or "cache" in function.name.lower()):
         return True
-    if isinstance(node, ast.Call) and any(_asks_memory(one) for one in node.args[:1]):
+    if isinstance(node, ast.Call) and any(_asks_memory(argument) for argument in node.args[:1]):
         return True  # what was kept on disk
-    if function.name not in ("__init__", "setup") and any(_is_filed(one) for one in walk(function)):
+    if function.name not in ("__init__", "setup") and any(_is_filed(part) for part in walk(function)):
         return True
     return any(
-        isinstance(one, ast.If | ast.IfExp) and (_asks_memory(one.test) or _was_looked_up(function, one.test))
-        for one in code.ancestors(node)
+        isinstance(outer, ast.If | ast.IfExp) and (_asks_memory(outer.test) or _was_looked_up(function, outer.test))
+        for outer in code.ancestors(node)
     )
 
 
 def _becomes_own(code: Code, node: ast.AST) -> bool:
     """`self.file = open(path)` in a helper."""
     parent = code.parent(node)
-    return isinstance(parent, ast.Assign) and any(dotted(one).startswith("self.") for one in parent.targets)
+    return isinstance(parent, ast.Assign) and any(dotted(target).startswith("self.") for target in parent.targets)
 
 
 def _is_made_anew(code: Code, node: ast.AST) -> bool:
@@ -188,7 +188,7 @@ def _all_bindings(function: Definition) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def _asks_memory(test: ast.expr) -> bool:
-    names = [last_name(one) for one in walk(test) if isinstance(one, ast.Name | ast.Attribute)]
+    names = [last_name(part) for part in walk(test) if isinstance(part, ast.Name | ast.Attribute)]
     words = {word for name in names for word in name.lower().split("_")}
     return bool(words & _IN_MEMORY) or any(word.startswith(("cach", "preload")) for word in words)
 
@@ -199,13 +199,13 @@ def _asks_memory(test: ast.expr) -> bool:
 def dependents(function: Definition, roots: set[str] | None = None) -> set[str]:
     """Names of a function that depend on its arguments, `self` left out, or on the names given."""
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    found = {one.arg for one in every} - {"self", "cls"} if roots is None else set(roots)
+    found = {parameter.arg for parameter in every} - {"self", "cls"} if roots is None else set(roots)
     for _ in range(3):
         before = len(found)
         for node in walk(function):
             for targets, value in _bindings(node):
                 if mentions(value, found):
-                    found |= {one.id for one in walk(targets) if isinstance(one, ast.Name)} - {"self", "cls"}
+                    found |= {part.id for part in walk(targets) if isinstance(part, ast.Name)} - {"self", "cls"}
         if len(found) == before:
             break
     return found
@@ -227,7 +227,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def mentions(node: ast.AST, names: set[str]) -> bool:
-    return any(isinstance(one, ast.Name) and one.id in names for one in walk(node))
+    return any(isinstance(part, ast.Name) and part.id in names for part in walk(node))
 
 
 def set_to(code: Code, node: ast.expr) -> list[ast.expr]:
@@ -243,7 +243,9 @@ def set_to(code: Code, node: ast.expr) -> list[ast.expr]:
 
 
 def _class_of(code: Code, node: ast.AST) -> str:
-    return next((f"{one.name}@{one.lineno}" for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), "")
+    return next(
+        (f"{outer.name}@{outer.lineno}" for outer in code.ancestors(node) if isinstance(outer, ast.ClassDef)), ""
+    )
 
 
 def _function_of(code: Code, node: ast.AST) -> str:
@@ -277,13 +279,13 @@ def dotted(node: ast.expr) -> str:
 
 def only_shows(body: list[ast.stmt]) -> bool:
     """The statements only print, draw or write: nothing of it goes on."""
-    calls = [one for statement in body for one in walk(statement) if isinstance(one, ast.Call)]
-    shows = any(last_name(one.func) in _SHOWS for one in calls)
-    gathers = any(last_name(one.func) in ("append", "extend", "add") for one in calls)
+    calls = [call for statement in body for call in walk(statement) if isinstance(call, ast.Call)]
+    shows = any(last_name(call.func) in _SHOWS for call in calls)
+    gathers = any(last_name(call.func) in ("append", "extend", "add") for call in calls)
     kept = any(
-        isinstance(one, ast.AugAssign | ast.Yield)
-        or (isinstance(one, ast.Subscript | ast.Attribute) and isinstance(one.ctx, ast.Store))
+        isinstance(node, ast.AugAssign | ast.Yield)
+        or (isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store))
         for statement in body
-        for one in walk(statement)
+        for node in walk(statement)
     )
     return shows and not gathers and not kept

@@ -97,7 +97,7 @@ def _collects(code: Code, node: ast.Name) -> bool:
 
 
 def _ends_in_item(value: ast.expr) -> bool:
-    return sum(isinstance(one, ast.Call) and last_name(one.func) == "item" for one in walk(value)) == 1
+    return sum(isinstance(node, ast.Call) and last_name(node.func) == "item" for node in walk(value)) == 1
 
 
 def _inside(loop: Repeated) -> Iterator[ast.AST]:
@@ -131,7 +131,7 @@ def _start(statement: ast.stmt, name: str) -> ast.expr | None:
         if isinstance(target, ast.Name) and target.id == name:
             return statement.value
         if isinstance(target, ast.Tuple):
-            names = [one.id if isinstance(one, ast.Name) else "" for one in target.elts]
+            names = [part.id if isinstance(part, ast.Name) else "" for part in target.elts]
             if name in names and isinstance(statement.value, ast.Tuple) and len(statement.value.elts) == len(names):
                 return statement.value.elts[names.index(name)]
     return None

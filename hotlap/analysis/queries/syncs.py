@@ -70,8 +70,9 @@ def _is_drawn(code: Code, value: ast.expr) -> bool:
         return False
     given = [*made.args, *(word.value for word in made.keywords)]
     return all(
-        code.kind(one) == NUMBER or isinstance(default(code, one) if isinstance(one, ast.Name) else None, ast.Constant)
-        for one in given
+        code.kind(argument) == NUMBER
+        or isinstance(default(code, argument) if isinstance(argument, ast.Name) else None, ast.Constant)
+        for argument in given
     )
 
 
@@ -97,7 +98,7 @@ def _beginning(code: Code, value: ast.expr) -> str:
         if isinstance(outer, ast.stmt):
             break
         for part in getattr(outer, "generators", ()):
-            names = [one.id for one in walk(part.target) if isinstance(one, ast.Name)]
+            names = [node.id for node in walk(part.target) if isinstance(node, ast.Name)]
             if name in names and name not in stored_in([part.iter]):
                 name = _at(part.iter, names.index(name))
     return name

@@ -18,7 +18,7 @@ def of_turn(code: Code, loop: Repeated) -> set[str]:
     given = names_of(loop.target) if isinstance(loop, ast.For) else set()
     counts = isinstance(loop, ast.While) or (isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range")
     draws = counts and code.heat(loop.body[0]).side is Side.TRAIN
-    for node in (one for statement in loop.body for one in walk(statement)):
+    for node in (part for statement in loop.body for part in walk(statement)):
         if isinstance(node, ast.Assign) and (
             is_next(node.value)
             or begins_with(node.value, given)
@@ -34,9 +34,12 @@ def drawn(code: Code, loop: Repeated) -> set[str]:
     """What a function of the project puts together on the host for the turn: `x, y = sample(paths)`."""
     return {
         name
-        for node in (one for statement in loop.body for one in walk(statement))
+        for node in (part for statement in loop.body for part in walk(statement))
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        if any(not one.name.endswith("__") for one in code.project.targets(code.asked(node.value.func), code.path))
+        if any(
+            not function.name.endswith("__")
+            for function in code.project.targets(code.asked(node.value.func), code.path)
+        )
         for target in node.targets
         for name in names_of(target)
     }
@@ -49,13 +52,13 @@ def _is_entry(code: Code, value: ast.expr, given: set[str]) -> bool:
 
 
 def names_of(node: ast.AST) -> set[str]:
-    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
     """`batch["image"]`, `batch[0]`, or a method that takes the batch apart: `self.parse(batch)`."""
     if isinstance(value, ast.Tuple):
-        return all(is_taken_from(code, one, given) for one in value.elts)
+        return all(is_taken_from(code, part, given) for part in value.elts)
     if isinstance(value, ast.Call):
         return code.kind(value) == UNKNOWN and _is_handed(value, given)
     return begins_with(value, given)
@@ -79,7 +82,9 @@ def _is_drawn(code: Code, value: ast.expr) -> bool:
         return False
     receiver = code.kind(value.func.value) if isinstance(value.func, ast.Attribute) else UNKNOWN
     given = [*value.args, *(word.value for word in value.keywords)]
-    plain = all(isinstance(one, ast.Constant) or code.kind(one) in (NUMBER, EXTENT, TEXT) for one in given)
+    plain = all(
+        isinstance(argument, ast.Constant) or code.kind(argument) in (NUMBER, EXTENT, TEXT) for argument in given
+    )
     return plain and bool(given) and receiver not in (TENSOR, MODULE) and not code.full_name(value.func)
 
 
@@ -90,7 +95,7 @@ def _may_be_on_host(term: Term) -> bool:
 
 
 def _is_handed(call: ast.Call, given: set[str]) -> bool:
-    return any(begins_with(one, given) for one in call.args)
+    return any(begins_with(argument, given) for argument in call.args)
 
 
 def is_of_mixture(code: Code, node: ast.expr) -> bool:

@@ -46,7 +46,7 @@ class InPlace:
             site.no_effect(
                 "no activation directly follows a layer in an nn.Sequential, where nobody else sees its input"
             )
-        elif GRAPHS in site.alongside and any(one.is_cuda for one in root.parameters()):
+        elif GRAPHS in site.alongside and any(parameter.is_cuda for parameter in root.parameters()):
             site.no_effect(
                 f"{GRAPHS} replays the model, where it saves no time and would cost the host some in every step"
             )
@@ -55,8 +55,8 @@ class InPlace:
         elif (name := parallel(root)) not in (None, "DistributedDataParallel"):
             site.refused(f"nothing is known about a model inside {name}")
         else:
-            for one, found in sequentials:
-                self._found.put(one, found)
+            for sequential, found in sequentials:
+                self._found.put(sequential, found)
             self._begin()
             count = sum(len(found.activations) for _, found in sequentials)
             site.applied(f"{count} activation{'' if count == 1 else 's'} directly behind layers")
@@ -70,17 +70,17 @@ class InPlace:
     def _sequentials(self, root: Any) -> list[tuple[Any, Found]]:
         nn = self._torch.nn
         modules = list(root.modules())
-        users = Counter(id(child) for one in modules for child in one._modules.values())
+        users = Counter(id(child) for module in modules for child in module._modules.values())
         plain = unwrap(nn.Sequential.forward)
         found = []
-        for one in modules:
-            if "forward" not in vars(one) and unwrap(type(one).forward) is plain:
+        for module in modules:
+            if "forward" not in vars(module) and unwrap(type(module).forward) is plain:
                 # A dropout returns new memory, or what it was given: either way nobody else has it.
-                layers = [layer for layer in one._modules.values() if type(layer) is not nn.Dropout]
+                layers = [layer for layer in module._modules.values() if type(layer) is not nn.Dropout]
                 chosen = [behind for layer, behind in pairwise(layers) if self._may(layer, behind)]
                 chosen = [behind for behind in chosen if users[id(behind)] == 1]
                 if chosen:
-                    found.append((one, Found(one, chosen)))
+                    found.append((module, Found(module, chosen)))
         return found
 
     def _may(self, layer: Any, behind: Any) -> bool:
@@ -96,14 +96,14 @@ class InPlace:
         found = self._found.get(module)
         if found is None or not module.training or not self._torch.is_grad_enabled() or not self._is_unseen(found):
             return original(*args, **kwargs)
-        activations = [one for one in (each() for each in found.activations) if one is not None]
-        for one in activations:
-            one.__dict__["inplace"] = True
+        activations = [activation for activation in (held() for held in found.activations) if activation is not None]
+        for activation in activations:
+            activation.__dict__["inplace"] = True
         try:
             return original(*args, **kwargs)
         finally:
-            for one in activations:
-                one.__dict__["inplace"] = False
+            for activation in activations:
+                activation.__dict__["inplace"] = False
 
     def _is_unseen(self, found: Found) -> bool:
         """The layers are those that were found, as they were, and nobody looks at what passes between them."""
@@ -116,15 +116,15 @@ class Found:
 
     def __init__(self, sequential: Any, activations: list[Any]) -> None:
         self._modules: dict[str, Any] = sequential._modules
-        self._layers = [weakref.ref(one) for one in self._modules.values()]
-        self.activations = [weakref.ref(one) for one in activations]
+        self._layers = [weakref.ref(layer) for layer in self._modules.values()]
+        self.activations = [weakref.ref(activation) for activation in activations]
 
     def holds(self) -> bool:
         layers = list(self._modules.values())
         return (
             len(layers) == len(self._layers)
-            and all([one is held() for one, held in zip(layers, self._layers, strict=True)])  # noqa: C419 faster so
-            and not any([vars(one)[name] for one in layers for name in HOOKS])  # noqa: C419
-            and not any(["forward" in vars(one) for one in layers])  # noqa: C419
-            and all([getattr(one(), "negative_slope", 0.0) >= 0.0 for one in self.activations])  # noqa: C419
+            and all([layer is held() for layer, held in zip(layers, self._layers, strict=True)])  # noqa: C419 faster so
+            and not any([vars(layer)[name] for layer in layers for name in HOOKS])  # noqa: C419
+            and not any(["forward" in vars(layer) for layer in layers])  # noqa: C419
+            and all([getattr(held(), "negative_slope", 0.0) >= 0.0 for held in self.activations])  # noqa: C419
         )

@@ -53,7 +53,7 @@ def _heat(code: Code, call: ast.Call) -> Heat:
     known = code.reference(call) if heat.whole else None
     if known is None or code.project.function(known).evaluates or code.is_quiet(call):
         return heat
-    shown = any(isinstance(one, ast.Call) and last_name(one.func) in _SHOWING for one in code.ancestors(call))
+    shown = any(isinstance(outer, ast.Call) and last_name(outer.func) in _SHOWING for outer in code.ancestors(call))
     return heat if shown else heat.as_step()
 
 
@@ -80,7 +80,7 @@ def _sizes(code: Code) -> Iterator[Found]:
         if not given or code.full_name(call.func) not in _SIZED.values() or not code.hot(call):
             continue
         sizes = given[0].elts if isinstance(given[0], ast.Tuple | ast.List) else given
-        read = next((one for one in sizes if code.kind(one) == TENSOR), None)
+        read = next((size for size in sizes if code.kind(size) == TENSOR), None)
         if read is not None:
             yield Found(
                 call,
@@ -96,7 +96,7 @@ def _indices(code: Code) -> Iterator[Found]:
         if code.kind(node.slice) != TENSOR or not isinstance(node.value, ast.Name | ast.Attribute):
             continue
         made = set_to(code, node.value) if code.hot(node) else []
-        if made and all(isinstance(one, ast.List | ast.ListComp) for one in made):
+        if made and all(isinstance(value, ast.List | ast.ListComp) for value in made):
             yield Found(
                 node,
                 f"`{syncs.shown(node)}` reads the index from the device {code.heat(node).frequency.value}",
@@ -125,14 +125,14 @@ def _holds_results(code: Code, listed: ast.expr) -> bool:
     if not isinstance(listed, ast.Name) or function is None:
         return False
     put = [
-        one.args[0]
-        for one in code.calls("append")
-        if isinstance(one.func, ast.Attribute) and ast.unparse(one.func.value) == listed.id and one.args
-        if code.function(one) is function
+        call.args[0]
+        for call in code.calls("append")
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == listed.id and call.args
+        if code.function(call) is function
     ]
     return bool(put) and all(
-        isinstance(one, ast.Call) and code.full_name(one.func).startswith("torch.") and code.kind(one) == TENSOR
-        for one in put
+        isinstance(value, ast.Call) and code.full_name(value.func).startswith("torch.") and code.kind(value) == TENSOR
+        for value in put
     )
 
 

@@ -74,7 +74,7 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
     if per_sample(code, call) or is_kept(code, call) or _writes_between(code, call):
         return
     heat = code.heat(call)
-    loop = next((one for one in loops(code, call) if _repeats_training(code, one)), None)
+    loop = next((outer for outer in loops(code, call) if _repeats_training(code, outer)), None)
     if loop is not None and _is_same(call, _changing(code, call)):
         frequency = heat.frequency if heat.hot else Frequency.EPOCH
         why = heat.why or (Step(code.path, loop.lineno, "loop around a training"),)
@@ -96,7 +96,7 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
 def _is_of_new_object(call: ast.Call, heat: Heat) -> bool:
     """What it reads is said by an object that is made anew each time, perhaps for other data."""
     made = any(step.text == "calls __init__" for step in heat.why)
-    return made and any(mentions(one, {"self"}) for one in (*call.args, *(word.value for word in call.keywords)))
+    return made and any(mentions(part, {"self"}) for part in (*call.args, *(word.value for word in call.keywords)))
 
 
 def _again(call: ast.Call, heat: Heat) -> Found:
@@ -120,7 +120,7 @@ def _changing(code: Code, call: ast.Call) -> set[str]:
 
 def _is_same(call: ast.Call, changing: set[str]) -> bool:
     parts = (*call.args, *(word.value for word in call.keywords))
-    texts = {ast.unparse(one) for part in parts for one in walk(part) if isinstance(one, ast.Attribute)}
+    texts = {ast.unparse(node) for part in parts for node in walk(part) if isinstance(node, ast.Attribute)}
     return bool(parts) and not any(mentions(part, changing) for part in parts) and not texts & changing
 
 
@@ -139,31 +139,31 @@ def _trials(code: Code) -> frozenset[str]:
     """Names of the functions that a search runs, and of those they call."""
     if not any(True for _ in code.calls(*_STUDIES)):
         return frozenset()
-    names = {one.id for one in code.nodes(ast.Name) if isinstance(one, ast.Name) and _is_handed_to_study(code, one)}
+    names = {node.id for node in code.nodes(ast.Name) if isinstance(node, ast.Name) and _is_handed_to_study(code, node)}
     for _ in range(4):
         for function in code.nodes(ast.FunctionDef):
             if isinstance(function, ast.FunctionDef) and function.name in names:
-                names |= {last_name(one.func) for one in walk(function) if isinstance(one, ast.Call)}
+                names |= {last_name(node.func) for node in walk(function) if isinstance(node, ast.Call)}
     return frozenset(names)
 
 
 def _is_handed_to_study(code: Code, node: ast.AST) -> bool:
     inner: ast.AST = node
-    for one in code.ancestors(node):
-        if isinstance(one, ast.stmt):
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.stmt):
             return False
-        if isinstance(one, ast.Call) and one.func is not inner and last_name(one.func) in _STUDIES:
-            name = code.full_name(one.func)
-            return last_name(one.func) in ("optimize", "Tuner", "agent") or name.startswith(("ray.", "wandb."))
-        if isinstance(one, ast.Call) and one.func is inner and not isinstance(code.parent(one), ast.Lambda):
+        if isinstance(outer, ast.Call) and outer.func is not inner and last_name(outer.func) in _STUDIES:
+            name = code.full_name(outer.func)
+            return last_name(outer.func) in ("optimize", "Tuner", "agent") or name.startswith(("ray.", "wandb."))
+        if isinstance(outer, ast.Call) and outer.func is inner and not isinstance(code.parent(outer), ast.Lambda):
             return False  # called, not handed on
-        inner = one
+        inner = outer
     return False
 
 
 def _writes_between(code: Code, call: ast.Call) -> bool:
     """The same path is written to somewhere in the file: what is read may be new each time."""
-    paths = {ast.unparse(one) for part in call.args[:1] for one in (part, *_bases(part))}
+    paths = {ast.unparse(base) for part in call.args[:1] for base in (part, *_bases(part))}
     return any(
         any(ast.unparse(part) in paths for part in node.args)
         for node in (*code.calls(*_WRITES), *code.calls("open"))
@@ -193,7 +193,7 @@ def _twice(code: Code, reads: list[ast.Call]) -> Iterator[Found]:
             groups[code.function(call), ast.unparse(call)].append(call)
     for same in groups.values():
         for number, call in enumerate(same[1:], 1):
-            first = next((one for one in same[:number] if _both_run(code, one, call)), None)
+            first = next((earlier for earlier in same[:number] if _both_run(code, earlier, call)), None)
             if first is None or _changed_between(code, first, call):
                 continue
             where = Step(code.path, first.lineno, "read here before")
@@ -231,7 +231,7 @@ def _side(parent: ast.AST, child: ast.AST) -> str:
 def _changed_between(code: Code, first: ast.Call, second: ast.Call) -> bool:
     """A name in the arguments is set anew, the file is written, or a function returns, in between."""
     names = {node.id for node in walk(second) if isinstance(node, ast.Name)}
-    paths = {ast.unparse(one) for one in second.args[:1]}
+    paths = {ast.unparse(argument) for argument in second.args[:1]}
     scope = code.function(first) or code.tree
     for node in walk(scope):
         line = getattr(node, "lineno", 0)

@@ -17,31 +17,35 @@ WORDS = ("oader(", "DataLoader", "num_workers")
 
 
 def find(code: Code) -> Iterator[Found]:
-    for one in loaders.loaders(code):
-        workers = one.settings.get("num_workers")
-        if workers is None or one.workers() == "none" or not one.lacks("persistent_workers"):
+    for loader in loaders.loaders(code):
+        workers = loader.settings.get("num_workers")
+        if workers is None or loader.workers() == "none" or not loader.lacks("persistent_workers"):
             continue
-        if "persistent_workers" in one.settings and one.workers() == "unknown":
+        if "persistent_workers" in loader.settings and loader.workers() == "unknown":
             continue  # somebody chose it
-        if loaders.is_changed_between(code, one) or rounds.is_once(code, one) or rounds.is_made_anew(code, one):
+        if (
+            loaders.is_changed_between(code, loader)
+            or rounds.is_once(code, loader)
+            or rounds.is_made_anew(code, loader)
+        ):
             continue
-        value = "True" if one.workers() == "some" else f"{ast.unparse(workers)} > 0"
+        value = "True" if loader.workers() == "some" else f"{ast.unparse(workers)} > 0"
         yield Found(
-            one.call,
+            loader.call,
             "its workers are stopped and started again every epoch",
             f"keep them: persistent_workers={value}",
             Applicability.UNSAFE if _is_simple(workers) else Applicability.DISPLAY_ONLY,
-            loaders.heat(code, one),
-            _confidence(code, one),
+            loaders.heat(code, loader),
+            _confidence(code, loader),
             {"value": value},
         )
 
 
-def _confidence(code: Code, one: loaders.Loader) -> Confidence | None:
+def _confidence(code: Code, loader: loaders.Loader) -> Confidence | None:
     """A number that is asked for elsewhere, and is 0 wherever the project says one, starts no workers."""
-    if one.workers() != "unknown":
+    if loader.workers() != "unknown":
         return None
-    workers = one.settings["num_workers"]
+    workers = loader.settings["num_workers"]
     if not code.project_uses(SOME_WORKERS):
         unset = isinstance(workers, ast.Attribute) and code.project_uses(NO_WORKERS)
         if unset or _is_zero(code, workers) or _is_left(code, workers):
@@ -54,7 +58,7 @@ def _is_left(code: Code, value: ast.expr) -> bool:
     function = code.function(value)
     if function is None or not isinstance(value, ast.Name) or default(code, value) is not None:
         return False
-    named = value.id in {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}
+    named = value.id in {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
     return named and is_given(code, value) is True and code.project_uses(LEFT_WORKERS)
 
 
@@ -62,7 +66,7 @@ def _is_zero(code: Code, value: ast.expr) -> bool:
     """An argument that is 0 unless given, or an attribute that is set to one, while nobody here gives another."""
     if isinstance(value, ast.Attribute):
         made = set_to(code, value)
-        return bool(made) and all(isinstance(one, ast.Name) and _is_zero(code, one) for one in made)
+        return bool(made) and all(isinstance(origin, ast.Name) and _is_zero(code, origin) for origin in made)
     known = default(code, value) if isinstance(value, ast.Name) else None
     return isinstance(known, ast.Constant) and known.value == 0
 

@@ -23,8 +23,8 @@ class Persistent:
     def __bool__(self) -> bool:
         iterator = self._iterator()
         if iterator is not None and iterator._tasks_outstanding == 0:
-            _hidden.difference_update([one for one in _hidden if one.exitcode is not None])
-            _hidden.update(one for one in iterator._workers if one in _children)
+            _hidden.difference_update([worker for worker in _hidden if worker.exitcode is not None])
+            _hidden.update(worker for worker in iterator._workers if worker in _children)
             _children.difference_update(iterator._workers)
         return True
 
@@ -37,6 +37,6 @@ def hide_between_epochs(iterator: Any) -> None:
 
 def show(workers: Any = None) -> None:
     """They are read from again, or the program ends."""
-    shown = [one for one in _hidden if workers is None or one in workers]
+    shown = [worker for worker in _hidden if workers is None or worker in workers]
     _children.update(shown)
     _hidden.difference_update(shown)

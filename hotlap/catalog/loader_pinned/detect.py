@@ -7,7 +7,7 @@ from hotlap.records.plan import Expectation
 def detect(seen: Observation) -> Expectation | None:
     """Copies from pageable memory could at most cost nothing."""
     share = seen.shares.get(COPY, 0.0)
-    plain = [one for one in seen.loaders if one.role == "train" and one.workers and not one.pin_memory]
+    plain = [loader for loader in seen.loaders if loader.role == "train" and loader.workers and not loader.pin_memory]
     if not seen.on_cuda or not plain or share <= 0:
         return None
     return Expectation(most=share, why=f"copies from pageable memory take {share:.0%} of the step")

@@ -22,42 +22,46 @@ def find(code: Code) -> Iterator[Found]:
     here = bool(_MOVES.search(code.text))
     if not here and not code.project_uses(MOVES):
         return
-    for one in loaders.loaders(code):
-        left = _is_left_off(code, one)
-        if not (one.lacks("pin_memory") or left) or loaders.on_device(code, one) or rounds.is_glimpsed(code, one):
+    for loader in loaders.loaders(code):
+        left = _is_left_off(code, loader)
+        if (
+            not (loader.lacks("pin_memory") or left)
+            or loaders.on_device(code, loader)
+            or rounds.is_glimpsed(code, loader)
+        ):
             continue
-        chosen = "pin_memory" in one.settings
+        chosen = "pin_memory" in loader.settings
         yield Found(
-            one.call,
+            loader.call,
             "its batches are copied to the GPU from pageable memory, which the copy must wait for",
-            f"say so where it is asked for: {ast.unparse(one.settings['pin_memory'])}=True" if left
+            f"say so where it is asked for: {ast.unparse(loader.settings['pin_memory'])}=True" if left
             else "pin them: pin_memory=True",
             Applicability.DISPLAY_ONLY if left else Applicability.UNSAFE if chosen else Applicability.SAFE,
-            loaders.heat(code, one),
-            _confidence(code, one, here and not chosen),
+            loaders.heat(code, loader),
+            _confidence(code, loader, here and not chosen),
         )  # fmt: skip
 
 
-def _confidence(code: Code, one: loaders.Loader, sure: bool) -> Confidence | None:
-    if _is_explained(code, one) or _is_light(code, one):
+def _confidence(code: Code, loader: loaders.Loader, sure: bool) -> Confidence | None:
+    if _is_explained(code, loader) or _is_light(code, loader):
         return Confidence.LOW
     return None if sure else Confidence.MEDIUM
 
 
-def _is_left_off(code: Code, one: loaders.Loader) -> bool:
+def _is_left_off(code: Code, loader: loaders.Loader) -> bool:
     """An argument of the function, False unless given, that nobody in the project gives."""
-    value = one.settings.get("pin_memory")
+    value = loader.settings.get("pin_memory")
     known = default(code, value) if isinstance(value, ast.Name) else None
     off = isinstance(known, ast.Constant) and known.value is False
     return off and isinstance(value, ast.Name) and is_given(code, value) is False
 
 
-def _is_explained(code: Code, one: loaders.Loader) -> bool:
+def _is_explained(code: Code, loader: loaders.Loader) -> bool:
     """`pin_memory=False,  # runs out of memory otherwise`, beside one that is pinned, or a choice made elsewhere."""
-    value = one.settings.get("pin_memory")
+    value = loader.settings.get("pin_memory")
     if value is None or not isinstance(value, ast.Constant):
         return False
-    written = any(word.value is value for word in one.call.keywords)
+    written = any(word.value is value for word in loader.call.keywords)
     return (
         not written
         or "pin_memory=True" in code.text
@@ -66,13 +70,13 @@ def _is_explained(code: Code, one: loaders.Loader) -> bool:
     )
 
 
-def _is_light(code: Code, one: loaders.Loader) -> bool:
+def _is_light(code: Code, loader: loaders.Loader) -> bool:
     """Rows of what is in memory, that no worker fetches, or gone through once: pinning may cost what it saves."""
-    dataset = one.settings.get("dataset")
-    if rounds.is_tried_once(code, one):
+    dataset = loader.settings.get("dataset")
+    if rounds.is_tried_once(code, loader):
         return True
-    if one.workers() != "none" or not loaders.in_memory(code, one):
+    if loader.workers() != "none" or not loaders.in_memory(code, loader):
         return False
     given = isinstance(dataset, ast.Name) and dataset.id != "self"
-    put_together = given and not one.lacks("collate_fn") and makes_samples(code, dataset)
+    put_together = given and not loader.lacks("collate_fn") and makes_samples(code, dataset)
     return not put_together and not makes_samples(code, dataset, "torch.tensor", "torch.FloatTensor")

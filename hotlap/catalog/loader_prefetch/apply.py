@@ -60,10 +60,10 @@ def draws_from_its_own(making: Making) -> bool:
         return True
     waiting = [making.given.get("batch_sampler"), making.given.get("sampler")]
     for _ in range(NESTED):
-        held = [value for one in waiting for value in getattr(one, "__dict__", {}).values()]
-        if any(isinstance(one, making.torch.Generator) for one in held):
+        held = [value for sampler in waiting for value in getattr(sampler, "__dict__", {}).values()]
+        if any(isinstance(value, making.torch.Generator) for value in held):
             return True
-        waiting = [one for one in held if isinstance(one, making.torch.utils.data.Sampler)]
+        waiting = [value for value in held if isinstance(value, making.torch.utils.data.Sampler)]
     return False
 
 

@@ -9,13 +9,15 @@ def detect(seen: Observation) -> Expectation | None:
     """Few batches ahead let bursts through to the training; it could at most save the wait."""
     share = seen.shares.get(DATA, 0.0)
     few = [
-        one
-        for one in seen.loaders
-        if one.role == "train" and one.dataset_kind == "map" and 0 < one.workers * (one.prefetch or DEFAULT) < READY
+        loader
+        for loader in seen.loaders
+        if loader.role == "train"
+        and loader.dataset_kind == "map"
+        and 0 < loader.workers * (loader.prefetch or DEFAULT) < READY
     ]
     if not few or share <= 0:
         return None
-    ahead = min(one.workers * (one.prefetch or DEFAULT) for one in few)
+    ahead = min(loader.workers * (loader.prefetch or DEFAULT) for loader in few)
     return Expectation(most=share, why=f"the loop waits {share:.0%} of the step with {ahead} batches made ahead")
 
 

@@ -13,21 +13,21 @@ WORDS = ("oader(", "DataLoader", "num_workers")
 
 
 def find(code: Code) -> Iterator[Found]:
-    for one in loaders.loaders(code):
-        if one.workers() != "some":
+    for loader in loaders.loaders(code):
+        if loader.workers() != "some":
             continue
-        depth = one.constant("prefetch_factor")
+        depth = loader.constant("prefetch_factor")
         if depth == 1:
             message, confidence = "each worker keeps one batch ready: a slow one is waited for", None
-        elif "prefetch_factor" not in one.settings and one.complete:
+        elif "prefetch_factor" not in loader.settings and loader.complete:
             message, confidence = "each worker keeps two batches ready, torch's default", Confidence.LOW
         else:
             continue
         yield Found(
-            one.call,
+            loader.call,
             message,
             "allow for uneven loading: prefetch_factor=4",
             Applicability.SAFE,
-            loaders.heat(code, one),
+            loaders.heat(code, loader),
             confidence,
         )

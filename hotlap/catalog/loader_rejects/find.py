@@ -16,35 +16,35 @@ _WITH_BATCH_SAMPLER = ("shuffle", "sampler", "drop_last")
 
 
 def find(code: Code) -> Iterator[Found]:
-    for one in loaders.loaders(code):
-        for name, why, value in _refused(one):
-            written = any(word.arg == name for word in one.call.keywords)
+    for loader in loaders.loaders(code):
+        for name, why, value in _refused(loader):
+            written = any(word.arg == name for word in loader.call.keywords)
             yield Found(
-                one.call,
+                loader.call,
                 f"torch refuses {name} here: {why}",
                 f"set {name}={value}" if value else f"leave {name} out",
                 Applicability.SAFE if written else Applicability.DISPLAY_ONLY,
-                loaders.heat(code, one),
+                loaders.heat(code, loader),
                 hints={"name": name, "value": value},
             )
             break  # one finding a call; the next round finds the next
 
 
-def _refused(one: loaders.Loader) -> Iterator[tuple[str, str, str]]:
-    for name in one.settings if one.direct else ():
+def _refused(loader: loaders.Loader) -> Iterator[tuple[str, str, str]]:
+    for name in loader.settings if loader.direct else ():
         if name not in _KNOWN:
             hint = "it belongs to Tensor.to" if name == "non_blocking" else "DataLoader has no such argument"
             yield name, hint, ""
-    if one.workers() == "none" and one.complete:
-        if one.constant("persistent_workers") is True:
+    if loader.workers() == "none" and loader.complete:
+        if loader.constant("persistent_workers") is True:
             yield "persistent_workers", "there are no workers to keep", ""
-        if isinstance(one.constant("prefetch_factor"), int):
+        if isinstance(loader.constant("prefetch_factor"), int):
             yield "prefetch_factor", "there are no workers to fetch ahead", ""
-    if "sampler" in one.settings and one.constant("shuffle") is True and not _is_none(one.settings["sampler"]):
+    if "sampler" in loader.settings and loader.constant("shuffle") is True and not _is_none(loader.settings["sampler"]):
         yield "shuffle", "the sampler decides the order", ""
-    if "batch_sampler" in one.settings and not _is_none(one.settings["batch_sampler"]):
+    if "batch_sampler" in loader.settings and not _is_none(loader.settings["batch_sampler"]):
         for name in _WITH_BATCH_SAMPLER:
-            if name in one.settings and (name == "sampler" or one.constant(name) is True):
+            if name in loader.settings and (name == "sampler" or loader.constant(name) is True):
                 yield name, "the batch sampler decides", ""
 
 

@@ -38,7 +38,7 @@ def find(code: Code) -> Iterator[Found]:
 def _in_workers(code: Code) -> Iterator[Found]:
     seen: set[ast.AST | None] = set()
     workers = _workers(code)
-    for node, certain in sorted((*_placed(code), *_kept(code)), key=lambda one: one[0].lineno):
+    for node, certain in sorted((*_placed(code), *_kept(code)), key=lambda pair: pair[0].lineno):
         heat = code.heat(node)
         function = code.function(node)
         if heat.side is not Side.LOAD or not heat.hot or function in seen or workers is None:
@@ -48,7 +48,7 @@ def _in_workers(code: Code) -> Iterator[Found]:
             node,
             f"`{shown(node, 40)}` uses the device in a worker of the loader, which is a fork: CUDA fails there",
             "load on the host, and move whole batches in the training loop; then workers can be forks",
-            confidence=min((workers, certain), key=lambda one: one.rank),
+            confidence=min((workers, certain), key=lambda confidence: confidence.rank),
         )
 
 
@@ -56,7 +56,7 @@ def _kept(code: Code) -> Iterator[tuple[ast.expr, Confidence]]:
     """`self.data` in `__getitem__`, where the constructor has put it on a device."""
     for owner in code.nodes(ast.ClassDef):
         assert isinstance(owner, ast.ClassDef)
-        methods = {one.name: one for one in owner.body if isinstance(one, ast.FunctionDef)}
+        methods = {method.name: method for method in owner.body if isinstance(method, ast.FunctionDef)}
         if "__init__" not in methods or "__getitem__" not in methods:
             continue
         kept = {
@@ -74,7 +74,7 @@ def _kept(code: Code) -> Iterator[tuple[ast.expr, Confidence]]:
 def _workers(code: Code) -> Confidence | None:
     """How sure it is that worker processes load; None where they do not."""
     every = list(loaders.loaders(code))
-    kinds = {one.workers() for one in every if "multiprocessing_context" not in one.settings}
+    kinds = {loader.workers() for loader in every if "multiprocessing_context" not in loader.settings}
     if "some" in kinds:
         return Confidence.HIGH
     if "unknown" in kinds:
@@ -103,9 +103,9 @@ def _is_parameter(code: Code, device: ast.expr | None) -> bool:
     function = code.function(device) if isinstance(device, ast.Name) else None
     if function is None or not isinstance(device, ast.Name):
         return False
-    if any(isinstance(one, ast.Attribute) and one.attr == "device" for one in set_to(code, device)):
+    if any(isinstance(value, ast.Attribute) and value.attr == "device" for value in set_to(code, device)):
         return True  # device = samples[0].device
-    return any(one.arg == device.id for one in (*function.args.args, *function.args.kwonlyargs))
+    return any(argument.arg == device.id for argument in (*function.args.args, *function.args.kwonlyargs))
 
 
 def _certainty(device: ast.expr | None) -> Confidence:
@@ -135,8 +135,10 @@ def _uses_cuda(code: Code, call: ast.Call) -> bool:
         return False
     name = given.attr if isinstance(given, ast.Attribute) else given.id
     return any(
-        isinstance(one, ast.FunctionDef) and one.name == name and _CUDA.search(_HARMLESS.sub("", ast.unparse(one)))
-        for one in code.nodes(ast.FunctionDef)
+        isinstance(function, ast.FunctionDef)
+        and function.name == name
+        and _CUDA.search(_HARMLESS.sub("", ast.unparse(function)))
+        for function in code.nodes(ast.FunctionDef)
     )
 
 
@@ -144,6 +146,6 @@ def _has_begun(code: Code, call: ast.Call) -> bool:
     """Something was put on the device before, in the same function or where the file begins."""
     here = code.function(call)
     return any(
-        one.lineno < call.lineno and code.function(one) in (here, None) and certain is Confidence.HIGH
-        for one, certain in _placed(code)
+        placed.lineno < call.lineno and code.function(placed) in (here, None) and certain is Confidence.HIGH
+        for placed, certain in _placed(code)
     )

@@ -17,54 +17,56 @@ _USUAL = 4  # a bound that leaves cores to the training on most machines
 
 
 def find(code: Code) -> Iterator[Found]:
-    for one in loaders.loaders(code):
-        heat = loaders.heat(code, one)
-        workers = one.constant("num_workers")
-        left = _is_left_at_none(code, one)
-        if one.workers() == "unknown" and not left:
+    for loader in loaders.loaders(code):
+        heat = loaders.heat(code, loader)
+        workers = loader.constant("num_workers")
+        left = _is_left_at_none(code, loader)
+        if loader.workers() == "unknown" and not left:
             continue
-        quick = loaders.in_memory(code, one) or loaders.on_device(code, one)
-        if one.workers() == "none" or left:
-            if not quick and not rounds.is_glimpsed(code, one):
+        quick = loaders.in_memory(code, loader) or loaders.on_device(code, loader)
+        if loader.workers() == "none" or left:
+            if not quick and not rounds.is_glimpsed(code, loader):
                 yield Found(
-                    one.call,
+                    loader.call,
                     "the training process loads every batch itself (num_workers is 0)",
                     f"let workers load ahead: num_workers=min({_USUAL}, os.cpu_count() or 1)",
                     Applicability.UNSAFE
-                    if "num_workers" not in one.settings or (_written(one) and not left)
+                    if "num_workers" not in loader.settings or (_written(loader) and not left)
                     else Applicability.DISPLAY_ONLY,
                     heat,
-                    Confidence.LOW if rounds.is_tried_once(code, one) or _is_whole_stream(code, one) else None,
+                    Confidence.LOW if rounds.is_tried_once(code, loader) or _is_whole_stream(code, loader) else None,
                 )
         elif isinstance(workers, int) and not isinstance(workers, bool):
             most = max(workers, _USUAL)
             yield Found(
-                one.call,
+                loader.call,
                 f"{workers} worker{'s' if workers > 1 else ''} whatever the machine",
                 f"choose from the cores there are: num_workers=min({most}, os.cpu_count() or 1)",
-                Applicability.UNSAFE if _written(one) else Applicability.DISPLAY_ONLY,
+                Applicability.UNSAFE if _written(loader) else Applicability.DISPLAY_ONLY,
                 heat,
-                Confidence.LOW if quick or rounds.is_tried_once(code, one) else Confidence.MEDIUM,
+                Confidence.LOW if quick or rounds.is_tried_once(code, loader) else Confidence.MEDIUM,
                 {"workers": str(most)},
             )
 
 
-def _written(one: loaders.Loader) -> bool:
+def _written(loader: loaders.Loader) -> bool:
     """The number stands in the call itself."""
-    return any(word.arg == "num_workers" and word.value is one.settings["num_workers"] for word in one.call.keywords)
+    return any(
+        word.arg == "num_workers" and word.value is loader.settings["num_workers"] for word in loader.call.keywords
+    )
 
 
-def _is_left_at_none(code: Code, one: loaders.Loader) -> bool:
+def _is_left_at_none(code: Code, loader: loaders.Loader) -> bool:
     """An argument of the function, 0 unless given, that nobody in the project gives."""
-    value = one.settings.get("num_workers")
+    value = loader.settings.get("num_workers")
     known = default(code, value) if isinstance(value, ast.Name) else None
     none = isinstance(known, ast.Constant) and known.value == 0
     return none and isinstance(value, ast.Name) and is_given(code, value) is False
 
 
-def _is_whole_stream(code: Code, one: loaders.Loader) -> bool:
+def _is_whole_stream(code: Code, loader: loaders.Loader) -> bool:
     """An IterableDataset of the project that does not ask which worker it is in: each would give all of it again."""
-    dataset = one.settings.get("dataset")
+    dataset = loader.settings.get("dataset")
     term = code.project.answer(code.asked(dataset), code.path) if dataset is not None else ""
     found = code.project.class_of(term, code.path)
     if found is None:

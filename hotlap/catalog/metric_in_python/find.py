@@ -27,8 +27,8 @@ def find(code: Code) -> Iterator[Found]:
     yield from _by_library(code)
     counted = list(_by_counting(code))
     yield from counted
-    known = {one.node for one in counted}
-    yield from (one for one in _by_comparing(code) if one.node not in known)
+    known = {found.node for found in counted}
+    yield from (found for found in _by_comparing(code) if found.node not in known)
 
 
 def _by_library(code: Code) -> Iterator[Found]:
@@ -92,17 +92,21 @@ def _by_comparing(code: Code) -> Iterator[Found]:
 
 def _hits(code: Code, loop: ast.For) -> Iterator[str]:
     sources = _sources(loop)
-    for node in (one for statement in loop.body for one in walk(statement)):
+    for node in (part for statement in loop.body for part in walk(statement)):
         if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
             continue
         if not isinstance(node.test.ops[0], ast.Eq | ast.NotEq):
             continue
-        sides = [_source(one, sources) for one in (node.test.left, node.test.comparators[0])]
-        if "" in sides or sides[0] == sides[1] or any(code.kind(one) == TEXT for one in walk(node.test)):
+        sides = [_source(side, sources) for side in (node.test.left, node.test.comparators[0])]
+        if "" in sides or sides[0] == sides[1] or any(code.kind(part) == TEXT for part in walk(node.test)):
             continue
-        for one in node.body:
-            if isinstance(one, ast.AugAssign) and isinstance(one.value, ast.Constant) and one.value.value == 1:
-                yield ast.unparse(one.target)
+        for statement in node.body:
+            if (
+                isinstance(statement, ast.AugAssign)
+                and isinstance(statement.value, ast.Constant)
+                and statement.value.value == 1
+            ):
+                yield ast.unparse(statement.target)
 
 
 def _sources(loop: ast.For) -> dict[str, str]:
@@ -124,11 +128,11 @@ def _sources(loop: ast.For) -> dict[str, str]:
 
 def _source(node: ast.expr, sources: dict[str, str]) -> str:
     """The sequence that an expression is an element of."""
-    for one in walk(node):
-        if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Name) and one.slice.id in sources:
-            return ast.unparse(one.value)
-        if isinstance(one, ast.Name) and sources.get(one.id):
-            return sources[one.id]
+    for part in walk(node):
+        if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Name) and part.slice.id in sources:
+            return ast.unparse(part.value)
+        if isinstance(part, ast.Name) and sources.get(part.id):
+            return sources[part.id]
     return ""
 
 
@@ -136,13 +140,13 @@ def _scores_rows(code: Code, found: ElementLoop) -> bool:
     """Rows are turned into Python numbers, given to a function of the program, and what it says is gathered."""
     if code.heat(found.loop.body[0]).side is not Side.EVALUATE or not reads_elements(found):
         return False
-    nodes = [one for statement in found.loop.body for one in walk(statement)]
-    calls = [one for one in nodes if isinstance(one, ast.Call)]
-    if any(code.callee_kind(one) == MODULE for one in calls):
+    nodes = [node for statement in found.loop.body for node in walk(statement)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if any(code.callee_kind(call) == MODULE for call in calls):
         return False
-    gathered = [one.args[0] for one in calls if last_name(one.func) == "append" and one.args]
-    gathered += [one.value for one in nodes if isinstance(one, ast.AugAssign)]
-    return any(isinstance(one, ast.Call) and _is_own(code, one) for one in gathered)
+    gathered = [call.args[0] for call in calls if last_name(call.func) == "append" and call.args]
+    gathered += [node.value for node in nodes if isinstance(node, ast.AugAssign)]
+    return any(isinstance(value, ast.Call) and _is_own(code, value) for value in gathered)
 
 
 def _is_own(code: Code, call: ast.Call) -> bool:

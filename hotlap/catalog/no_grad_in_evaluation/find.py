@@ -37,11 +37,11 @@ def find(code: Code) -> Iterator[Found]:
             code.heat(loop.body[0]),
             Confidence.MEDIUM,
         )
-    for each in comprehended(code):
-        said = _no_grad_around(code, each)
-        if said is not None and said not in seen and code.hot(each.elt):
+    for comprehension in comprehended(code):
+        said = _no_grad_around(code, comprehension)
+        if said is not None and said not in seen and code.hot(comprehension.elt):
             seen.add(said)
-            yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(each.elt), Confidence.MEDIUM)
+            yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(comprehension.elt), Confidence.MEDIUM)
     for call in at_once(code):
         said = _no_grad_around(code, call)
         if said is not None and said not in seen:
@@ -64,9 +64,11 @@ def _around_calls(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
         wanted = _said_by(code, node)
         if wanted is None or wanted in seen or not _is_between(code, node.body[0]):
             continue
-        calls = [one for statement in node.body for one in walk(statement) if isinstance(one, ast.Call)]
+        calls = [part for statement in node.body for part in walk(statement) if isinstance(part, ast.Call)]
         whole = isinstance(node, Definition)  # much may be done in a function, by way of others
-        if any(_loops(code, one, right_there=whole) for one in calls) and (not whole or _evaluates(code, node.body[0])):
+        if any(_loops(code, call, right_there=whole) for call in calls) and (
+            not whole or _evaluates(code, node.body[0])
+        ):
             seen.add(wanted)
             yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
 
@@ -96,7 +98,7 @@ def _in_steps(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
 
 def _said_by(code: Code, node: ast.With | Definition) -> ast.expr | None:
     said = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
-    return next((one for one in said if _is_no_grad(code, one)), None)
+    return next((expression for expression in said if _is_no_grad(code, expression)), None)
 
 
 def _is_step(code: Code, node: ast.With | Definition) -> bool:
@@ -108,12 +110,12 @@ def _is_step(code: Code, node: ast.With | Definition) -> bool:
         return False  # Lightning evaluates without a graph by itself
     if code.project.function(known).evaluates:
         return True  # whatever loop calls it, it is of an evaluation
-    sides = [code.hotness.at(one, call.stack) for one, call in code.hotness.callers.get(known, ())]
-    return all(one is None or one.side is Side.EVALUATE for one in sides)
+    sides = [code.hotness.at(caller, call.stack) for caller, call in code.hotness.callers.get(known, ())]
+    return all(caller_heat is None or caller_heat.side is Side.EVALUATE for caller_heat in sides)
 
 
 def _bases(code: Code, node: ast.AST) -> set[str]:
-    outer = next((one for one in code.ancestors(node) if isinstance(one, ast.ClassDef)), None)
+    outer = next((ancestor for ancestor in code.ancestors(node) if isinstance(ancestor, ast.ClassDef)), None)
     owner = code.project.files[code.path].classes.get(outer.name) if outer is not None else None
     return code.project.base_names(code.path, owner) if owner is not None else set()
 
@@ -129,7 +131,8 @@ def _loops(code: Code, call: ast.Call, right_there: bool) -> bool:
         return False
     targets = code.project.targets(code.term(call.func), code.path)
     return any(
-        code.hotness.goes_over_batches(one) or (not right_there and one in code.hotness.loopers) for one in targets
+        code.hotness.goes_over_batches(target) or (not right_there and target in code.hotness.loopers)
+        for target in targets
     )
 
 
@@ -143,7 +146,12 @@ def _no_grad_around(code: Code, loop: ast.AST) -> ast.Call | None:
                     return item.context_expr
         if isinstance(outer, Definition):
             return next(
-                (one for one in outer.decorator_list if isinstance(one, ast.Call) and _is_no_grad(code, one)), None
+                (
+                    decorator
+                    for decorator in outer.decorator_list
+                    if isinstance(decorator, ast.Call) and _is_no_grad(code, decorator)
+                ),
+                None,
             )
     return None
 

@@ -103,13 +103,17 @@ def _chosen(code: Code) -> Iterator[Repeated]:
     """One loop for training and validation: `if train: loss.backward()`, and the model records a graph either way."""
     for call in code.calls("backward"):
         loop, function = code.batch_loop(call), code.function(call)
-        choice = next((one for one in code.ancestors(call) if isinstance(one, ast.If)), None)
+        choice = next((outer for outer in code.ancestors(call) if isinstance(outer, ast.If)), None)
         if loop is None or function is None or choice is None or loop not in code.ancestors(choice):
             continue
         if not _asks_for_training(code, choice, function) or code.under_no_grad(loop) or code.mentions_grad(function):
             continue
         known = code.reference(call)
-        if any(one.no_grad for _, one in code.hotness.callers.get(known, ())) if known is not None else False:
+        if (
+            any(invocation.no_grad for _, invocation in code.hotness.callers.get(known, ()))
+            if known is not None
+            else False
+        ):
             continue  # whoever evaluates with it, sees to that
         if runs_model(code, loop) and not runs_model(code, choice) and code.hot(loop.body[0]):
             yield loop
@@ -125,7 +129,7 @@ def _asks_for_training(code: Code, choice: ast.If, function: Definition) -> bool
         return "opt" in last_name(test.left).lower() and _is_argument(test.left, function)
     if isinstance(test, ast.Attribute):
         return test.attr == "training"  # of the model
-    if isinstance(test, ast.Name) and any(_is_phase(one, test.id) for one in walk(function)):
+    if isinstance(test, ast.Name) and any(_is_phase(node, test.id) for node in walk(function)):
         return True
     if not _is_argument(test, function):
         return False
@@ -136,14 +140,14 @@ def _is_phase(node: ast.AST, name: str) -> bool:
     """`training = phase == "train"`."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare):
         return False
-    said = [one.value for one in node.value.comparators if isinstance(one, ast.Constant)]
-    named = any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
-    return named and any(str(one).lower() in ("train", "training") for one in said)
+    said = [comparator.value for comparator in node.value.comparators if isinstance(comparator, ast.Constant)]
+    named = any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    return named and any(str(value).lower() in ("train", "training") for value in said)
 
 
 def _is_argument(node: ast.expr, function: Definition) -> bool:
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return isinstance(node, ast.Name) and any(one.arg == node.id for one in every)
+    return isinstance(node, ast.Name) and any(argument.arg == node.id for argument in every)
 
 
 def _is_refused(code: Code, test: ast.expr, function: Definition) -> bool:
@@ -169,6 +173,6 @@ def _is_generator(function: Definition) -> bool:
 
 def _is_torch_named(code: Code) -> bool:
     return any(
-        isinstance(node, ast.Import) and any(one.name == "torch" and one.asname is None for one in node.names)
+        isinstance(node, ast.Import) and any(alias.name == "torch" and alias.asname is None for alias in node.names)
         for node in code.nodes(ast.Import)
     )

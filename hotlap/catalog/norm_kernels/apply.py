@@ -38,7 +38,7 @@ class Layer:
         from hotlap.kernels.norms.pairs import is_watched
 
         found = [parent._modules.get(name) for name in self.names]
-        if any(one is None or one is not held() for one, held in zip(found, self.both, strict=True)):
+        if any(module is None or module is not held() for module, held in zip(found, self.both, strict=True)):
             return False
         return list(parent._modules) == self.order and not any(map(is_watched, found))
 
@@ -59,8 +59,8 @@ class Taken:
 
     def known(self, root: Any) -> None:
         nn, site = self._site.torch.nn, self._site
-        layers = [one for one in root.modules() if type(one) is nn.BatchNorm2d]
-        taken = [one for one in layers if on_gpu(one)]
+        layers = [module for module in root.modules() if type(module) is nn.BatchNorm2d]
+        taken = [module for module in layers if on_gpu(module)]
         if not taken:
             site.no_effect("its batch normalisations are not on a GPU" if layers else "the model has no BatchNorm2d")
             return
@@ -68,9 +68,9 @@ class Taken:
 
         if not self._replaced:
             site.before(site.seams.stepping, self._stepping)
-        for one in taken:
-            self._layers.put(one, Layer())
-        found = [one for one in pairs(root) if one.layer in self._layers]
+        for module in taken:
+            self._layers.put(module, Layer())
+        found = [pair for pair in pairs(root) if pair.layer in self._layers]
         for pair in found:
             layer = Layer(pair.kind, pair)
             self._layers.put(pair.layer, layer)
@@ -79,9 +79,9 @@ class Taken:
         for held in (self._layers, self._activations, self._parents):
             site.ledger.later(held.clear)
         self._replace(nn.modules.batchnorm._BatchNorm, self._normalise, self._layers)
-        for kind in {type(one.behind) for one in found}:
+        for kind in {type(pair.behind) for pair in found}:
             self._replace(kind, self._activate, self._activations)
-        for kind in {type(one.parent) for one in found}:
+        for kind in {type(pair.parent) for pair in found}:
             self._replace(kind, self._run, self._parents)
         site.applied(f"{len(taken)} batch normalisations, {len(found)} with the activation behind them")
 
@@ -93,7 +93,7 @@ class Taken:
     def _run(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hooks, layers = self._site.torch.nn.modules.module, []
         if not any(getattr(hooks, name) for name in OF_ALL):
-            layers = [one for one in self._parents.get(module) or () if one.is_in(module)]
+            layers = [layer for layer in self._parents.get(module) or () if layer.is_in(module)]
         before = getattr(self._thread, "running", ())
         self._thread.running = layers
         try:

@@ -71,7 +71,7 @@ def _lives_through(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated 
     function = code.function(value)
     if function is None or not isinstance(receiver, ast.Attribute) or not name.startswith("self."):
         return None
-    if name in {ast.unparse(one) for one in _plain_targets(function)}:
+    if name in {ast.unparse(target) for target in _plain_targets(function)}:
         return None
     return function
 
@@ -79,22 +79,22 @@ def _lives_through(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated 
 def set_by_assignment(loop: Repeated, receiver: ast.expr) -> set[str]:
     """Names that a turn of the loop sets to something that does not hold what they held."""
     name = ast.unparse(receiver)
-    fresh = {ast.unparse(one) for one in _plain_targets(loop)}
+    fresh = {ast.unparse(target) for target in _plain_targets(loop)}
     given = set_by(loop) if isinstance(loop, ast.For) and name in _names(loop.target) else set()
     return fresh | (given & {name})
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def _plain_targets(scope: ast.AST) -> Iterator[ast.expr]:
     for node in walk(scope):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                for one in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if ast.unparse(one) not in ast.unparse(node.value):
-                        yield one
+                for element in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if ast.unparse(element) not in ast.unparse(node.value):
+                        yield element
 
 
 def _differentiated(code: Code, loop: Repeated | Definition, receiver: ast.expr, graphs: Graphs) -> bool:

@@ -44,9 +44,9 @@ class Copies:
     def _on_the_host(self, batch: Any) -> list[Any]:
         """Most batches are a few tensors; looking through containers costs ten times as much."""
         tensor = self._torch.Tensor
-        if type(batch) not in (list, tuple) or not all([type(one) is tensor for one in batch]):  # noqa: C419 it is faster
+        if type(batch) not in (list, tuple) or not all([type(leaf) is tensor for leaf in batch]):  # noqa: C419 it is faster
             batch = take_apart(self._torch, batch, None)[1]
-        return [one for one in batch if type(one) is tensor and one.is_cpu and not one.requires_grad]
+        return [leaf for leaf in batch if type(leaf) is tensor and leaf.is_cpu and not leaf.requires_grad]
 
     def in_place_of(self, name: str) -> Any:
         def instead(original: Original, tensor: Any, args: Any, kwargs: Any) -> Any:
@@ -69,6 +69,6 @@ class Copies:
 
 def waits(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:
     """Whether this is a copy from host to device that the host waits for, written in a form we can change."""
-    if kwargs.get("non_blocking") or any(isinstance(one, bool) for one in args):
+    if kwargs.get("non_blocking") or any(isinstance(argument, bool) for argument in args):
         return False
     return direction_of(name, tensor, args, kwargs) == IN

@@ -6,9 +6,9 @@ from hotlap.records.plan import Expectation
 
 def detect(seen: Observation) -> Expectation | None:
     """On a GPU it could at most save the copies from pageable memory."""
-    slow = [one for one in seen.copies if not one.pinned and one.blocking]
+    slow = [copy for copy in seen.copies if not copy.pinned and copy.blocking]
     total = seen.mean_step_ms
-    cost = sum(one.ms_per_step for one in slow)
+    cost = sum(copy.ms_per_step for copy in slow)
     if seen.machine.gpu is None or not slow or total <= 0:
         return None
     share = min(1.0, cost / total)

@@ -59,14 +59,18 @@ def find(code: Code) -> Iterator[Found]:
 
 def _is_told(call: ast.Call) -> bool:
     """Whether to wait: by name, or as the second argument of `cuda` or the third of `to`, after the type."""
-    whole = 1 if last_name(call.func) == "cuda" or any(isinstance(one, ast.Constant) for one in call.args[1:]) else 2
+    whole = (
+        1
+        if last_name(call.func) == "cuda" or any(isinstance(argument, ast.Constant) for argument in call.args[1:])
+        else 2
+    )
     return keyword(call, "non_blocking") is not None or len(call.args) > whole
 
 
 @lru_cache(maxsize=2)
 def _waiting(project: Project) -> tuple[str, ...]:
     """The last names of functions of the project that take `non_blocking`, and wait unless it is given."""
-    return tuple({reference.name.rsplit(".", 1)[-1] for reference, one in project.functions() if one.waits})
+    return tuple({reference.name.rsplit(".", 1)[-1] for reference, function in project.functions() if function.waits})
 
 
 def _through_helpers(code: Code) -> Iterator[Found]:
@@ -76,7 +80,7 @@ def _through_helpers(code: Code) -> Iterator[Found]:
         if given is None or keyword(call, "non_blocking") is not None or spread(call) or not code.hot(call):
             continue
         targets = code.project.targets(code.asked(call.func), code.path)
-        waits = bool(targets) and all(code.project.function(one).waits > len(call.args) for one in targets)
+        waits = bool(targets) and all(code.project.function(target).waits > len(call.args) for target in targets)
         if waits and _confidence(code, call, given) is not None:
             yield Found(
                 call,
@@ -102,8 +106,8 @@ def _moves_itself(code: Code, call: ast.Call, moved: ast.expr) -> bool:
 def _gives_itself(code: Code, call: ast.Call) -> bool:
     """`def to(self, device)` of a batch returns nothing else; a model or trainer keeps the tensor once it is there."""
     function = code.function(call)
-    returned = [one.value for one in walk(function) if isinstance(one, ast.Return)] if function is not None else []
-    return all(one is None or (isinstance(one, ast.Name) and one.id == "self") for one in returned)
+    returned = [node.value for node in walk(function) if isinstance(node, ast.Return)] if function is not None else []
+    return all(value is None or (isinstance(value, ast.Name) and value.id == "self") for value in returned)
 
 
 def _of_container(code: Code, call: ast.Call) -> Found:
@@ -152,11 +156,13 @@ def _taken_out(code: Code, moved: ast.expr) -> ast.expr:
     plain = [*function.args.posonlyargs, *function.args.args][::-1]
     pairs = [*zip(plain, function.args.defaults[::-1], strict=False)]
     pairs += [
-        (one, value) for one, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value
+        (parameter, value)
+        for parameter, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if value
     ]
     getters = {
-        one.arg
-        for one, value in pairs
+        parameter.arg
+        for parameter, value in pairs
         if isinstance(value, ast.Lambda)
         or (isinstance(value, ast.Call) and last_name(value.func) in ("itemgetter", "attrgetter"))
     }
@@ -178,7 +184,7 @@ def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:
 
 
 def _names(target: ast.expr) -> set[str]:
-    return {one.id for one in walk(target) if isinstance(one, ast.Name)}
+    return {node.id for node in walk(target) if isinstance(node, ast.Name)}
 
 
 def _is_like(code: Code, moved: ast.expr) -> bool:
@@ -266,7 +272,7 @@ def _gone_over(code: Code, name: ast.Name) -> str:
     found = _outer_name(code, name)
     for loop in code.loops(name):
         if isinstance(loop, ast.For) and mentions(loop.target, {found}):
-            names = [one.id for one in walk(loop.iter) if isinstance(one, ast.Name)]
+            names = [node.id for node in walk(loop.iter) if isinstance(node, ast.Name)]
             return names[-1] if names else ""
     return ""
 
@@ -274,13 +280,13 @@ def _gone_over(code: Code, name: ast.Name) -> str:
 def _given_to_step(code: Code, name: ast.Name) -> set[str]:
     """The arguments of a function that makes one training step, and what it takes out of them."""
     function = code.function(name)
-    calls = (one for one in walk(function) if isinstance(one, ast.Call)) if function is not None else ()
-    if function is None or not (any(last_name(one.func) == "backward" for one in calls) or _is_run(code, function)):
+    calls = (part for part in walk(function) if isinstance(part, ast.Call)) if function is not None else ()
+    if function is None or not (any(last_name(call.func) == "backward" for call in calls) or _is_run(code, function)):
         return set()
-    given = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
+    given = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
     for node in function.body:
         if isinstance(node, ast.Assign) and turns.is_taken_from(code, node.value, given):
-            given |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
+            given |= {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
     return given
 
 
@@ -311,8 +317,8 @@ def _outer_name(code: Code, name: ast.Name) -> str:
         if isinstance(outer, ast.stmt):
             break
         for part in getattr(outer, "generators", ()):
-            if any(isinstance(one, ast.Name) and one.id == found for one in walk(part.target)):
-                names = [one.id for one in walk(part.iter) if isinstance(one, ast.Name)]
+            if any(isinstance(node, ast.Name) and node.id == found for node in walk(part.target)):
+                names = [node.id for node in walk(part.iter) if isinstance(node, ast.Name)]
                 found = names[0] if names else found
     return found
 
@@ -350,21 +356,23 @@ def _is_of_batch(code: Code, made: ast.Call) -> bool:
     if code.full_name(made.func) == "torch.from_numpy":
         return True
     loop = code.batch_loop(made)
-    given = {one.id for one in walk(loop.target) if isinstance(one, ast.Name)} if isinstance(loop, ast.For) else set()
-    names = [one for one in walk(made) if isinstance(one, ast.Name)]
-    return bool(given) and len(made.args) == 1 and any(_outer_name(code, one) in given for one in names)
+    given = (
+        {node.id for node in walk(loop.target) if isinstance(node, ast.Name)} if isinstance(loop, ast.For) else set()
+    )
+    names = [node for node in walk(made) if isinstance(node, ast.Name)]
+    return bool(given) and len(made.args) == 1 and any(_outer_name(code, name) in given for name in names)
 
 
 def _last_value(code: Code, name: ast.Name) -> ast.expr | None:
     """What the name was set to last before, in the same function."""
     scope = code.function(name) or code.tree
     before = [
-        one.value
-        for one in walk(scope)
-        if isinstance(one, ast.Assign) and one.lineno < name.lineno
-        if any(isinstance(target, ast.Name) and target.id == name.id for target in one.targets)
+        node.value
+        for node in walk(scope)
+        if isinstance(node, ast.Assign) and node.lineno < name.lineno
+        if any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
     ]
-    return max(before, key=lambda one: one.lineno, default=None)
+    return max(before, key=lambda value: value.lineno, default=None)
 
 
 def _is_plain(code: Code, moved: ast.expr) -> bool:

@@ -16,8 +16,8 @@ def apply(site: Site) -> None:
 
 
 def _flatten(site: Site, root: Any) -> None:
-    layers = [one for one in root.modules() if isinstance(one, site.torch.nn.RNNBase)]
-    apart = [one for one in layers if on_gpu(one) and not is_flat(one)]
+    layers = [layer for layer in root.modules() if isinstance(layer, site.torch.nn.RNNBase)]
+    apart = [layer for layer in layers if on_gpu(layer) and not is_flat(layer)]
     if not apart:
         site.no_effect("their weights are in one piece already" if layers else "the model has no recurrent layers")
         return

@@ -27,14 +27,14 @@ class Swapped:
 
     def known(self, root: Any) -> None:
         nn, site = self._site.torch.nn, self._site
-        layers = [one for one in root.modules() if isinstance(one, nn.LSTM | nn.GRU)]
-        plain = [one for one in layers if type(one) in (nn.LSTM, nn.GRU) and on_gpu(one)]
-        taken = [one for one in plain if not one.proj_size and not draws(one)]
+        layers = [layer for layer in root.modules() if isinstance(layer, nn.LSTM | nn.GRU)]
+        plain = [layer for layer in layers if type(layer) in (nn.LSTM, nn.GRU) and on_gpu(layer)]
+        taken = [layer for layer in plain if not layer.proj_size and not draws(layer)]
         if not taken:
             site.no_effect(why_none(layers))
             return
-        for one in taken:
-            self._layers.put(one, True)
+        for layer in taken:
+            self._layers.put(layer, True)
         if not self._replaced:
             self._replaced = True
             site.ledger.later(self._layers.clear)

@@ -87,7 +87,7 @@ class Keeper:
         from hotlap.catalog.resident_data.iterator import Recording
 
         several = self._stores.get(loader.dataset) or []
-        store = next((one.store for one in several if one.is_for(loader.collate_fn)), None)
+        store = next((rows.store for rows in several if rows.is_for(loader.collate_fn)), None)
         if type(before) is not Recording or not before.showing or store is None:
             return False
         if not store.missing:
@@ -107,7 +107,7 @@ class Keeper:
                 return None
             several = []
             self._stores.put(dataset, several)
-        kept = next((one for one in several if one.is_for(collate)), None)
+        kept = next((rows for rows in several if rows.is_for(collate)), None)
         if kept is None and len(several) >= MOST_COLLATES:
             self._give_up(several)
             return None
@@ -176,9 +176,9 @@ class Keeper:
     def _give_up(self, several: list[DatasetRows]) -> None:
         """A collate_fn made anew for each epoch would have a store for each."""
         why = f"it is read with more than {MOST_COLLATES} collate_fns, or one made anew each time"
-        for one in several:
-            if one.store is not None:
-                self._drop(one, one.store, why)
+        for rows in several:
+            if rows.store is not None:
+                self._drop(rows, rows.store, why)
 
     def _count(self, kind: type, kept: DatasetRows) -> None:
         if not kept.asked:
@@ -260,7 +260,7 @@ class Keeper:
     def tell(self, kept: DatasetRows, what: str) -> None:
         kept.told = what
         self._told[id(kept)] = what
-        self.site.idle = not any(one.store is not None for several in self._stores.values() for one in several)
+        self.site.idle = not any(rows.store is not None for several in self._stores.values() for rows in several)
         self.site.applied("; ".join(dict.fromkeys(list(self._told.values())[-MOST_TOLD:])))
 
     # Devices
@@ -421,7 +421,7 @@ def unsuited(torch: Any, loader: Any) -> str | None:
     if not loader._auto_collation:
         return "its sampler or dataset makes whole batches already"
     usual = (data._utils.fetch._MapDatasetFetcher.fetch, data.DataLoader._get_iterator)
-    if not all(genuine_of("torch", one) for one in usual):
+    if not all(genuine_of("torch", function) for function in usual):
         return "the program has changed how torch fetches"
     if type(loader)._get_iterator is not data.DataLoader._get_iterator:
         return f"{type(loader).__name__} iterates in its own way"

@@ -14,7 +14,7 @@ def detect(seen: Observation) -> Expectation | None:
 
 
 def dataset_names(seen: Observation) -> str:
-    return ", ".join(sorted({one.dataset for one in seen.loaders if _can_be_kept(one)}))
+    return ", ".join(sorted({loader.dataset for loader in seen.loaders if _can_be_kept(loader)}))
 
 
 def _can_be_kept(loader: Loader) -> bool:

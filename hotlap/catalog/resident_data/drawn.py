@@ -25,7 +25,7 @@ def drawn(loader: Any) -> Iterator[Wanted] | None:
     batches = loader.batch_sampler
     if type(batches) is not BatchSampler or batches.sampler is not loader.sampler or not _is_known(loader.sampler):
         return None
-    if not all(genuine_of("torch", one.__iter__) for one in (BatchSampler, type(loader.sampler))):
+    if not all(genuine_of("torch", kind.__iter__) for kind in (BatchSampler, type(loader.sampler))):
         return None
     if _length(batches.sampler) > len(loader.dataset) or not as_torch_draws():
         return None
@@ -120,7 +120,7 @@ def _trail(iterate: Any, own: bool, drop_last: bool, size: int, later: int) -> l
         while True:
             batch = next(asked, None)
             indices = batch.indices.tolist() if isinstance(batch, Wanted) else batch
-            trail.append((indices, [bytes(one.get_state().numpy()) for one in (stream, generator)]))
+            trail.append((indices, [bytes(source.get_state().numpy()) for source in (stream, generator)]))
             if batch is None:
                 return trail
             batches.batch_size = later

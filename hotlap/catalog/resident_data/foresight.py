@@ -49,11 +49,11 @@ class Foresight:
             if draws is None:
                 return
             self._is_steady = draws in self._draws[:1]
-            self._draws = [draws, *(one for one in self._draws if one != draws)][:REMEMBERED]
+            self._draws = [draws, *(count for count in self._draws if count != draws)][:REMEMBERED]
         guesses = self._draws[:1] if self._is_steady else list(dict.fromkeys((*self._draws, *GUESSES)))
         guesses = guesses[: max(1, AT_MOST // length)]
         drawn = _drawn(self._state, max(guesses))
-        seeds = [drawn[one - 1] for one in guesses]
+        seeds = [drawn[guess - 1] for guess in guesses]
         self._is_time = False
         done = _thread.allocate_lock()
         done.acquire()

@@ -61,7 +61,7 @@ def _take_apart(torch: Any, part: Any, rows: int | None, leaves: list[Any]) -> L
 def _is_leaf(torch: Any, part: Any, rows: int) -> bool:
     kind = type(part)
     if kind in (list, tuple):
-        return len(part) == rows and all(isinstance(one, str | bytes) for one in part)
+        return len(part) == rows and all(isinstance(text, str | bytes) for text in part)
     if kind is not torch.Tensor:
         return False
     if part.layout != torch.strided or part.is_quantized or part.requires_grad:

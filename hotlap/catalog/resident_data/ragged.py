@@ -39,7 +39,9 @@ def is_default(torch: Any, collate: Any) -> bool:
     """Torch's own, to which the program has added nothing."""
     module = torch.utils.data._utils.collate
     known = module.default_collate_fn_map.values()
-    own = all(one.__module__ == module.__name__ for one in (collate, *known) if hasattr(one, "__module__"))
+    own = all(
+        function.__module__ == module.__name__ for function in (collate, *known) if hasattr(function, "__module__")
+    )
     return collate is module.default_collate and own and genuine_of("torch", collate)
 
 
@@ -67,7 +69,7 @@ class RaggedStore(Store):
         self._forms = [_form(leaves[number]) for number in self._large]
         self._small: dict[int, list[Any]] = {}
         stacks = [torch.stack([these[number] for _, these in several]) for number in self._large]
-        ours = self._built(self._parts_of(samples), [one.clone() for one in stacks], pin=False)
+        ours = self._built(self._parts_of(samples), [stack.clone() for stack in stacks], pin=False)
         if not same(torch, ours, self._collated(samples)):
             raise Unfit("its collate_fn makes another batch of samples than of what stands for them")
         return stacks
@@ -272,7 +274,7 @@ def _stand_in_class(torch: Any) -> Any:
             with torch._C.DisableTorchFunctionSubclass():
                 plain = torch.empty((len(several), *first.shape), dtype=first.dtype, device="meta").as_subclass(cls)
             plain.leaf, plain.is_stack = first.leaf, True
-            plain.rows = tuple(row for one in several for row in one.rows)
+            plain.rows = tuple(row for tensor in several for row in tensor.rows)
             return plain
 
     StandIn.__name__ = StandIn.__qualname__ = "Tensor"
@@ -282,9 +284,9 @@ def _stand_in_class(torch: Any) -> Any:
 def _why_not_stacked(kind: Any, several: list[Any], dim: int, out: Any) -> str | None:
     if out is not None:
         return "it stacks them into memory of its own"
-    if dim != 0 or any(type(one) is not kind or one.is_stack for one in several):
+    if dim != 0 or any(type(tensor) is not kind or tensor.is_stack for tensor in several):
         return "it stacks them with others"
-    return "it stacks different parts of samples" if len({one.leaf for one in several}) != 1 else None
+    return "it stacks different parts of samples" if len({tensor.leaf for tensor in several}) != 1 else None
 
 
 def _is_large(torch: Any, leaf: Any) -> bool:

@@ -122,9 +122,9 @@ class TensorRows:
 
     def _gathered(self, base: Any, order: Order, start: int, length: int, pin: bool) -> Any:
         """Some batches from `start` on; the last one of an epoch may be smaller."""
-        each = length * self._row_bytes
-        count = min(AT_A_TIME, MOST_BYTES // max(1, each))
-        if count < 2 or each % ALIGNED or (base.is_cpu and not pin and each > MOST_ON_HOST):
+        batch_bytes = length * self._row_bytes
+        count = min(AT_A_TIME, MOST_BYTES // max(1, batch_bytes))
+        if count < 2 or batch_bytes % ALIGNED or (base.is_cpu and not pin and batch_bytes > MOST_ON_HOST):
             return None
         rows = base.index_select(0, order.on(base.device)[start : start + count * length])
         return (rows.pin_memory() if pin else rows).split(length)
@@ -163,7 +163,7 @@ class TextRows:
 
     @staticmethod
     def row_bytes(like: Any) -> int:
-        return 64 + max(len(one) for one in like)
+        return 64 + max(len(text) for text in like)
 
     def put(self, rows: Any, leaf: Any) -> None:
         for row, text in zip(rows.tolist(), leaf, strict=True):

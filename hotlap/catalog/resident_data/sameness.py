@@ -61,24 +61,26 @@ def like(torch: Any, first: Any) -> Callable[[Any], bool]:
     if isinstance(first, torch.Tensor):
         dtype, shape, stride, device = first.dtype, first.shape, first.stride(), first.device
         needs = first.requires_grad
-        return lambda one: (
-            type(one) is kind
-            and one.dtype is dtype
-            and one.shape == shape
-            and one.stride() == stride
-            and one.device == device
-            and one.requires_grad is needs
+        return lambda sample: (
+            type(sample) is kind
+            and sample.dtype is dtype
+            and sample.shape == shape
+            and sample.stride() == stride
+            and sample.device == device
+            and sample.requires_grad is needs
         )
     if hasattr(first, "dtype") and hasattr(first, "shape"):
         of = (first.dtype, first.shape, getattr(first, "strides", None))
-        return lambda one: type(one) is kind and (one.dtype, one.shape, getattr(one, "strides", None)) == of
+        return lambda sample: (
+            type(sample) is kind and (sample.dtype, sample.shape, getattr(sample, "strides", None)) == of
+        )
     if isinstance(first, dict):
         keys, values = list(first), [like(torch, value) for value in first.values()]
-        return lambda one: type(one) is kind and list(one) == keys and _each(values, one.values())
+        return lambda sample: type(sample) is kind and list(sample) == keys and _each(values, sample.values())
     if isinstance(first, list | tuple):
         parts, count = [like(torch, value) for value in first], len(first)
-        return lambda one: type(one) is kind and len(one) == count and _each(parts, one)
-    return lambda one: type(one) is kind
+        return lambda sample: type(sample) is kind and len(sample) == count and _each(parts, sample)
+    return lambda sample: type(sample) is kind
 
 
 def _each(asked: list[Callable[[Any], bool]], values: Iterable[Any]) -> bool:

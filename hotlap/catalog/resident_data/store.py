@@ -103,7 +103,7 @@ class Store:
         """Fetch all that is missing, in this process; `here` the program would have done so too, and not in workers."""
         torch = self.torch
         whole = _stacked(torch, dataset, self.collate)
-        if whole is not None and not any(len(one) != self.total for one in whole):
+        if whole is not None and not any(len(tensor) != self.total for tensor in whole):
             self.put(torch.arange(self.total), whole)  # laid out otherwise than a batch is, so copied once
             return
         handles = nullcontext() if here else self.pure.handles_closed_after(dataset)
@@ -293,7 +293,7 @@ def _row_bytes(torch: Any, leaf: Any) -> int:
 def _whole_tensors(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
     """A TensorDataset is stacked already: its own tensors are read, nothing is copied."""
     tensors = _stacked(torch, dataset, collate)
-    return tensors if tensors is not None and all(one.is_contiguous() for one in tensors) else None
+    return tensors if tensors is not None and all(tensor.is_contiguous() for tensor in tensors) else None
 
 
 def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
@@ -303,7 +303,7 @@ def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
     if not genuine_of("torch", data.TensorDataset.__getitem__) or hasattr(data.TensorDataset, "__getitems__"):
         return None
     tensors = list(dataset.tensors)
-    return tensors if all(type(one) is torch.Tensor and not one.is_inference() for one in tensors) else None
+    return tensors if all(type(tensor) is torch.Tensor and not tensor.is_inference() for tensor in tensors) else None
 
 
 def host_memory() -> float:

@@ -65,8 +65,8 @@ class Watched(torch.Tensor):
             args = (args[0].as_subclass(torch.Tensor), *args[1:])
         with torch._C.DisableTorchFunctionSubclass():
             outcome = func(*args, **(kwargs or {}))
-        for one in watched:
-            one.notes.called(name, args, outcome)
+        for tensor in watched:
+            tensor.notes.called(name, args, outcome)
         return outcome
 
 
@@ -84,8 +84,8 @@ def _watched_in(part: Any, depth: int = 0) -> Iterator[Watched]:
     if isinstance(part, Watched):
         yield part
     elif isinstance(part, list | tuple | dict) and depth < 4:
-        for one in part.values() if isinstance(part, dict) else part:
-            yield from _watched_in(one, depth + 1)
+        for value in part.values() if isinstance(part, dict) else part:
+            yield from _watched_in(value, depth + 1)
 
 
 class Learning:
@@ -124,18 +124,18 @@ class Learning:
         if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.requires_grad:
             notes.append(None)
             return leaf
-        one = Notes(self._devices)
+        own_notes = Notes(self._devices)
         watched = leaf.as_subclass(Watched)
-        watched.notes = one
-        one.kept = weakref.ref(watched)
-        notes.append(one)
+        watched.notes = own_notes
+        own_notes.kept = weakref.ref(watched)
+        notes.append(own_notes)
         return watched
 
     def _found(self) -> Iterator[tuple[int, torch.device]]:
         if len({len(notes) for notes in self._notes}) != 1:
             return
         for leaf, several in enumerate(zip(*self._notes, strict=True)):
-            verdicts = {None if one is None else one.verdict for one in several}
+            verdicts = {None if leaf_notes is None else leaf_notes.verdict for leaf_notes in several}
             device = verdicts.pop()
             if not verdicts and device is not None:
                 yield leaf, device

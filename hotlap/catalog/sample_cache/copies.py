@@ -33,22 +33,22 @@ def _require_faithful(torch: Any, sample: Any, copy: Any, memory: set[int]) -> N
     if isinstance(sample, dict):
         sample, copy = list(sample.values()), list(copy.values())
     if isinstance(sample, list | tuple):
-        for one, other in zip(sample, copy, strict=True):
-            _require_faithful(torch, one, other, memory)
+        for part, other in zip(sample, copy, strict=True):
+            _require_faithful(torch, part, other, memory)
 
 
-def _place(torch: Any, one: Any) -> int:
-    if type(one) is torch.Tensor:
-        return int(one.untyped_storage().data_ptr()) or id(one)
-    while type(getattr(one, "base", None)).__name__ == "ndarray":
-        one = one.base
-    return id(one)
+def _place(torch: Any, part: Any) -> int:
+    if type(part) is torch.Tensor:
+        return int(part.untyped_storage().data_ptr()) or id(part)
+    while type(getattr(part, "base", None)).__name__ == "ndarray":
+        part = part.base
+    return id(part)
 
 
-def _form(torch: Any, one: Any) -> Any:
-    if type(one) is torch.Tensor:
-        return one.stride(), one.is_conj(), one.is_neg(), one.storage_offset(), one.untyped_storage().nbytes()
-    return getattr(one, "strides", None), getattr(getattr(one, "flags", None), "writeable", None)
+def _form(torch: Any, part: Any) -> Any:
+    if type(part) is torch.Tensor:
+        return part.stride(), part.is_conj(), part.is_neg(), part.storage_offset(), part.untyped_storage().nbytes()
+    return getattr(part, "strides", None), getattr(getattr(part, "flags", None), "writeable", None)
 
 
 def copied(torch: Any, sample: Any) -> Any:

@@ -7,8 +7,12 @@ from hotlap.records.plan import Expectation
 def detect(seen: Observation) -> Expectation | None:
     """A map-style dataset loaded by the training process itself could at most save the wait for data."""
     share = seen.shares.get(DATA, 0.0)
-    found = [one for one in seen.loaders if one.dataset_kind == "map" and one.workers == 0 and one.role != "evaluation"]
+    found = [
+        loader
+        for loader in seen.loaders
+        if loader.dataset_kind == "map" and loader.workers == 0 and loader.role != "evaluation"
+    ]
     if not found or share <= 0:
         return None
-    names = ", ".join(sorted({one.dataset for one in found}))
+    names = ", ".join(sorted({loader.dataset for loader in found}))
     return Expectation(most=share, why=f"fetching the samples of {names} takes {share:.0%} of the step")

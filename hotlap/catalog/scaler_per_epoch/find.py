@@ -55,20 +55,20 @@ def _is_whole_training(code: Code, call: ast.Call) -> bool:
 
 def _holds_epochs(code: Code, scope: ast.AST) -> bool:
     inner = [node for node in walk(scope) if isinstance(node, Repeated) and node is not scope]
-    return any(code.loop_kind(one) is LoopKind.EPOCH for one in inner)
+    return any(code.loop_kind(loop) is LoopKind.EPOCH for loop in inner)
 
 
 def _hoisting(code: Code, call: ast.Call) -> dict[str, str]:
     """Where the statement can go: before the outermost loop around it that trains."""
     statement = code.statement(call)
-    loops = [one for one in code.loops(call) if code.loop_kind(one) in (LoopKind.EPOCH, LoopKind.BATCH)]
+    loops = [loop for loop in code.loops(call) if code.loop_kind(loop) in (LoopKind.EPOCH, LoopKind.BATCH)]
     if not loops or not isinstance(statement, ast.Assign) or statement.value is not call:
         return {}
     outermost = loops[-1]
     if len(statement.targets) != 1 or statement not in loops[0].body or not _can_precede(code, outermost):
         return {}
-    changing = set().union(*(set_by(one) for one in loops))
-    if not all(is_invariant(one, changing) for one in (*call.args, *(word.value for word in call.keywords))):
+    changing = set().union(*(set_by(loop) for loop in loops))
+    if not all(is_invariant(part, changing) for part in (*call.args, *(word.value for word in call.keywords))):
         return {}
     return {"loop": position_of(outermost, code.lines)}
 

@@ -26,7 +26,7 @@ def _found(code: Code, first: ast.Call, again: ast.Call) -> Found:
     free = f"{name}" not in code.text
     simple = isinstance(code.statement(first), ast.Expr | ast.Assign | ast.AugAssign | ast.Return | ast.AnnAssign)
     plain = not any(
-        isinstance(one, ast.IfExp | ast.BoolOp | ast.Lambda | ast.comprehension) for one in within(code, first)
+        isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda | ast.comprehension) for node in within(code, first)
     )
     fixable = free and simple and plain and ast.dump(first) == ast.dump(again)
     return Found(

@@ -64,18 +64,20 @@ def _is_one_hot(code: Code, node: ast.Name) -> bool:
         return False
     zeros = any(_is_zeros(value) for value in _values(function, node.id))
     return zeros and any(
-        isinstance(one, ast.Assign)
-        and isinstance(one.targets[0], ast.Subscript)
-        and last_name(one.targets[0].value) == node.id
-        and isinstance(one.value, ast.Constant)
-        for one in walk(function)
+        isinstance(part, ast.Assign)
+        and isinstance(part.targets[0], ast.Subscript)
+        and last_name(part.targets[0].value) == node.id
+        and isinstance(part.value, ast.Constant)
+        for part in walk(function)
     )
 
 
 def _values(function: ast.AST, name: str) -> Iterator[ast.expr]:
-    for one in walk(function):
-        if isinstance(one, ast.Assign) and any(isinstance(part, ast.Name) and part.id == name for part in one.targets):
-            yield one.value
+    for node in walk(function):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(part, ast.Name) and part.id == name for part in node.targets
+        ):
+            yield node.value
 
 
 def _is_zeros(value: ast.expr) -> bool:
@@ -131,7 +133,7 @@ def _is_membership(element: ast.expr, name: str) -> bool:
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In | ast.NotIn):
         return False
     plain = not isinstance(element, ast.IfExp) or all(
-        isinstance(one, ast.Constant) for one in (element.body, element.orelse)
+        isinstance(branch, ast.Constant) for branch in (element.body, element.orelse)
     )
     return plain and isinstance(test.left, ast.Name) and test.left.id == name
 
@@ -152,12 +154,12 @@ def _is_looped(code: Code, call: ast.Call) -> bool:
     function = code._reader_function(call)
     if function is None or not function.name:
         return False
-    for caller, one in code.hotness.callers.get(Reference(code.path, function.name), []):
-        if any(frame >= 0 for frame in one.stack) or (
-            isinstance(one.callee, tuple) and one.callee[-1] in ("apply", "map")
+    for caller, invocation in code.hotness.callers.get(Reference(code.path, function.name), []):
+        if any(frame >= 0 for frame in invocation.stack) or (
+            isinstance(invocation.callee, tuple) and invocation.callee[-1] in ("apply", "map")
         ):
             return True
-        if isinstance(one.callee, str):
+        if isinstance(invocation.callee, str):
             return True  # a method of a frame that runs its argument
         if "<lambda" in caller.name:
             return True
@@ -165,9 +167,9 @@ def _is_looped(code: Code, call: ast.Call) -> bool:
 
 
 def _in_own_loop(code: Code, call: ast.Call) -> bool:
-    for one in code.ancestors(call):
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+    for outer in code.ancestors(call):
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
-        if isinstance(one, ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.Lambda):
+        if isinstance(outer, ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.Lambda):
             return True
     return False

@@ -75,17 +75,17 @@ def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
     yield from _of_several(code)
     for call in code.calls("min", "max"):
         compared = len(call.args) > 1 and code.full_name(call.func) in ("min", "max")
-        if compared and any(code.kind(one) == TENSOR for one in call.args):
+        if compared and any(code.kind(argument) == TENSOR for argument in call.args):
             yield call, "the comparison"
 
 
 def _of_several(code: Code) -> Iterator[tuple[ast.expr, str]]:
     """`any(torch.isnan(one) for one in losses)`."""
     for call in code.calls("any", "all"):
-        each = call.args[0] if call.args else None
-        if isinstance(each, ast.GeneratorExp | ast.ListComp) and code.full_name(call.func) in ("any", "all"):
-            sizes = any(isinstance(one, ast.Call) and last_name(one.func) in _SIZES for one in walk(each.elt))
-            if code.kind(each.elt) == TENSOR and not _reads(each.elt) and not sizes:
+        given = call.args[0] if call.args else None
+        if isinstance(given, ast.GeneratorExp | ast.ListComp) and code.full_name(call.func) in ("any", "all"):
+            sizes = any(isinstance(node, ast.Call) and last_name(node.func) in _SIZES for node in walk(given.elt))
+            if code.kind(given.elt) == TENSOR and not _reads(given.elt) and not sizes:
                 yield call, "the check"
 
 
@@ -101,8 +101,8 @@ def _fits(code: Code, node: ast.expr) -> bool:
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
         return False
     sides = [node.left, node.comparators[0]]
-    others = [one for one in sides if code.kind(one) != EXTENT]
-    return len(others) == 1 and not any(isinstance(one, ast.Call) for one in walk(others[0]))
+    others = [side for side in sides if code.kind(side) != EXTENT]
+    return len(others) == 1 and not any(isinstance(part, ast.Call) for part in walk(others[0]))
 
 
 def _is_mapping(code: Code, node: ast.expr) -> bool:
@@ -111,10 +111,10 @@ def _is_mapping(code: Code, node: ast.expr) -> bool:
     if not isinstance(node, ast.Name) or function is None:
         return False
     return any(
-        isinstance(getattr(one, "value", None), ast.Name) and one.value.id == node.id  # type: ignore[attr-defined]
-        for one in walk(function)
-        if (isinstance(one, ast.Subscript) and _is_text(one.slice))
-        or (isinstance(one, ast.Attribute) and one.attr in _OF_MAPPINGS)
+        isinstance(getattr(part, "value", None), ast.Name) and part.value.id == node.id  # type: ignore[attr-defined]
+        for part in walk(function)
+        if (isinstance(part, ast.Subscript) and _is_text(part.slice))
+        or (isinstance(part, ast.Attribute) and part.attr in _OF_MAPPINGS)
     )
 
 
@@ -126,7 +126,7 @@ def _compares(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None,
     """`loss > 3`, where nothing but the backward pass says that the loss is a tensor."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
         return False
-    return any(is_tensor(code, one, known) for one in (node.left, *node.comparators))
+    return any(is_tensor(code, side, known) for side in (node.left, *node.comparators))
 
 
 def _tests(code: Code) -> Iterator[tuple[ast.expr, str]]:
@@ -155,6 +155,6 @@ def _parts(test: ast.expr) -> Iterator[ast.expr]:
 
 def _reads(node: ast.expr) -> bool:
     """A method that gives no tensor, whatever the receiver; a comparison with None, which looks at no value."""
-    if isinstance(node, ast.Compare) and any(is_constant(one, None) for one in (node.left, *node.comparators)):
+    if isinstance(node, ast.Compare) and any(is_constant(side, None) for side in (node.left, *node.comparators)):
         return True
     return isinstance(node, ast.Call) and last_name(node.func) in ("is_floating_point", "is_contiguous", "is_complex")

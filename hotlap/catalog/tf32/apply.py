@@ -32,7 +32,10 @@ def apply(site: Site) -> None:
 
 def _tell(site: Site, optimizer: Any) -> None:
     """Said after a step: before, asking for the device could start CUDA in a process that will fork."""
-    device = next((one.device for group in optimizer.param_groups for one in group["params"] if one.is_cuda), None)
+    device = next(
+        (parameter.device for group in optimizer.param_groups for parameter in group["params"] if parameter.is_cuda),
+        None,
+    )
     if device is None:
         return
     capability = site.torch.cuda.get_device_capability(device)

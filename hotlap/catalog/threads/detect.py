@@ -9,7 +9,7 @@ def detect(seen: Observation) -> Expectation | None:
     if seen.on_cuda or seen.settings is None:
         return None
     threads, cores = seen.settings.threads, seen.machine.cores
-    workers = max((one.workers for one in seen.loaders if one.role == "train"), default=0)
+    workers = max((loader.workers for loader in seen.loaders if loader.role == "train"), default=0)
     processes = max(1, len(seen.ranks))
     wanted = processes * (threads + workers)
     share = sum(seen.shares.get(phase, 0.0) for phase in (FORWARD, BACKWARD, OPTIMIZER))

@@ -35,7 +35,7 @@ def find(code: Code) -> Iterator[Found]:
 def _is_inherited(code: Code, node: ast.stmt) -> bool:
     """The same function runs another program, which gets the variable."""
     here = code.function(node)
-    return any(code.full_name(one.func).startswith(_RUNS) for one in code.all_calls() if code.function(one) is here)
+    return any(code.full_name(call.func).startswith(_RUNS) for call in code.all_calls() if code.function(call) is here)
 
 
 def _loaded(code: Code, variable: object) -> ast.stmt | None:
@@ -43,7 +43,7 @@ def _loaded(code: Code, variable: object) -> ast.stmt | None:
     readers = _NUMEXPR if str(variable).startswith("NUMEXPR") else _READERS
     for statement in code.tree.body:
         if isinstance(statement, ast.Import):
-            names = [one.name for one in statement.names]
+            names = [alias.name for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom) and not statement.level:
             names = [statement.module or ""]
         else:
@@ -110,6 +110,7 @@ def _is_simple(node: ast.expr) -> bool:
 def _has_torch(code: Code) -> bool:
     """`torch` is a name of the file, imported before anything runs."""
     return any(
-        isinstance(one, ast.Import) and any(name.name == "torch" and name.asname is None for name in one.names)
-        for one in code.tree.body
+        isinstance(statement, ast.Import)
+        and any(name.name == "torch" and name.asname is None for name in statement.names)
+        for statement in code.tree.body
     )

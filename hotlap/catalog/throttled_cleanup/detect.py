@@ -7,8 +7,8 @@ from hotlap.records.plan import Expectation
 def detect(seen: Observation) -> Expectation | None:
     """Collections, asked for or not, are one phase of the step; empty_cache and synchronize wait for the device."""
     collecting = seen.shares.get(GARBAGE, 0.0)
-    calls = [one for one in seen.syncs if one.kind == "empty_cache"]
-    emptying = sum(one.ms_per_step for one in calls) / seen.mean_step_ms if seen.mean_step_ms else 0.0
+    calls = [call for call in seen.syncs if call.kind == "empty_cache"]
+    emptying = sum(call.ms_per_step for call in calls) / seen.mean_step_ms if seen.mean_step_ms else 0.0
     share = min(1.0, collecting + emptying)
     if share <= 0:
         return None

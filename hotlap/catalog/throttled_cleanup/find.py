@@ -14,8 +14,8 @@ from hotlap.records.scanned import Applicability
 WORDS = ("empty_cache", "gc.collect", "synchronize", "ipc_collect", "collect(")
 ONLY_HOT = True
 _DEVICES = ("cuda", "mps", "xpu", "accelerator")
-_EMPTYING = frozenset((*(f"torch.{one}.empty_cache" for one in _DEVICES), "torch.cuda.ipc_collect"))
-_WAITING = frozenset(f"torch.{one}.synchronize" for one in _DEVICES)
+_EMPTYING = frozenset((*(f"torch.{device}.empty_cache" for device in _DEVICES), "torch.cuda.ipc_collect"))
+_WAITING = frozenset(f"torch.{device}.synchronize" for device in _DEVICES)
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -58,4 +58,4 @@ def _whole(code: Code, statement: ast.stmt) -> ast.stmt:
 
 def _is_pure(test: ast.expr) -> bool:
     calls = [node for node in walk(test) if isinstance(node, ast.Call)]
-    return all(isinstance(one.func, ast.Attribute) and one.func.attr == "is_available" for one in calls)
+    return all(isinstance(call.func, ast.Attribute) and call.func.attr == "is_available" for call in calls)

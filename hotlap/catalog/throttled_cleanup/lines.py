@@ -87,5 +87,5 @@ def _is_ours(filename: str) -> bool:
 
 def result_is_used(code: CodeType, call: int) -> bool:
     """Whether what the call at this offset returns goes anywhere but away."""
-    following = next((one for one in dis.get_instructions(code) if one.offset > call), None)
+    following = next((instruction for instruction in dis.get_instructions(code) if instruction.offset > call), None)
     return following is None or following.opname != "POP_TOP"

@@ -37,19 +37,19 @@ def find(code: Code) -> Iterator[Found]:
 
 def _loaders(code: Code) -> Iterator[Found]:
     every = list(loaders.loaders(code))
-    batched = any(_batch_size(one) not in (1, None) for one in every)
-    for one in every:
-        if _batch_size(one) == 1 and _evaluates(code, one.call):
-            yield _found(code, one.call, Confidence.MEDIUM if batched else Confidence.LOW)
+    batched = any(_batch_size(loader) not in (1, None) for loader in every)
+    for loader in every:
+        if _batch_size(loader) == 1 and _evaluates(code, loader.call):
+            yield _found(code, loader.call, Confidence.MEDIUM if batched else Confidence.LOW)
 
 
-def _batch_size(one: loaders.Loader) -> object:
+def _batch_size(loader: loaders.Loader) -> object:
     """1, another number or expression, or None where it cannot be seen or batches are made elsewhere."""
-    if not one.complete or "batch_sampler" in one.settings:
+    if not loader.complete or "batch_sampler" in loader.settings:
         return None
-    given = one.settings.get("batch_size")
+    given = loader.settings.get("batch_size")
     if given is None:
-        return 1 if "collate_fn" not in one.settings else None
+        return 1 if "collate_fn" not in loader.settings else None
     return given.value if isinstance(given, ast.Constant) else "expression"
 
 
@@ -80,7 +80,7 @@ def _is_evaluated(code: Code, name: str) -> bool:
                 return False
             found = True
     for call in code.all_calls():
-        used = next((number for number, one in enumerate(call.args) if ast.unparse(one) == name), None)
+        used = next((number for number, argument in enumerate(call.args) if ast.unparse(argument) == name), None)
         if used is None:
             continue
         answer = _function_evaluates(code, call, used)
@@ -91,7 +91,7 @@ def _is_evaluated(code: Code, name: str) -> bool:
 
 
 def _iterated(node: ast.expr) -> set[str]:
-    return {ast.unparse(one) for one in walk(node) if isinstance(one, ast.Name | ast.Attribute)}
+    return {ast.unparse(part) for part in walk(node) if isinstance(part, ast.Name | ast.Attribute)}
 
 
 def _function_evaluates(code: Code, call: ast.Call, number: int) -> bool | None:
@@ -137,7 +137,7 @@ def _without_graph(code: Code, loop: Repeated) -> bool:
     for outer in code.ancestors(loop):
         if isinstance(outer, Definition):
             return False
-        if isinstance(outer, ast.With) and any("no_grad" in ast.unparse(one) for one in outer.items):
+        if isinstance(outer, ast.With) and any("no_grad" in ast.unparse(item) for item in outer.items):
             return True
     return False
 
@@ -149,30 +149,30 @@ def _certainty(code: Code, call: ast.Call) -> Confidence:
 
 def _flowing(loop: ast.For) -> set[str]:
     """Names that depend on what the loop goes over, and on nothing of the turn before."""
-    names = {one.id for one in walk(loop.target) if isinstance(one, ast.Name)}
+    names = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
     for statement in loop.body:
         for node in walk(statement):
             if isinstance(node, ast.Assign) and names & _names(node.value):
-                names |= {one.id for target in node.targets for one in walk(target) if isinstance(one, ast.Name)}
+                names |= {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
     return names
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def _is_single(call: ast.Call, flowing: set[str]) -> bool:
     """A batch is made of one sample right where the model is called."""
-    return any(_adds_dimension(one) and flowing & _names(one) for one in call.args)
+    return any(_adds_dimension(argument) and flowing & _names(argument) for argument in call.args)
 
 
 def _adds_dimension(node: ast.expr) -> bool:
-    for one in walk(node):
-        if isinstance(one, ast.Call) and last_name(one.func) == "unsqueeze":
-            given = one.args[0] if one.args else keyword(one, "dim")
+    for part in walk(node):
+        if isinstance(part, ast.Call) and last_name(part.func) == "unsqueeze":
+            given = part.args[0] if part.args else keyword(part, "dim")
             if isinstance(given, ast.Constant) and given.value == 0:
                 return True
-        if isinstance(one, ast.Subscript) and _begins_with_none(one.slice):
+        if isinstance(part, ast.Subscript) and _begins_with_none(part.slice):
             return True
     return False
 

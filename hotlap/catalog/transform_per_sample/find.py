@@ -69,12 +69,12 @@ def _is_known(code: Code, call: ast.Call) -> bool:
 def _keeps_modules(code: Code, call: ast.Call) -> bool:
     """All that the function files is what computes: `self.resamplers[rate] = Resample(rate)`."""
     filed = [
-        one.value
-        for one in walk(code.function(call) or call)
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
-        if dotted(one.targets[0].value).startswith("self.")
+        node.value
+        for node in walk(code.function(call) or call)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
+        if dotted(node.targets[0].value).startswith("self.")
     ]
-    return bool(filed) and all(given.repeated(code, one) is not None for one in filed)
+    return bool(filed) and all(given.repeated(code, value) is not None for value in filed)
 
 
 def _in_steps(code: Code) -> Iterator[Found]:
@@ -98,11 +98,11 @@ def _is_tokenizer(code: Code, call: ast.Call) -> bool:
     if "tokenizer" not in last_name(call.func).lower() or not isinstance(call.args[0], ast.Name | ast.Subscript):
         return False
     statement = code.statement(call)
-    names = {one.id for one in walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    names = {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     function = code.function(call)
     return function is not None and any(
-        isinstance(one, ast.Call) and mentions(one, names) and last_name(one.func) in ("tensor", "to", "cuda")
-        for one in walk(function)
+        isinstance(node, ast.Call) and mentions(node, names) and last_name(node.func) in ("tensor", "to", "cuda")
+        for node in walk(function)
     )
 
 
@@ -148,9 +148,9 @@ def _is_spectrogram(code: Code, call: ast.Call) -> bool:
 def _is_partial(code: Code, node: ast.expr) -> bool:
     """`self.parse = partial(smiles_to_bigraph, …)`, called here."""
     return any(
-        isinstance(one, ast.Call) and code.full_name(one.func) == "functools.partial" and one.args
-        and code.full_name(one.args[0]) in _COSTLY
-        for one in set_to(code, node)
+        isinstance(value, ast.Call) and code.full_name(value.func) == "functools.partial" and value.args
+        and code.full_name(value.args[0]) in _COSTLY
+        for value in set_to(code, node)
     )  # fmt: skip
 
 
@@ -180,7 +180,9 @@ def _is_asked_of_sample(code: Code, call: ast.Call) -> bool:
 def _gives_samples(code: Code, function: Definition) -> bool:
     """`__getitem__`, or another method of such a class."""
     owner = code.parent(function)
-    return isinstance(owner, ast.ClassDef) and any(getattr(one, "name", "") == "__getitem__" for one in owner.body)
+    return isinstance(owner, ast.ClassDef) and any(
+        getattr(statement, "name", "") == "__getitem__" for statement in owner.body
+    )
 
 
 def _source(code: Code, node: ast.expr) -> str:
@@ -198,7 +200,7 @@ def _source(code: Code, node: ast.expr) -> str:
 def _made(code: Code, node: ast.expr) -> bool:
     """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
     made = [node] if isinstance(node, ast.Call) else _put(code, node) or given.origins(code, node)
-    return any(given.repeated(code, one) is not None for one in made)
+    return any(given.repeated(code, value) is not None for value in made)
 
 
 def _put(code: Code, node: ast.expr) -> list[ast.expr]:
@@ -207,10 +209,10 @@ def _put(code: Code, node: ast.expr) -> list[ast.expr]:
         return []
     name = ast.unparse(node.value)
     return [
-        one.value
-        for one in code.nodes(ast.Assign)
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Subscript)
-        if ast.unparse(one.targets[0].value) == name
+        assignment.value
+        for assignment in code.nodes(ast.Assign)
+        if isinstance(assignment, ast.Assign) and isinstance(assignment.targets[0], ast.Subscript)
+        if ast.unparse(assignment.targets[0].value) == name
     ]
 
 
@@ -221,13 +223,13 @@ def _is_picture(code: Code, call: ast.Call) -> bool:
         return False
     opened = {
         target.id
-        for one in walk(function)
-        if isinstance(one, ast.Assign)
+        for node in walk(function)
+        if isinstance(node, ast.Assign)
         and any(
             isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.")
-            for part in walk(one.value)
+            for part in walk(node.value)
         )
-        for target in one.targets
+        for target in node.targets
         if isinstance(target, ast.Name)
     }
     base: ast.expr = call.func.value
@@ -247,8 +249,8 @@ def _given_pictures(code: Code, call: ast.Call) -> set[str]:
     return {
         name
         for number, name in enumerate(names)
-        for _, one in (code.project.callers.get(known, ()) if known is not None else ())
-        if _is_opened(argument(one, number - shift, name))
+        for _, invocation in (code.project.callers.get(known, ()) if known is not None else ())
+        if _is_opened(argument(invocation, number - shift, name))
     }
 
 
@@ -260,10 +262,10 @@ def _is_opened(term: Term | None) -> bool:
 
 def _inside_costly(code: Code, call: ast.Call) -> bool:
     """Part of a larger one: that is reported."""
-    for one in code.ancestors(call):
-        if isinstance(one, ast.stmt):
+    for outer in code.ancestors(call):
+        if isinstance(outer, ast.stmt):
             return False
-        if isinstance(one, ast.Call) and _costly(code, one):
+        if isinstance(outer, ast.Call) and _costly(code, outer):
             return True
     return False
 
@@ -272,23 +274,23 @@ def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
     """What goes in, or how it is done, is drawn anew each time."""
     drawn = {
         target.id
-        for one in walk(function)
-        if isinstance(one, ast.Assign) and _draws(code, one.value)
-        for names in one.targets
+        for node in walk(function)
+        if isinstance(node, ast.Assign) and _draws(code, node.value)
+        for names in node.targets
         for target in walk(names)
         if isinstance(target, ast.Name)
     }
     if _draws(code, call) or (drawn and mentions(call, dependents(function, drawn))):
         return True
-    return any(isinstance(one, ast.If) and _draws(code, one.test) for one in code.ancestors(call))
+    return any(isinstance(outer, ast.If) and _draws(code, outer.test) for outer in code.ancestors(call))
 
 
 def _draws(code: Code, node: ast.AST) -> bool:
-    for one in walk(node):
-        if not isinstance(one, ast.Call):
+    for part in walk(node):
+        if not isinstance(part, ast.Call):
             continue
-        name = code.full_name(one.func)
-        last = last_name(one.func).lower()
+        name = code.full_name(part.func)
+        last = last_name(part.func).lower()
         if name.startswith(("random.", "numpy.random.", "torch.rand")) or "random" in last or "augment" in last:
             return True
         if last in ("choice", "uniform", "randint", "shuffle", "rand", "randn", "permutation", "normal_", "integers"):

@@ -39,28 +39,28 @@ _STORED = ("torchvision.datasets.", "torchaudio.datasets.")
 
 def repeated(code: Code, node: ast.expr) -> ast.Call | None:
     """The costly module that a transform begins with: all up to it gives the same in every epoch."""
-    for one in _parts(node):
-        name = code.full_name(one.func)
+    for module in _parts(node):
+        name = code.full_name(module.func)
         if any(word in name for word in _RANDOM) or _may_be_random(name):
             return None  # what follows differs from epoch to epoch
         if name.startswith(_MADE):
-            return one
+            return module
     return None
 
 
 def _parts(node: ast.expr) -> list[ast.Call]:
     """The modules of a Sequential or a Compose, or the module itself."""
     if isinstance(node, ast.List) or (isinstance(node, ast.Call) and last_name(node.func) in _COMPOSED):
-        return [one for one in walk(node) if isinstance(one, ast.Call) and one is not node]
+        return [part for part in walk(node) if isinstance(part, ast.Call) and part is not node]
     return [node] if isinstance(node, ast.Call) else []
 
 
 def origins(code: Code, node: ast.expr, deep: int = 0) -> list[ast.expr]:
     """What a name is set to: through `given or DEFAULT`, a choice, another name, and a list that is composed."""
     found: list[ast.expr] = []
-    for one in set_to(code, node) if deep < _DEEPEST else ():
-        parts = one.values if isinstance(one, ast.BoolOp) else [one]
-        parts = [one.body, one.orelse] if isinstance(one, ast.IfExp) else parts
+    for value in set_to(code, node) if deep < _DEEPEST else ():
+        parts = value.values if isinstance(value, ast.BoolOp) else [value]
+        parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else parts
         for part in parts:
             listed = (
                 part.args[0] if isinstance(part, ast.Call) and last_name(part.func) in _COMPOSED and part.args else part
@@ -108,11 +108,11 @@ def _is_put_on(code: Code, whole: ast.expr) -> bool:
 def _whole(code: Code, call: ast.Call) -> ast.expr:
     """The Compose that it is part of, or itself; of a list that is composed later, the list."""
     whole: ast.expr = call
-    for one in code.ancestors(call):
-        if isinstance(one, ast.stmt):
+    for outer in code.ancestors(call):
+        if isinstance(outer, ast.stmt):
             break
-        if (isinstance(one, ast.Call) and last_name(one.func) in _COMPOSED) or isinstance(one, ast.List):
-            whole = one
+        if (isinstance(outer, ast.Call) and last_name(outer.func) in _COMPOSED) or isinstance(outer, ast.List):
+            whole = outer
     return whole
 
 
@@ -123,7 +123,7 @@ def _loads(code: Code, callee: Term, path: str) -> bool:
     found = code.project.class_of(code.project.answer(("call", callee), path), path)
     if found is None:
         return isinstance(callee, tuple) and _goes_to_loader(code, callee, path)
-    bases = {one for _, owner in code.project.lineage(*found) for one in owner.base_names}
+    bases = {base for _, owner in code.project.lineage(*found) for base in owner.base_names}
     return code.project.method(found[0], found[1], "__getitem__") is not None or any(
         base in ("ImageFolder", "DatasetFolder") for base in bases
     )

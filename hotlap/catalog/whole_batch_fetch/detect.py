@@ -10,11 +10,15 @@ LIGHT_US = 30.0  # a sample fetched in less is likely a row of something in memo
 def detect(seen: Observation) -> Expectation | None:
     """Items that cost little each could at most cost nothing together."""
     share = seen.shares.get(DATA, 0.0)
-    alone = [one for one in seen.loaders if one.role == "train" and one.dataset_kind == "map" and not one.workers]
+    alone = [
+        loader
+        for loader in seen.loaders
+        if loader.role == "train" and loader.dataset_kind == "map" and not loader.workers
+    ]
     sample = seen.ms(DATA) * 1000 / seen.samples_per_step if seen.samples_per_step else None
     light = sample is not None and sample < LIGHT_US
-    fitting = [one for one in alone if one.dataset in IN_MEMORY or light]
+    fitting = [loader for loader in alone if loader.dataset in IN_MEMORY or light]
     if not fitting or share <= 0:
         return None
-    names = ", ".join(sorted({one.dataset for one in fitting}))
+    names = ", ".join(sorted({loader.dataset for loader in fitting}))
     return Expectation(most=share, why=f"{names} is fetched item by item, {share:.0%} of the step")

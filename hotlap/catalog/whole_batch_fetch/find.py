@@ -41,17 +41,17 @@ def find(code: Code) -> Iterator[Found]:
 
 def _tensor_datasets(code: Code) -> Iterator[Found]:
     linked = set()
-    for one in loaders(code):
-        made = _tensor_dataset(code, one.settings.get("dataset"))
+    for loader in loaders(code):
+        made = _tensor_dataset(code, loader.settings.get("dataset"))
         if made is not None:
             linked.add(made)
-        if (made is not None or _is_tensor(code, one)) and _collates_items(one):
+        if (made is not None or _is_tensor(code, loader)) and _collates_items(loader):
             yield _found(
-                one.call,
+                loader.call,
                 "takes tensors apart into items and stacks them again",
-                code.heat(one.call).frequency,
+                code.heat(loader.call).frequency,
                 code,
-                Confidence.LOW if _is_aside(code, one) else None,
+                Confidence.LOW if _is_aside(code, loader) else None,
             )
     for call in code.calls("TensorDataset"):
         handed = code.full_name(call.func).startswith("torch.utils.data.") and call not in linked
@@ -65,19 +65,19 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
             )
 
 
-def _is_tensor(code: Code, one: Loader) -> bool:
+def _is_tensor(code: Code, loader: Loader) -> bool:
     """`DataLoader(torch.from_numpy(table).to(device))`: the rows of a tensor, without a dataset around it."""
-    data = one.settings.get("dataset")
+    data = loader.settings.get("dataset")
     values = set_to(code, data) if isinstance(data, ast.Name | ast.Attribute) else [data] if data is not None else []
-    here = code.function(one.call)
-    before = [value for value in values if code.function(value) is here and value.lineno <= one.call.lineno]
+    here = code.function(loader.call)
+    before = [value for value in values if code.function(value) is here and value.lineno <= loader.call.lineno]
     last = max(before, key=lambda value: value.lineno, default=None)
     return last is not None and isinstance(last, ast.Call) and code.kind(last) in (TENSOR, HOST)
 
 
-def _is_aside(code: Code, one: Loader) -> bool:
+def _is_aside(code: Code, loader: Loader) -> bool:
     """Workers put the batches together beside the training, or it is gone through after it."""
-    return one.workers() == "some" or is_for_test(code, one)
+    return loader.workers() == "some" or is_for_test(code, loader)
 
 
 def _found(node: ast.expr, does: str, often: Frequency, code: Code, confidence: Confidence | None = None) -> Found:
@@ -86,13 +86,13 @@ def _found(node: ast.expr, does: str, often: Frequency, code: Code, confidence: 
     return Found(node, f"`{shown(node)}` {does}", _REPAIR, heat=heat, confidence=confidence)
 
 
-def _collates_items(one: Loader) -> bool:
+def _collates_items(loader: Loader) -> bool:
     """By torch's own way: one item after the other."""
-    if "collate_fn" in one.settings and not one.lacks("collate_fn"):
+    if "collate_fn" in loader.settings and not loader.lacks("collate_fn"):
         return False
-    sampler = one.settings.get("sampler")
+    sampler = loader.settings.get("sampler")
     whole = isinstance(sampler, ast.Call) and last_name(sampler.func) == "BatchSampler"
-    return one.complete and not whole and not _is_none(one.settings.get("batch_size"))
+    return loader.complete and not whole and not _is_none(loader.settings.get("batch_size"))
 
 
 def _is_none(node: ast.expr | None) -> bool:
@@ -109,8 +109,8 @@ def _tensor_dataset(code: Code, node: ast.expr | None, deep: int = 0) -> ast.Cal
         through = code.full_name(node.func) in ("torch.utils.data.Subset", "torch.utils.data.random_split")
         if through and node.args:
             return _tensor_dataset(code, node.args[0], deep + 1)
-        made = [_tensor_dataset(code, one, deep + 1) for one in returned_by(code, node)]
-        return made[0] if made and all(one is not None for one in made) else None
+        made = [_tensor_dataset(code, value, deep + 1) for value in returned_by(code, node)]
+        return made[0] if made and all(dataset is not None for dataset in made) else None
     for value in (*set_to(code, node), *_unpacked(code, node)):
         found = _tensor_dataset(code, value, deep + 1)
         if found is not None:
@@ -122,13 +122,13 @@ def _unpacked(code: Code, node: ast.expr) -> Iterator[ast.expr]:
     """`train, valid = random_split(data, …)`."""
     if not isinstance(node, ast.Name):
         return
-    for one in code.nodes(ast.Assign):
-        assert isinstance(one, ast.Assign)
-        target = one.targets[0]
+    for assignment in code.nodes(ast.Assign):
+        assert isinstance(assignment, ast.Assign)
+        target = assignment.targets[0]
         if isinstance(target, ast.Tuple) and any(
             isinstance(part, ast.Name) and part.id == node.id for part in target.elts
         ):
-            yield one.value
+            yield assignment.value
 
 
 def _is_handed_on(code: Code, call: ast.Call) -> bool:
@@ -159,24 +159,27 @@ def _classes(code: Code) -> Iterator[Found]:
             continue
         returned = _returned(function.body, {})
         found = [_rows(code, function, value, names) for value, names in returned or ()]
-        if found and all(one is not None for one in found):
+        if found and all(confidence is not None for confidence in found):
             yield Found(
                 returned[0][0],
                 f"`{shown(returned[0][0])}` is fetched for one sample after the other and stacked again",
                 _REPAIR + ", or a __getitems__",
-                confidence=min((one for one in found if one is not None), key=lambda one: one.rank),
+                confidence=min(
+                    (confidence for confidence in found if confidence is not None),
+                    key=lambda confidence: confidence.rank,
+                ),
             )
 
 
 def _has_getitems(code: Code, function: Definition) -> bool:
     owner = code.parent(function)
-    names = {getattr(one, "name", "") for one in owner.body} if isinstance(owner, ast.ClassDef) else set()
+    names = {getattr(statement, "name", "") for statement in owner.body} if isinstance(owner, ast.ClassDef) else set()
     return "__getitems__" in names or any("collate" in name for name in names)
 
 
 def _is_default_collated(code: Code) -> bool:
     """No loader of the file has a collate_fn: ragged rows need one."""
-    return not any("collate_fn" in one.settings and not one.lacks("collate_fn") for one in loaders(code))
+    return not any("collate_fn" in loader.settings and not loader.lacks("collate_fn") for loader in loaders(code))
 
 
 Names = dict[str, ast.expr]
@@ -189,7 +192,7 @@ def _returned(body: list[ast.stmt], names: Names) -> list[tuple[ast.expr, Names]
     for statement in body:
         if isinstance(statement, ast.Return) and statement.value is not None:
             return [*found, (statement.value, names)]
-        if isinstance(statement, ast.If) and not any(isinstance(one, ast.Call) for one in walk(statement.test)):
+        if isinstance(statement, ast.If) and not any(isinstance(node, ast.Call) for node in walk(statement.test)):
             inside = _returned(statement.body, names)
             if not inside:
                 return []
@@ -213,10 +216,10 @@ def _sets(statement: ast.stmt, names: Names) -> bool:
         pairs = list(zip(target.elts, value.elts, strict=True))
     else:
         pairs = [(target, value)]
-    for one, given in pairs:
-        if not isinstance(one, ast.Name):
+    for name, given in pairs:
+        if not isinstance(name, ast.Name):
             return False
-        names[one.id] = _put(given, names)
+        names[name.id] = _put(given, names)
     return True
 
 
@@ -225,7 +228,7 @@ def _put(node: Any, names: Names) -> Any:
     if isinstance(node, ast.Name):
         return names.get(node.id, node)
     if isinstance(node, list):
-        return [_put(one, names) for one in node]
+        return [_put(item, names) for item in node]
     if not isinstance(node, ast.AST) or not mentions(node, set(names)):
         return node
     made = copy.copy(node)
@@ -238,21 +241,23 @@ def _rows(code: Code, function: Definition, value: ast.expr, names: Names) -> Co
     """How sure it is that all of it is rows of what lies in memory; None where it is more than that."""
     index = function.args.args[1].arg
     found = [_row(code, part, index, names) for part in _parts(value, names)]
-    if not found or any(one is None for one in found):
+    if not found or any(confidence is None for confidence in found):
         return None
-    return Confidence.HIGH if all(one is Confidence.HIGH for one in found) else _best(found)
+    return Confidence.HIGH if all(confidence is Confidence.HIGH for confidence in found) else _best(found)
 
 
 def _best(found: list[Confidence | None]) -> Confidence | None:
     """One part that is surely a tensor vouches for the others."""
-    return Confidence.MEDIUM if any(one in (Confidence.HIGH, Confidence.MEDIUM) for one in found) else None
+    return (
+        Confidence.MEDIUM if any(confidence in (Confidence.HIGH, Confidence.MEDIUM) for confidence in found) else None
+    )
 
 
 def _parts(value: ast.expr, names: Names) -> list[ast.expr]:
     if isinstance(value, ast.Tuple | ast.List):
-        return [part for one in value.elts for part in _parts(one, names)]
+        return [part for element in value.elts for part in _parts(element, names)]
     if isinstance(value, ast.Dict):
-        return [part for one in value.values for part in _parts(one, names)]
+        return [part for element in value.values for part in _parts(element, names)]
     if isinstance(value, ast.Name) and value.id in names:
         return _parts(names[value.id], names)
     if isinstance(value, ast.DictComp | ast.ListComp):
@@ -307,7 +312,7 @@ def _is_number(node: ast.expr, index: str) -> bool:
     if isinstance(node, ast.Tuple):
         return bool(node.elts) and _is_number(node.elts[0], index)
     if isinstance(node, ast.Slice):
-        return any(isinstance(one, ast.Name) and one.id == index for one in walk(node))
+        return any(isinstance(part, ast.Name) and part.id == index for part in walk(node))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         return _is_number(node.left, index)
     return isinstance(node, ast.Name) and node.id == index
@@ -330,9 +335,9 @@ def _of_memory(code: Code, node: ast.expr, made: bool) -> Confidence | None:
 def _roots(code: Code, node: ast.expr) -> Iterator[ast.expr]:
     """What the names are set to that it is made of: the file of `file.get("x")`."""
     for value in set_to(code, node):
-        for one in walk(value):
-            if isinstance(one, ast.Name):
-                yield from set_to(code, one)
+        for part in walk(value):
+            if isinstance(part, ast.Name):
+                yield from set_to(code, part)
 
 
 def _is_array(node: ast.expr) -> bool:

@@ -33,7 +33,7 @@ class Source:
             return rows.of(getattr(self._dataset, shape))
         if isinstance(shape, dict):
             return {key: self._fill(value, rows) for key, value in shape.items()}
-        return [self._fill(each, rows) for each in shape]
+        return [self._fill(part, rows) for part in shape]
 
 
 class _Rows:
@@ -97,7 +97,7 @@ def source_of(torch: Any, dataset: Any) -> Source:
 def _attributes(shape: Any) -> list[str]:
     if isinstance(shape, str):
         return [shape]
-    return [name for each in (shape.values() if isinstance(shape, dict) else shape) for name in _attributes(each)]
+    return [name for part in (shape.values() if isinstance(shape, dict) else shape) for name in _attributes(part)]
 
 
 def shape_of(kind: type) -> Any:
@@ -112,7 +112,7 @@ def shape_of(kind: type) -> Any:
     (definition,) = tree.body if len(tree.body) == 1 else (None,)
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list or len(definition.args.args) != 2:
         return None
-    body = [one for one in definition.body if not _is_docstring(one)]
+    body = [statement for statement in definition.body if not _is_docstring(statement)]
     if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
         return None
     me, key = (argument.arg for argument in definition.args.args)
@@ -125,11 +125,13 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 def _shape(value: ast.expr, me: str, key: str) -> Any:
     if isinstance(value, ast.Tuple | ast.List):
-        return _all([_shape(each, me, key) for each in value.elts])
+        return _all([_shape(element, me, key) for element in value.elts])
     if isinstance(value, ast.Dict):
         names = [name.value if isinstance(name, ast.Constant) else None for name in value.keys]
-        shapes = _all([_shape(each, me, key) for each in value.values])
-        return dict(zip(names, shapes, strict=True)) if shapes and all(isinstance(one, str) for one in names) else None
+        shapes = _all([_shape(element, me, key) for element in value.values])
+        return (
+            dict(zip(names, shapes, strict=True)) if shapes and all(isinstance(name, str) for name in names) else None
+        )
     if not isinstance(value, ast.Subscript) or not isinstance(value.value, ast.Attribute):
         return None
     owner, index = value.value.value, value.slice

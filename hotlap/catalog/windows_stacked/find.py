@@ -75,10 +75,10 @@ Locals = dict[str, ast.expr]
 
 def _locals(loop: ast.For) -> Locals:
     return {
-        target.id: one.value
-        for one in loop.body
-        if isinstance(one, ast.Assign)
-        for target in one.targets
+        target.id: statement.value
+        for statement in loop.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
         if isinstance(target, ast.Name)
     }
 
@@ -107,7 +107,7 @@ def _cuts(code: Code, value: ast.expr, local: Locals, index: str, iterable: ast.
 
 def _of_starts(code: Code, loop: ast.For, target: ast.Tuple) -> Iterator[Found]:
     """`for row, start in enumerate(starts): windows[row] = series[start : start + length]`."""
-    names = [one.id for one in target.elts if isinstance(one, ast.Name)]
+    names = [element.id for element in target.elts if isinstance(element, ast.Name)]
     if len(names) != 2 or not (_makes_tensors(code, loop) or code.heat(loop).hot):
         return
     local = _locals(loop)
@@ -123,8 +123,8 @@ def _makes_tensors(code: Code, loop: ast.For) -> bool:
     """The rows are those of an array or tensor that the function makes."""
     function = code.function(loop)
     return function is not None and any(
-        isinstance(one, ast.Call) and code.full_name(one.func).endswith((".zeros", ".empty", ".full", ".ones"))
-        for one in walk(function)
+        isinstance(node, ast.Call) and code.full_name(node.func).endswith((".zeros", ".empty", ".full", ".ones"))
+        for node in walk(function)
     )
 
 
@@ -133,8 +133,8 @@ def _is_range(code: Code, node: ast.expr) -> bool:
     while isinstance(node, ast.Call) and last_name(node.func) == "tqdm" and node.args:
         node = node.args[0]
     if isinstance(node, ast.Name):
-        made = [one for one in set_to(code, node) if code.function(one) is code.function(node)]
-        return bool(made) and all(isinstance(one, ast.Call) and _counts(code, one) for one in made)
+        made = [value for value in set_to(code, node) if code.function(value) is code.function(node)]
+        return bool(made) and all(isinstance(value, ast.Call) and _counts(code, value) for value in made)
     return isinstance(node, ast.Call) and _counts(code, node)
 
 
@@ -151,7 +151,7 @@ def _window(code: Code, node: ast.expr, index: str, local: Locals, iterable: ast
     first = _as_slice(given, local)
     if not isinstance(first, ast.Slice) or first.lower is None or first.upper is None:
         return None
-    if any(mentions(one, {index, *local}) for one in rest) or not _overlaps(first, iterable):
+    if any(mentions(part, {index, *local}) for part in rest) or not _overlaps(first, iterable):
         return None
     moving = {index, *(name for name, value in local.items() if mentions(value, {index}))}
     moving |= {name for name, value in local.items() if mentions(value, moving)}
@@ -207,14 +207,14 @@ def _overlaps(cut: ast.Slice, iterable: ast.expr) -> bool:
     """The step of the range is not the length of the window."""
     assert cut.lower is not None
     assert cut.upper is not None
-    if any(isinstance(one, ast.Mult) for one in walk(cut.lower)):  # series[i * n : (i + 1) * n]
+    if any(isinstance(node, ast.Mult) for node in walk(cut.lower)):  # series[i * n : (i + 1) * n]
         return False
     while isinstance(iterable, ast.Call) and last_name(iterable.func) == "tqdm":
         iterable = iterable.args[0]
     if not isinstance(iterable, ast.Call) or len(iterable.args) < 3:
         return True
     step = ast.unparse(iterable.args[2])
-    return step == "1" or step not in {ast.unparse(one) for one in walk(cut) if isinstance(one, ast.expr)}
+    return step == "1" or step not in {ast.unparse(node) for node in walk(cut) if isinstance(node, ast.expr)}
 
 
 def _is_stacked(code: Code, loop: ast.For, gathered: ast.expr) -> bool:
@@ -243,11 +243,11 @@ def _is_returned_for_stacking(code: Code, scope: ast.AST, name: str) -> bool:
         parent = code.parent(call)
         if not isinstance(parent, ast.Assign):
             continue
-        names = {one.id for target in parent.targets for one in walk(target) if isinstance(one, ast.Name)}
+        names = {node.id for target in parent.targets for node in walk(target) if isinstance(node, ast.Name)}
         stacked = [
-            one
-            for one in code.calls(*_STACKS)
-            if any(isinstance(part, ast.Name) and part.id in names for part in one.args)
+            stack
+            for stack in code.calls(*_STACKS)
+            if any(isinstance(part, ast.Name) and part.id in names for part in stack.args)
         ]
         if stacked:
             return True
@@ -262,9 +262,9 @@ def _is_stacked_itself(code: Code, node: ast.ListComp) -> bool:
         name = parent.targets[0].id
         scope = code.function(node) or code.tree
         return any(
-            isinstance(one, ast.Call)
-            and last_name(one.func) in _STACKS
-            and any(getattr(part, "id", "") == name for part in one.args)
-            for one in walk(scope)
+            isinstance(candidate, ast.Call)
+            and last_name(candidate.func) in _STACKS
+            and any(getattr(part, "id", "") == name for part in candidate.args)
+            for candidate in walk(scope)
         )
     return False

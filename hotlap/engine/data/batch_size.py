@@ -59,23 +59,23 @@ class BatchSizes:
 
     @property
     def fastest(self) -> Measured:
-        return max(self.measured, key=lambda one: one.samples_a_second)
+        return max(self.measured, key=lambda measured: measured.samples_a_second)
 
     @property
     def suggested(self) -> Measured:
         limit = self.enough * self.fastest.samples_a_second
-        return next(one for one in self.measured if one.samples_a_second >= limit)
+        return next(measured for measured in self.measured if measured.samples_a_second >= limit)
 
     def lines(self) -> list[str]:
         """A table, and what the suggested size would do to the training."""
         table = [f"{'batch':>7}  {'samples/s':>10}  {'ms/step':>8}  {'steps/epoch':>11}  memory"]
-        for one in self.measured:
-            step = 1000 * sum(one.seconds) / len(one.seconds)
-            steps = math.ceil(self.rows / one.batch_size)
-            mark = " now" if one.batch_size == self.now else ""
-            mark += " suggested" if one is self.suggested else ""
-            table.append(f"{one.batch_size:>7}  {one.samples_a_second:>10.0f}  {step:>8.3g}  {steps:>11}  "
-                         f"{in_words(one.memory)}{mark}")  # fmt: skip
+        for measured in self.measured:
+            step = 1000 * sum(measured.seconds) / len(measured.seconds)
+            steps = math.ceil(self.rows / measured.batch_size)
+            mark = " now" if measured.batch_size == self.now else ""
+            mark += " suggested" if measured is self.suggested else ""
+            table.append(f"{measured.batch_size:>7}  {measured.samples_a_second:>10.0f}  {step:>8.3g}  {steps:>11}  "
+                         f"{in_words(measured.memory)}{mark}")  # fmt: skip
         table += [f"{size:>7}  out of memory" for size in self.out_of_memory]
         return [*table, *self.meaning()]
 
@@ -119,11 +119,11 @@ def measure_batch_sizes(
     refused: list[int] = []
     with torch.random.fork_rng(devices=cuda_of(source.device)), left_alone(optimizer):
         for size in sizes:
-            one = try_size(model, optimizer, step, source, size, seconds)
-            if one is None:
+            found = try_size(model, optimizer, step, source, size, seconds)
+            if found is None:
                 refused.append(size)
                 break
-            done.append(one)
+            done.append(found)
     if not done:
         raise DataError(f"not even a batch of {sizes[0]} fits in the memory of {source.device}")
     group = optimizer.param_groups[0]
@@ -135,8 +135,8 @@ def measure_batch_sizes(
 def left_alone(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """The streams that torch does not fork, and the gradients of what is no part of the model, such as a loss's."""
     python, arrays = random.getstate(), np.random.get_state()
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    gradients = [None if one.grad is None else one.grad.clone() for one in parameters]
+    parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in parameters]
     try:
         yield
     finally:

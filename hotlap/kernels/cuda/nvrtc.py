@@ -56,7 +56,7 @@ def _compile(nvrtc: Any, source: str, options: tuple[str, ...]) -> bytes:
     program = ctypes.c_void_p()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None))
     try:
-        texts = (ctypes.c_char_p * len(options))(*(one.encode() for one in options))
+        texts = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if nvrtc.nvrtcCompileProgram(program, len(options), texts) != 0:
             raise NoCompiler(f"NVRTC cannot compile a kernel: {_log(nvrtc, program)[-800:]}")
         size = ctypes.c_size_t()
@@ -97,7 +97,7 @@ def _candidates() -> Iterator[str]:
     yield f"libnvrtc.so.{major}"
     packages = Path(torch.__file__).resolve().parents[1]
     for pattern in (f"nvidia/*/lib/libnvrtc.so.{major}*", f"torch/lib/libnvrtc*.so.{major}*"):
-        yield from (str(one) for one in sorted(packages.glob(pattern)))
+        yield from (str(path) for path in sorted(packages.glob(pattern)))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(name):
             yield str(Path(os.environ[name]) / "lib64" / f"libnvrtc.so.{major}")

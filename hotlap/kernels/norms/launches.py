@@ -81,7 +81,7 @@ class Plan:
         rows = THREADS // min(vectors, LANES)  # of a block at a time
         most = -(-shape.rows // (AT_ONCE * rows))
         many = multiprocessors(shape.device)
-        self.parts = {number: max(1, min(most, each * many // self.tiles)) for number, each in BLOCKS.items()}
+        self.parts = {number: max(1, min(most, blocks * many // self.tiles)) for number, blocks in BLOCKS.items()}
 
     def launch(self, number: int, stream: int, row_parts: int, given: Given) -> None:
         settles = number not in BLOCKS
@@ -133,5 +133,5 @@ class Given:
             self.x, self.g, self.y, self.dx, self.weight, self.bias, self.running_mean, self.running_var,
             self.tracked, self.kept, self.parts, self.dweight, self.dbias,
         )  # fmt: skip
-        addresses = (0 if one is None else one.data_ptr() for one in tensors)
+        addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
         return pack(*addresses, shape.rows, shape.channels, row_parts, self.momentum, self.eps)

@@ -107,7 +107,7 @@ def why_not(layer: nn.BatchNorm2d, x: Tensor, activation: str) -> str | None:
     if layer.momentum is None:
         return "running statistics are means over all batches"
     tensors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
-    usual = all(one is None or _is_usual(one, torch.float32, x, layer.num_features) for one in tensors)
+    usual = all(tensor is None or _is_usual(tensor, torch.float32, x, layer.num_features) for tensor in tensors)
     tracked = layer.num_batches_tracked
     if not usual or not (tracked is None or _is_usual(tracked, torch.int64, x, 1)):
         return "weights or statistics are not plain tensors in float32 beside the inputs"

@@ -30,8 +30,8 @@ def normalised(
     plan: Plan, x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: Statistics, eps: float
 ) -> Tensor:
     """`x` in training, by the moments of this batch."""
-    given = (x, *(one for one in (weight, bias) if one is not None))
-    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
+    given = (x, *(tensor for tensor in (weight, bias) if tensor is not None))
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         made: Tensor = _apply(plan, statistics, eps, x, weight, bias)
         return made
     return _forward(plan, x, weight, bias, statistics, eps)[0]
@@ -89,6 +89,6 @@ def _by_torch(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, g
     y = functional.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
     y = OF_ACTIVATION[ctx.plan.shape.activation](y)
     needs = ctx.needs_input_grad[-3:]
-    needed: Any = [one for one, is_needed in zip((x, weight, bias), needs, strict=True) if is_needed]
+    needed: Any = [tensor for tensor, is_needed in zip((x, weight, bias), needs, strict=True) if is_needed]
     found = iter(torch.autograd.grad(y, needed, g, create_graph=True))
     return [next(found) if is_needed else None for is_needed in needs]

@@ -46,15 +46,15 @@ class Pair(NamedTuple):
 def fuse_norms(model: nn.Module) -> int:
     """Puts BatchNorm2d with its activation built in where the two follow each other; how often."""
     found = list(pairs(model))
-    for one in found:
-        norm = BatchNorm2d.of(one.layer, one.kind)
+    for pair in found:
+        norm = BatchNorm2d.of(pair.layer, pair.kind)
         norm.activates = 0
-        one.parent._modules[one.norm], one.parent._modules[one.activation] = norm, Behind(one.kind)
-        names: Any = vars(one.parent).get(FUSED)
+        pair.parent._modules[pair.norm], pair.parent._modules[pair.activation] = norm, Behind(pair.kind)
+        names: Any = vars(pair.parent).get(FUSED)
         if names is None:
-            one.parent.register_forward_pre_hook(_enter)
-            one.parent.register_forward_hook(_leave, always_call=True)
-        setattr(one.parent, FUSED, (*(names or ()), (one.norm, one.activation)))
+            pair.parent.register_forward_pre_hook(_enter)
+            pair.parent.register_forward_hook(_leave, always_call=True)
+        setattr(pair.parent, FUSED, (*(names or ()), (pair.norm, pair.activation)))
     return len(found)
 
 
@@ -93,7 +93,7 @@ def pairs(model: nn.Module) -> Iterator[Pair]:
 
 def _neighbours(module: nn.Module) -> Iterator[tuple[str, str]]:
     kind: Any = type(module)
-    if "forward" in vars(module) or not any(type(one) is nn.BatchNorm2d for one in module._modules.values()):
+    if "forward" in vars(module) or not any(type(child) is nn.BatchNorm2d for child in module._modules.values()):
         return
     if inspect.unwrap(kind.forward) is inspect.unwrap(nn.Sequential.forward):
         yield from pairwise(module._modules)
@@ -113,7 +113,7 @@ def _nested(kind: Any, forward: Any) -> tuple[tuple[str, str], ...]:
     """
     try:
         body = _parsed(forward)
-        functions = [_parsed(one) for one in _functions(kind) if one is not forward]
+        functions = [_parsed(function) for function in _functions(kind) if function is not forward]
     except (OSError, TypeError, SyntaxError):
         return ()
     uses: dict[str, int] = {}

@@ -46,8 +46,10 @@ def limit(key: Key) -> float:
 def apart(found: list[Tensor], wanted: list[Tensor]) -> list[float]:
     """The largest difference of each tensor, of its largest element; NaN where one is NaN."""
     pairs = zip(found, wanted, strict=True)
-    ratios = [_difference(one, other) / other.abs().max().double().clamp(min=1e-30) for one, other in pairs]
-    return [float(one) for one in torch.stack(ratios).tolist()]
+    ratios = [
+        _difference(result, reference) / reference.abs().max().double().clamp(min=1e-30) for result, reference in pairs
+    ]
+    return [float(ratio) for ratio in torch.stack(ratios).tolist()]
 
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:
@@ -60,7 +62,7 @@ class Compared:
 
     def __init__(self, key: Key, layer: Any, x: Tensor, dy: Tensor) -> None:
         self.key, self.given, self.limit = key, (layer, x, dy), limit(key)
-        self.theirs = [one.detach() for one in probe.by_torch(key, layer, x, dy)]
+        self.theirs = [tensor.detach() for tensor in probe.by_torch(key, layer, x, dy)]
 
     @cached_property
     def _exact(self) -> tuple[list[Tensor], list[float]] | None:
@@ -73,14 +75,14 @@ class Compared:
 
     def why_not(self, ours: list[Tensor]) -> str | None:
         """None: it is right. NaN is never."""
-        if all(one <= self.limit for one in apart(ours, self.theirs)):
+        if all(distance <= self.limit for distance in apart(ours, self.theirs)):
             return None
         if self._exact is None:
             return "with too little memory to see by float64 which is right"
         exact, theirs = self._exact
         mine, far = apart(ours, exact), FAR.get(self.key.dtype, FAR_LOW)
         pairs = zip(mine, theirs, strict=True)
-        if all(one <= self.limit or one <= other <= far for one, other in pairs):
+        if all(distance <= self.limit or distance <= reference <= far for distance, reference in pairs):
             log.debug("cuDNN is %.1e from float64 for %s, ours %.1e", max(theirs), self.key.text, max(mine))
             return None
         return f"up to {max(mine):.1e} from float64 where cuDNN is {max(theirs):.1e} and {self.limit:.1e} is allowed"
@@ -93,7 +95,7 @@ def agreeing(key: Key, layer: Any, x: Tensor, dy: Tensor, variants: list[Variant
     compared, found = Compared(key, layer, x, dy), []
     for variant in variants:
         try:
-            ours = [one.detach() for one in probe.by_ours(key, layer, x, dy, str(variant))]
+            ours = [tensor.detach() for tensor in probe.by_ours(key, layer, x, dy, str(variant))]
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 a kernel that cannot be built or launched here must not stop anyone
@@ -112,8 +114,8 @@ def agreeing(key: Key, layer: Any, x: Tensor, dy: Tensor, variants: list[Variant
 
 def _spoil(results: list[Tensor]) -> None:
     """The next variant may get this memory: what it leaves unwritten must not be right by chance."""
-    for one in results:
-        one.fill_(math.nan)
+    for tensor in results:
+        tensor.fill_(math.nan)
 
 
 def say_once(text: str) -> None:

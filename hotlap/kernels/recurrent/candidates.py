@@ -33,16 +33,18 @@ def likely(kind: str, hidden: int, batch: int, exact: bool, chip: Chip) -> list[
     for variant in _possible(batch, exact, chip):
         pair = [layout(kind, hidden, variant, backward, exact) for backward in (False, True)]
         if all(pair):
-            found[variant] = sum(estimate(one, batch, chip) for one in pair if one is not None)
-    best = sorted(found, key=lambda one: found[one])
-    tiles = [one for one in best if one.product == "tile"][: MEASURED - 1]
-    others = [one for one in best if one.product != "tile"][: OTHERS if tiles else MEASURED]
+            found[variant] = sum(
+                estimate(kernel_layout, batch, chip) for kernel_layout in pair if kernel_layout is not None
+            )
+    best = sorted(found, key=lambda candidate: found[candidate])
+    tiles = [candidate for candidate in best if candidate.product == "tile"][: MEASURED - 1]
+    others = [candidate for candidate in best if candidate.product != "tile"][: OTHERS if tiles else MEASURED]
     return [*tiles, *_with_two_blocks(others, kind, hidden, batch, exact, chip)]
 
 
 def _with_two_blocks(best: list[Variant], kind: str, hidden: int, batch: int, exact: bool, chip: Chip) -> list[Variant]:
     """Where blocks of tensor cores outnumber multiprocessors, the last gives way to two of the smallest on each."""
-    smallest = min(best, key=lambda one: one.rows * one.cluster, default=None)
+    smallest = min(best, key=lambda candidate: candidate.rows * candidate.cluster, default=None)
     if smallest is None or smallest.product != "mma" or -(-batch // smallest.rows) <= chip.multiprocessors:
         return best
     two = replace(smallest, blocks=2)
@@ -101,11 +103,11 @@ def _of_tiles(one: Layout, batch: int, chip: Chip) -> float:
     """Tensor cores by their rate or by the length of a chain of sums, special functions by theirs, one barrier."""
     variant, gates, split = one.variant, 4 if one.lstm else 3, one.split
     narrow, warps = max(1, variant.rows // 8), one.threads // 32
-    each, queue = 2 // split * max(1, variant.rows // 4), -(-warps // 4)
+    elements, queue = 2 // split * max(1, variant.rows // 4), -(-warps // 4)
     products = gates * one.padded // 8 // split * narrow
     chains = (4 if narrow == 1 else 2) if one.backward else 4 // split * narrow
     product = max(queue * products * TENSOR_CORE, products / chains * IN_A_CHAIN)
-    pointwise = 80 + queue * each * (40 if one.backward else 90)
+    pointwise = 80 + queue * elements * (40 if one.backward else 90)
     barriers = 80 + (80 if one.backward and split > 1 else 0) + (450 if variant.cluster > 1 else 0)
     blocks = max(1, DRAWN_BY_TILES // one.threads)
     places = chip.multiprocessors // variant.cluster

@@ -108,7 +108,7 @@ class Sizes:
             for width in self.widths()
             for backward in (False, True)
         ]
-        fitting = [one for one in found if one is not None]
+        fitting = [kernel_layout for kernel_layout in found if kernel_layout is not None]
         if len(fitting) == len(found):
             yield from fitting
             yield Adder()
@@ -117,13 +117,13 @@ class Sizes:
 def is_ready(variant: Variant, sizes: Sizes, device: int) -> bool:
     """Whether its kernels are loaded, so that a graph can be captured with them."""
     found = list(sizes.kernels(variant))
-    return bool(found) and all((one, device) in _loaded for one in found)
+    return bool(found) and all((kernel_layout, device) in _loaded for kernel_layout in found)
 
 
 _loaded: set[tuple[Laid, int]] = set()
 
 
 def load(variant: Variant, sizes: Sizes, device: int) -> None:
-    for one in sizes.kernels(variant):
-        kernel(one, device)
-        _loaded.add((one, device))
+    for kernel_layout in sizes.kernels(variant):
+        kernel(kernel_layout, device)
+        _loaded.add((kernel_layout, device))

@@ -43,9 +43,9 @@ def _nothing(device: torch.device) -> Tensor:
 
 def _weights(shape: Shape, flat: Sequence[Tensor], state: int) -> list[Tensor]:
     """Of inputs, of states, and both biases if there are any, as kernels read them."""
-    each = 4 if shape.bias else 2
-    mine = flat if len(flat) == each else flat[each * state : each * (state + 1)]
-    return [one if one.is_contiguous() else one.contiguous() for one in mine]
+    count = 4 if shape.bias else 2
+    mine = flat if len(flat) == count else flat[count * state : count * (state + 1)]
+    return [weight if weight.is_contiguous() else weight.contiguous() for weight in mine]
 
 
 def plan_for(shape: Shape, x: Tensor) -> Plan:
@@ -90,7 +90,7 @@ def _walk(
 ) -> None:  # fmt: skip
     shape = plan.shape
     of_x, of_h, *biases = _weights(shape, given.flat, state)
-    bias_ih, bias_hh = [one.data_ptr() for one in biases] or (0, 0)
+    bias_ih, bias_hh = [bias.data_ptr() for bias in biases] or (0, 0)
     reverse = state % shape.directions
     if level.forward.walked:
         x_step, x_row, _ = x.stride()
@@ -159,7 +159,7 @@ def backward(
             if layer > 0 or needs.x:
                 back.input_gradient(weights[0], gates)
         back.dy, back.dx = through_dropout(shape, kept, layer, back.dx), None
-    back.made.flat = by_state[0] if shape.states == 1 else [each for weights in by_state for each in weights]
+    back.made.flat = by_state[0] if shape.states == 1 else [gradient for weights in by_state for gradient in weights]
     back.made.x = back.dy if needs.x else None
     return back.made
 
@@ -222,8 +222,8 @@ class Backward:
             states, state_parts = self._of_states(state, gates)
             of_states = _address(states)
         inputs, input_parts = (None, 0) if level.backward.walked else self._of_inputs(gates)
-        made = [torch.empty_like(one) for one in weights]  # dense, as _weights made them
-        biases = [one.data_ptr() for one in made[2:]] or (0, 0)
+        made = [torch.empty_like(weight) for weight in weights]  # dense, as _weights made them
+        biases = [bias.data_ptr() for bias in made[2:]] or (0, 0)
         plan.sums.launch(level.sums_blocks, plan.sums_threads, self.stream, pack_sums(
             parts, of_states, _address(inputs), made[0].data_ptr(), made[1].data_ptr(), *biases, level.walk_parts,
             state_parts, input_parts, level.backward.walked, shape.hidden, level.features, shape.kind == "lstm",
@@ -271,20 +271,20 @@ def in_parts(
 ) -> tuple[Tensor | None, int]:
     """left.T @ right in parts, one after the other, and how many; `more` is a product to be added to them."""
     (a, a_row, a_columns, a_first), (b, b_row, b_columns, b_first) = left, right
-    parts, each, rest = parting.parts, parting.each, parting.rest
+    parts, part_rows, rest = parting.parts, parting.each, parting.rest
     every = parts + (rest > 0) + (more is not None)
     if every == 0:
         return None, 0
     if parts > 0:
-        a_parts = a.as_strided((parts, a_columns, each), (each * a_row, 1, a_row), a_first)
-        b_parts = b.as_strided((parts, each, b_columns), (each * b_row, b_row, 1), b_first)
+        a_parts = a.as_strided((parts, a_columns, part_rows), (part_rows * a_row, 1, a_row), a_first)
+        b_parts = b.as_strided((parts, part_rows, b_columns), (part_rows * b_row, b_row, 1), b_first)
         if every == parts:
             return torch.bmm(a_parts, b_parts), parts
     made = a.new_empty((every, a_columns, b_columns))
     if parts > 0:
         torch.bmm(a_parts, b_parts, out=made[:parts])
     if rest > 0:
-        done = parts * each
+        done = parts * part_rows
         a_rest = a.as_strided((a_columns, rest), (1, a_row), a_first + done * a_row)
         b_rest = b.as_strided((rest, b_columns), (b_row, 1), b_first + done * b_row)
         torch.mm(a_rest, b_rest, out=made[parts])

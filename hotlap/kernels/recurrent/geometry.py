@@ -49,9 +49,9 @@ def parse(text: str) -> Variant:
     if engine == "torch" and not rest:
         return Variant("torch")
     products = {"cuda": ("fma", "mma", "tile"), "triton": ("fma", "dot")}.get(engine, ())
-    if not rest or rest[0] not in products or not all(one[1:].isdecimal() for one in rest[1:]):
+    if not rest or rest[0] not in products or not all(part[1:].isdecimal() for part in rest[1:]):
         raise ValueError(f"{text!r} is no variant; one is cuda:fma:r2:c1:b1")
-    numbers = {one[0]: int(one[1:]) for one in rest[1:]}
+    numbers = {part[0]: int(part[1:]) for part in rest[1:]}
     blocks = numbers.get("b", 1) if engine == "cuda" else numbers.get("w", 4)
     return Variant(
         engine, rest[0], numbers.get("r", 1), numbers.get("c", 1), blocks, numbers.get("k", 1), "s" in numbers
@@ -163,10 +163,10 @@ def _registers(one: Layout) -> int:
         return _tile_registers(one)
     depth = (gates * one.padded if one.backward else one.padded) // one.split
     weights = one.tiles * depth // 8 * 4 if one.variant.product == "mma" else depth
-    each = -(-units * one.variant.rows // one.threads)
-    sets = 1 if one.threads % units == 0 else each
+    elements = -(-units * one.variant.rows // one.threads)
+    sets = 1 if one.threads % units == 0 else elements
     sums = gates * one.padded * one.padded // one.threads if one.summed else 0
-    return 48 + weights + sums + 12 * each + sets * 4 * (1 + one.features)
+    return 48 + weights + sums + 12 * elements + sets * 4 * (1 + one.features)
 
 
 def room(threads: int, blocks: int) -> int:
@@ -181,11 +181,11 @@ def _columns(depth: int, columns: int, variant: Variant) -> tuple[int, int, int]
         threads = -(-columns * split // 32) * 32
         if depth % (4 * split) == 0 and threads <= THREADS_AT_MOST and depth // split <= room(threads, variant.blocks):
             fitting.append(split)
-    easy = [one for one in fitting if depth // one <= 64 and columns * one >= 64]
+    easy = [parts for parts in fitting if depth // parts <= 64 and columns * parts >= 64]
     if not fitting:
         return None
     wanted = (min(easy) if easy else max(fitting)) * variant.finer
-    finer = [one for one in fitting if one >= wanted]  # a reduction over 48 has 12 parts, but not 8
+    finer = [parts for parts in fitting if parts >= wanted]  # a reduction over 48 has 12 parts, but not 8
     return (finer[0], 1, -(-columns * finer[0] // 32) * 32) if finer else None
 
 
@@ -220,8 +220,8 @@ def _in_tiles(gates: int, padded: int, variant: Variant) -> tuple[int, int, int]
 def _tile_registers(one: Layout) -> int:
     """Fitted to what the compiler reports for sm_90: up to 280 by this estimate it spills a few at most."""
     gates, split = 4 if one.lstm else 3, one.split
-    each = 2 // split * max(1, one.variant.rows // 4)
+    elements = 2 // split * max(1, one.variant.rows // 4)
     steps, weights = -(-one.features // 8), gates * one.padded // 2 // split
     if one.backward:
-        return 50 + weights + 32 * each + (4 * gates + 18) * steps
-    return 56 + weights + 16 * each + 32 // split * steps
+        return 50 + weights + 32 * elements + (4 * gates + 18) * steps
+    return 56 + weights + 16 * elements + 32 // split * steps

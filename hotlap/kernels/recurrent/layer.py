@@ -34,7 +34,7 @@ def run(
         _dense(x.to(inside), shape, compiling),
         None if h0 is None else h0.to(inside),
         None if c0 is None else c0.to(inside),
-        [one.to(inside) for one in flat],
+        [weight.to(inside) for weight in flat],
     )
     y, h_n, c_n = recurrent(shape, given, compiling)
     return y.to(wanted), h_n.to(wanted), c_n.to(wanted)

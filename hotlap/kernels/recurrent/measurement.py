@@ -88,7 +88,7 @@ def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
     """Likely variants, compiled and loaded."""
     properties = torch.cuda.get_device_properties(device)
     chip = Chip(properties.multi_processor_count, (properties.major, properties.minor))
-    variants = [parse(one) for one in only] or likely(key.kind, key.hidden, key.batch, key.exact, chip)
+    variants = [parse(name) for name in only] or likely(key.kind, key.hidden, key.batch, key.exact, chip)
     try:
         return compile_all(key.sizes, variants, device)
     except nvrtc.NoCompiler as error:
@@ -99,10 +99,10 @@ def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
 def compile_all(sizes: Sizes, variants: list[Variant], device: int) -> list[Variant]:
     """Those that can be loaded here; compiled at once on several cores, because NVRTC lets other threads run."""
     nvrtc.library()
-    wanted = dict.fromkeys(found for one in variants for found in sizes.kernels(one))
+    wanted = dict.fromkeys(found for variant in variants for found in sizes.kernels(variant))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cuda_recurrence.binary(one, device), wanted))
-    return [one for one in variants if _loads(one, sizes, device)]
+        list(pool.map(lambda kernel_layout: cuda_recurrence.binary(kernel_layout, device), wanted))
+    return [variant for variant in variants if _loads(variant, sizes, device)]
 
 
 def _loads(variant: Variant, sizes: Sizes, device: int) -> bool:
@@ -121,8 +121,8 @@ def interleaved(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
     found = _screened(runs)
     best, slower = min(found.values(), default=0.0), _alike(runs, found)[1:]
     found = {name: took for name, took in found.items() if name not in slower}
-    ours = sorted((one for one in found if one != "cudnn"), key=lambda one: found[one])[:1]
-    left = [one for one in ("cudnn", *ours) if found.get(one, math.inf) <= min(HOPELESS * best, LONG)]
+    ours = sorted((name for name in found if name != "cudnn"), key=lambda name: found[name])[:1]
+    left = [name for name in ("cudnn", *ours) if found.get(name, math.inf) <= min(HOPELESS * best, LONG)]
     if len(left) < 2:
         return found
     clocked: dict[str, list[float]] = {name: [] for name in left}

@@ -96,8 +96,8 @@ def _plain_weights(module: Any) -> list[Tensor] | None:
     except KeyError:  # made anew with every call
         return None
     dtype, device = flat[0].dtype, flat[0].device
-    for one in flat:
-        if type(one) is not torch.nn.Parameter or one.dtype != dtype or one.device != device:
+    for weight in flat:
+        if type(weight) is not torch.nn.Parameter or weight.dtype != dtype or weight.device != device:
             return None
     return flat if len(flat) == len(module._flat_weights) else None
 
@@ -194,7 +194,7 @@ def _of_options(module: Any) -> str | None:
 def _of_place(module: Any, given: Tensor) -> str | None:
     weight = module.weight_hh_l0
     others = [getattr(module, name) for name in module._flat_weights_names]
-    if any(one.device != weight.device or one.dtype != weight.dtype for one in others):
+    if any(other.device != weight.device or other.dtype != weight.dtype for other in others):
         return "weights of several types or devices"
     if selection.is_forced():
         return None
@@ -221,9 +221,9 @@ def _of_shapes(module: Any, given: Tensor, hx: Any) -> str | None:
     batch = () if given.dim() == 2 else (given.shape[0] if module.batch_first else given.shape[1],)
     wanted = (module.num_layers * (2 if module.bidirectional else 1), *batch, module.hidden_size)
     fits = len(states) == (2 if lstm else 1) and all(
-        isinstance(one, Tensor) and tuple(one.shape) == wanted and one.device == given.device for one in states
+        isinstance(state, Tensor) and tuple(state.shape) == wanted and state.device == given.device for state in states
     )
-    if fits and _autocast_dtype() is None and any(one.dtype != given.dtype for one in states):
+    if fits and _autocast_dtype() is None and any(state.dtype != given.dtype for state in states):
         return "states of another type"
     return None if fits else "states of another shape"
 

@@ -65,7 +65,7 @@ def _forward(shape: Shape, given: Given, keep: bool) -> tuple[SavedOutputs, Plan
 
 
 def _any_requires_grad(given: Given) -> bool:
-    return any(one is not None and one.requires_grad for one in (given.x, given.h0, given.c0, *given.flat))
+    return any(tensor is not None and tensor.requires_grad for tensor in (given.x, given.h0, given.c0, *given.flat))
 
 
 class Recurrent(torch.autograd.Function):
@@ -108,7 +108,7 @@ def _refusing(ctx: Any, *coming: Tensor | None) -> Any:
     with torch.no_grad():
         made = _of_inputs(ctx, *coming)
     refused: Any = torch._C._functions.DelayedError(SECOND.encode(), len(made))
-    return refused(*(None if one is None else one.detach().requires_grad_() for one in made))
+    return refused(*(None if gradient is None else gradient.detach().requires_grad_() for gradient in made))
 
 
 _apply: Any = super(torch.autograd.Function, Recurrent).apply  # without functorch's part, of which we need nothing
@@ -177,7 +177,7 @@ def _(x: Tensor, h0: Any, c0: Any, flat: list[Tensor], y: Tensor, inner: Any, ce
     dx = x.new_empty(x.shape) if needs_x else x.new_empty(0)
     dh = x.new_empty(states, x.shape[1], hidden)
     dc = x.new_empty(states if kind == "lstm" else 0, x.shape[1], hidden)
-    return [dx, dh, dc, *(torch.empty_like(one, memory_format=torch.contiguous_format) for one in flat)]
+    return [dx, dh, dc, *(torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in flat)]
 
 
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:

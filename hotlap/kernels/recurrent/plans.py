@@ -65,7 +65,7 @@ class Level:
         self.exact_inputs = self.exact or features <= EXACT_FEATURES
         inputs = first and features <= EXACT_INPUTS and shape.hidden <= EXACT_INPUTS_HIDDEN
         self.exact_forward = self.exact_inputs or inputs
-        self.forward, self.backward = (Launch(one, plan.batch, device) for one in found)
+        self.forward, self.backward = (Launch(kernel_layout, plan.batch, device) for kernel_layout in found)
         walked, four, wide = self.backward.walked, 4 * shape.hidden, shape.gates * shape.hidden
         self.walk_parts = found[1].clusters(plan.batch)
         self.summed = found[1].summed

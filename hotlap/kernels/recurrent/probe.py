@@ -29,8 +29,8 @@ def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
     layer = kind(key.features, key.hidden, key.layers, device="meta", **options)  # no random numbers are drawn there
     layer = layer.to_empty(device=device)
     with torch.no_grad():
-        for one in layer.parameters():
-            one.uniform_(-(key.hidden**-0.5), key.hidden**-0.5, generator=generator)
+        for parameter in layer.parameters():
+            parameter.uniform_(-(key.hidden**-0.5), key.hidden**-0.5, generator=generator)
 
     def drawn(width: int) -> Tensor:
         values = torch.empty(key.steps, key.batch, width, device=device, dtype=dtype)
@@ -54,12 +54,12 @@ def in_float64(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
     """As by_torch, some batch rows at a time, whose gradients are added."""
     exact = copy.deepcopy(layer).double()
     rows = max(1, STATES_AT_ONCE // (key.steps * key.hidden * key.layers * key.directions))
-    outputs, total = [], [torch.zeros_like(one) for one in exact.parameters()] if key.backward else []
+    outputs, total = [], [torch.zeros_like(parameter) for parameter in exact.parameters()] if key.backward else []
     for first in range(0, key.batch, rows):
         some = slice(first, first + rows)
         y, *gradients = by_torch(key, exact, x[:, some].double(), dy[:, some].double())
         outputs.append(y.detach())
-        total = [one + more for one, more in zip(total, gradients, strict=True)]
+        total = [partial + more for partial, more in zip(total, gradients, strict=True)]
     return [torch.cat(outputs, 1), *total]
 
 

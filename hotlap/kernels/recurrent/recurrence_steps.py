@@ -105,7 +105,7 @@ def _lstm_step(layer: Recurrence, t: int, before: int | None, dh: Tensor, dc: Te
 
 
 def _gru_step(layer: Recurrence, t: int, before: int | None, dh: Tensor, dc: Tensor) -> tuple[Tensor, Tensor]:
-    of_x, of_h = (one.chunk(3) for one in _bias(layer, 3))  # type: ignore[union-attr]
+    of_x, of_h = (bias.chunk(3) for bias in _bias(layer, 3))  # type: ignore[union-attr]
     earlier = layer.h0 if before is None else layer.y[before]
     earlier = torch.zeros_like(dh) if earlier is None else earlier
     a = layer.gates[t].chunk(4, 1)

@@ -114,7 +114,9 @@ def _choice(key: Key, device: torch.device) -> str:
         name = fastest(times)
     _known[key, index], clocked[key, index] = name, times
     _keep(index, key, name)
-    log.debug("%s: %s (%s)", key.text, name, ", ".join(f"{one} {1e3 * took:.0f} µs" for one, took in times.items()))
+    log.debug(
+        "%s: %s (%s)", key.text, name, ", ".join(f"{variant} {1e3 * took:.0f} µs" for variant, took in times.items())
+    )
     return name
 
 
@@ -124,7 +126,9 @@ def alike(key: Key, device: int) -> tuple[str, ...]:
     names = {
         name: None
         for (other, index), name in _known.items()
-        if index == device and name.startswith("cuda") and all(getattr(other, one) == getattr(key, one) for one in same)
+        if index == device
+        and name.startswith("cuda")
+        and all(getattr(other, trait) == getattr(key, trait) for trait in same)
     }
     return tuple(names)
 

@@ -51,8 +51,8 @@ class Shape:
 
     def weights(self, flat: Sequence[Tensor], state: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Of inputs, of states, and both biases."""
-        each = 4 if self.bias else 2
-        mine = flat[each * state :][:each]
+        count = 4 if self.bias else 2
+        mine = flat[count * state :][:count]
         return (mine[0], mine[1], mine[2], mine[3]) if self.bias else (mine[0], mine[1], None, None)
 
 
@@ -116,7 +116,7 @@ def _walk(shape: Shape, given: Given, kept: SavedOutputs, state: int, x: Tensor,
     gates = x.new_empty(flat.shape[0], 4 * shape.hidden if keep else width)
     with products(shape.exact):
         torch.mm(flat, of_x.t(), out=gates[:, :width])
-    one = Recurrence(
+    recurrence = Recurrence(
         kind=shape.kind,
         reverse=state % shape.directions == 1,
         exact=shape.exact,
@@ -132,7 +132,7 @@ def _walk(shape: Shape, given: Given, kept: SavedOutputs, state: int, x: Tensor,
         h_n=kept.h_n[state],
         c_n=at(kept.c_n, state),
     )
-    recurrence_steps.forward(shape.variant, one)
+    recurrence_steps.forward(shape.variant, recurrence)
     return gates
 
 

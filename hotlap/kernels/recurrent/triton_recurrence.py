@@ -24,7 +24,7 @@ def _settings(variant: Variant, layer: Recurrence) -> dict[str, Any]:
 
 def _common(layer: Recurrence) -> dict[str, Any]:
     dense = {"weight": layer.weight, "bias_ih": layer.bias_ih, "bias_hh": layer.bias_hh, "h0": layer.h0, "c0": layer.c0}
-    made: dict[str, Any] = {name: None if one is None else one.contiguous() for name, one in dense.items()}
+    made: dict[str, Any] = {name: None if tensor is None else tensor.contiguous() for name, tensor in dense.items()}
     return {**made, "gates": layer.gates, "steps": layer.steps, "batch": layer.batch, "reverse": int(layer.reverse)}
 
 

@@ -55,14 +55,14 @@ def backward(shape: Shape, given: Given, kept: SavedOutputs, coming: Incoming, n
         dx: Tensor | None = None
         for direction in reversed(range(shape.directions)):  # the last walked has its gates still
             state = layer * shape.directions + direction
-            one = Layer(shape, given, state, x, y, kept.gates)
+            walk = Layer(shape, given, state, x, y, kept.gates)
             kept.gates = None  # of the first walk backward only
-            parts = one.backward(kept, coming, dy, made)
-            by_state[state] = one.weight_gradients(parts)
+            parts = walk.backward(kept, coming, dy, made)
+            by_state[state] = walk.weight_gradients(parts)
             if layer > 0 or needs.x:
-                dx = one.input_gradient(dx)
+                dx = walk.input_gradient(dx)
         dy = through_dropout(shape, kept, layer, dx)
-    made.flat = [each for weights in by_state for each in weights]
+    made.flat = [gradient for weights in by_state for gradient in weights]
     made.x = dy if needs.x else None
     return made
 
@@ -134,7 +134,7 @@ class Layer:
 
     def backward(self, kept: SavedOutputs, coming: Incoming, dy: Tensor | None, made: Gradients) -> Tensor:
         state = self.state
-        one = Recurrence(
+        recurrence = Recurrence(
             kind=self.shape.kind,
             reverse=self.reverse,
             exact=self.shape.exact,
@@ -152,7 +152,7 @@ class Layer:
             dh0=at(made.h0, state),
             dc0=at(made.c0, state),
         )
-        return recurrence_steps.backward(self.shape.variant, one)
+        return recurrence_steps.backward(self.shape.variant, recurrence)
 
     def weight_gradients(self, parts: Tensor) -> list[Tensor]:
         later, earlier, first = self._rows()
@@ -185,9 +185,9 @@ def summed_over_rows(left: Tensor, right: Tensor) -> Tensor:
     parts = min(TILES_AT_ONCE // tiles, rows // ROWS_OF_A_PART)
     if parts < 2:
         return torch.mm(left.t(), right)
-    each = rows // parts
-    whole = each * parts
-    sides = (torch.unflatten(one[:whole], 0, (parts, each)) for one in (left, right))
+    part_rows = rows // parts
+    whole = part_rows * parts
+    sides = (torch.unflatten(operand[:whole], 0, (parts, part_rows)) for operand in (left, right))
     total = torch.bmm(next(sides).transpose(1, 2), next(sides)).sum(0)
     return total if whole == rows else total.addmm_(left[whole:].t(), right[whole:])
 

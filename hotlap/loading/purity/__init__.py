@@ -31,8 +31,8 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
     try:
         whole = reader.objects.value_of(dataset)
         inner = _taken_from(reader, whole)
-        one = reader.subscript(inner, INDEX)
-        study.result = either([one, *_several(reader, inner)])
+        item = reader.subscript(inner, INDEX)
+        study.result = either([item, *_several(reader, inner)])
         reader.length(inner)
         _note_rows(reader, inner)
     except RecursionError:
@@ -65,9 +65,9 @@ def _note_rows(reader: Reader, dataset: Value) -> None:
     if dataset.plain:
         study.looked_up(dataset, 0, by_row=True)
     kind = sys.modules["torch"].utils.data.TensorDataset
-    if [type(one) for one in dataset.objects] == [kind] and genuine_of("torch", kind.__getitem__):
+    if [type(candidate) for candidate in dataset.objects] == [kind] and genuine_of("torch", kind.__getitem__):
         tensors = dataset.objects[0].tensors
-        study.loads[:] = [one for one in study.loads if one.thing is not tensors]
+        study.loads[:] = [load for load in study.loads if load.thing is not tensors]
         study.by_row.update(map(id, tensors))
 
 

@@ -130,9 +130,9 @@ class Calls:
 
     def _arguments(self, node: ast.Call) -> tuple[list[Value], Names]:
         args: list[Value] = []
-        for one in node.args:
-            value = self.evaluate(one)
-            if not isinstance(one, ast.Starred):
+        for argument in node.args:
+            value = self.evaluate(argument)
+            if not isinstance(argument, ast.Starred):
                 args.append(value)
             elif value.items is not None:
                 args.extend(value.items)
@@ -155,7 +155,7 @@ class Calls:
         value = self.evaluate(node)
         if type(value.known) is dict and all(type(key) is str for key in value.known):
             self.study.containers[id(value.known)] = value.known
-            return {key: self.objects.value_of(one) for key, one in value.known.items()}
+            return {key: self.objects.value_of(element) for key, element in value.known.items()}
         raise Impure("calls a function with ** of something that is not known")
 
     def _super(self) -> Value:
@@ -170,12 +170,12 @@ class Calls:
     def call_value(self, callee: Value, args: Sequence[Value], kwargs: Names) -> Value:
         if callee.plain and callee.known is not None:
             raise Impure("calls a function that is not known")
-        found = [self.call_object(thing, args, kwargs) for thing in callee.objects]
-        for one in callee.made:
-            if isinstance(one, Closure):
-                found.append(self.run_closure(one, args, kwargs))
+        found = [self.call_object(function, args, kwargs) for function in callee.objects]
+        for made in callee.made:
+            if isinstance(made, Closure):
+                found.append(self.run_closure(made, args, kwargs))
             else:
-                found.append(self.call_made_method(one, "__call__", args, kwargs))
+                found.append(self.call_made_method(made, "__call__", args, kwargs))
         return either(found)
 
     def call_object(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
@@ -207,8 +207,8 @@ class Calls:
     def _call_partial(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         for part in ("func", "args", "keywords"):
             self.study.note_attribute(thing, part)
-        before = [self.objects.value_of(one) for one in thing.args]
-        named = {name: self.objects.value_of(one) for name, one in thing.keywords.items()}
+        before = [self.objects.value_of(argument) for argument in thing.args]
+        named = {name: self.objects.value_of(argument) for name, argument in thing.keywords.items()}
         return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
 
     def _call_by_kind(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
@@ -229,7 +229,7 @@ class Calls:
         if _given(kwargs.get("generator")):
             raise Impure("draws from a generator of its own")
         self.need_plain(*args, *kwargs.values())
-        if not all(one.own for one in written_by(thing, args, kwargs)):
+        if not all(argument.own for argument in written_by(thing, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
         if thing.__name__ == "shuffle":
             if not args[0].own:
@@ -240,7 +240,7 @@ class Calls:
     def _drawn_from_own(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         """From a generator that the call has made."""
         self.need_plain(*args, *kwargs.values())
-        if not all(one.own for one in written_by(thing, args, kwargs)):
+        if not all(argument.own for argument in written_by(thing, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
         return fresh(*args, *kwargs.values(), array=True).unsteady()
 
@@ -327,7 +327,7 @@ class Calls:
         if any(vars(thing).get(name) for name in vars(thing) if name.endswith("_hooks")):
             raise Impure(f"runs hooks of a {type(thing).__name__}")
         self.need_plain(*args)
-        if getattr(thing, "inplace", False) and not all(one.own for one in args):
+        if getattr(thing, "inplace", False) and not all(argument.own for argument in args):
             raise Impure("writes into a tensor that outlives the call")
         self.study.ordered = True
         return alias(*args, array=False)
@@ -337,7 +337,7 @@ class Calls:
         self.need_plain(*values)
         if name != "__call__":
             raise Impure(f"calls .{name}() of a transform that it makes")
-        if made.in_place and not all(one.own for one in values):
+        if made.in_place and not all(value.own for value in values):
             raise Impure("writes into a tensor that outlives the call")
         self.study.ordered = True
         return alias(*values, array=False)
@@ -355,9 +355,9 @@ class Calls:
 
     def _by_rule(self, rule: Gives, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         values = [*args, *kwargs.values()]
-        self._call_back([one for one in values if _is_callable(one)])
-        self.need_plain(*(one for one in values if not _is_callable(one)))
-        if not all(one.own for one in written_by(thing, args, kwargs)):
+        self._call_back([value for value in values if _is_callable(value)])
+        self.need_plain(*(value for value in values if not _is_callable(value)))
+        if not all(argument.own for argument in written_by(thing, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
         self._refuse_object_arrays(values)
         if getattr(thing, "__name__", "") == "File" or rule is Gives.FILE:
@@ -370,10 +370,10 @@ class Calls:
 
     def _refuse_object_arrays(self, values: Sequence[Value]) -> None:
         """What is put into one is not copied."""
-        for one in values:
-            by_name = isinstance(one.known, str) and one.known in ("O", "object")
-            by_type = not one.array and getattr(one.known, "hasobject", None) is True
-            if by_name or by_type or any(kind is object for kind in one.objects):
+        for value in values:
+            by_name = isinstance(value.known, str) and value.known in ("O", "object")
+            by_type = not value.array and getattr(value.known, "hasobject", None) is True
+            if by_name or by_type or any(kind is object for kind in value.objects):
                 raise Impure("makes an array of objects")
 
     def _file(self, thing: Any, args: Sequence[Value], kwargs: Names, values: Sequence[Value]) -> Value:
@@ -402,13 +402,13 @@ class Calls:
 
     def _call_back(self, functions: Sequence[Value]) -> None:
         """Functions that a library calls with plain values."""
-        for one in functions:
-            if one.objects and all(id(f) in _BUILTINS or rule_of(f) is not None for f in one.objects):
+        for function in functions:
+            if function.objects and all(id(f) in _BUILTINS or rule_of(f) is not None for f in function.objects):
                 continue
-            for kind in one.objects:
+            for kind in function.objects:
                 if isinstance(kind, type) and of_the_program(kind.__module__):
                     raise Impure(f"hands on the class {kind.__name__}, of which is not known what becomes")
-            self.repeated(functools.partial(self.call_value, one, [alias_of_unknown()] * _arity(one), {}))
+            self.repeated(functools.partial(self.call_value, function, [alias_of_unknown()] * _arity(function), {}))
 
     # Methods
 
@@ -419,13 +419,13 @@ class Calls:
         if owner.plain and (owner.known is not None or owner.items is not None):
             found.append(self._plain_method(owner, name, args, kwargs, node))
         missing: str | None = None  # not the error: it would hold the frames, and they it
-        for thing in owner.objects:
+        for holder in owner.objects:
             try:
-                found.append(self._object_method(thing, name, args, kwargs))
+                found.append(self._object_method(holder, name, args, kwargs))
             except MissingAttribute as error:
                 missing = str(error)
-        for one in owner.made:
-            found.append(self.call_made_method(one, name, args, kwargs))
+        for made in owner.made:
+            found.append(self.call_made_method(made, name, args, kwargs))
         if not found and missing is not None:
             raise MissingAttribute(missing)
         return either(found)
@@ -447,11 +447,11 @@ class Calls:
             return self.subscript(owner, args[0])
         if name in ("items", "values", "keys") and not args:
             return self._of_mapping(owner, name)
-        functions = [one for one in values if _is_callable(one)]
+        functions = [value for value in values if _is_callable(value)]
         if name in known.CALLBACKS and functions:
             self._call_back(functions)
         elif name in FILLING and is_seeded(kwargs.get("generator")):
-            given = [*args, *(one for key, one in kwargs.items() if key != "generator")]
+            given = [*args, *(value for key, value in kwargs.items() if key != "generator")]
             return self._writing(owner, name, given, node, from_own=True).unsteady()
         elif (name in known.WRITES or _in_place(name)) and not _resizes_image(owner, name):
             return self._writing(owner, name, values, node)
@@ -466,7 +466,7 @@ class Calls:
             return either(
                 [self.objects.element_of(owner, args[0] if args else None), *args[1:], Value(plain=True, known=None)]
             )
-        self.need_plain(owner, *(one for one in values if not _is_callable(one)))
+        self.need_plain(owner, *(value for value in values if not _is_callable(value)))
         return self._given_by_method(owner, name, values, kwargs)
 
     def _note_tensor_method(self, name: str) -> None:
@@ -478,7 +478,9 @@ class Calls:
         self.study.names[id(tensor), name] = vars(tensor), name
 
     def _need_no_writing(self, owner: Value, name: str, args: Sequence[Value], kwargs: Names) -> None:
-        if _given(kwargs.get("inplace")) or not all(one.own for one in known.written_by_method(name, args, kwargs)):
+        if _given(kwargs.get("inplace")) or not all(
+            argument.own for argument in known.written_by_method(name, args, kwargs)
+        ):
             raise Impure(f"writes into a value by .{name}()")
         if name in known.OF_FILES and not owner.own:
             raise Impure(f"reads a file by .{name}() that outlives the call")
@@ -497,14 +499,14 @@ class Calls:
 
     def _of_mapping(self, owner: Value, name: str) -> Value:
         if type(owner.known) in (dict, OrderedDict):
-            values = either(self.objects.value_of(one) for one in owner.known.values()) if owner.element else None
-            each = values or self.objects.element_of(owner, Value(plain=True))
+            values = either(self.objects.value_of(held) for held in owner.known.values()) if owner.element else None
+            element = values or self.objects.element_of(owner, Value(plain=True))
             keys = Value(plain=True)
         else:
-            each, keys = self.objects.element_of(owner), Value(plain=True, steady=owner.steady)
+            element, keys = self.objects.element_of(owner), Value(plain=True, steady=owner.steady)
         if name == "items":
-            return container(sequence([keys, each]))
-        return container(keys if name == "keys" else each)
+            return container(sequence([keys, element]))
+        return container(keys if name == "keys" else element)
 
     def _writing(
         self, owner: Value, name: str, values: Sequence[Value], node: ast.expr | None, *, from_own: bool = False
@@ -518,8 +520,8 @@ class Calls:
         if not owner.own:
             what = "a value" if node is None else ast.unparse(node)
             raise Impure(f"writes into {what} by .{name}(), which outlives the call")
-        self._call_back([one for one in values if _is_callable(one)])
-        self.need_plain(*(one for one in values if not _is_callable(one)))
+        self._call_back([value for value in values if _is_callable(value)])
+        self.need_plain(*(value for value in values if not _is_callable(value)))
         if not owner.array:
             self.put_into_a_container(*values)
         return replace(alias(owner, *values), array=owner.array)
@@ -529,7 +531,7 @@ class Calls:
     def _instance(self, kind: type, args: Sequence[Value], kwargs: Names) -> Value:
         values = [*args, *kwargs.values()]
         if issubclass(kind, BaseException):
-            if any(isinstance(one, FunctionType | property) for one in _members_of_the_program(kind)):
+            if any(isinstance(member, FunctionType | property) for member in _members_of_the_program(kind)):
                 raise Impure(f"makes a {kind.__name__}")
             return fresh(*values)
         if is_record(kind):
@@ -539,7 +541,7 @@ class Calls:
             return alias(*values) if not is_atom(kind) else fresh(*values)
         if _is_known_transform(kind):
             self.need_plain(*values)
-            in_place = any(one.known is not False for one in (*args[2:], *kwargs.values()))
+            in_place = any(value.known is not False for value in (*args[2:], *kwargs.values()))
             return Value(made=(Transform(in_place),))
         if not of_the_program(kind.__module__):
             raise Impure(why_not(kind))
@@ -548,7 +550,9 @@ class Calls:
             raise Impure(f"makes a {kind.__name__}")
         self._stores += 1
         made = Instance(kind, born=self._stores)
-        whole = Value(made=(made,), deep=all(one.deep for one in values), steady=all(one.steady for one in values))
+        whole = Value(
+            made=(made,), deep=all(value.deep for value in values), steady=all(value.steady for value in values)
+        )
         init = self.objects._member(kind, "__init__")
         if dataclasses.is_dataclass(kind) and getattr(getattr(init, "__code__", None), "co_filename", "") == "<string>":
             self._dataclass(made, kind, args, kwargs)
@@ -557,13 +561,15 @@ class Calls:
         return whole
 
     def _dataclass(self, made: Instance, kind: type, args: Sequence[Value], kwargs: Names) -> None:
-        fields = [one for one in dataclasses.fields(kind) if one.init]
-        if any(one.default_factory is not dataclasses.MISSING for one in fields) or hasattr(kind, "__post_init__"):
+        fields = [member for member in dataclasses.fields(kind) if member.init]
+        if any(member.default_factory is not dataclasses.MISSING for member in fields) or hasattr(
+            kind, "__post_init__"
+        ):
             raise Impure(f"makes a {kind.__name__}")
-        for one in fields:
-            if one.default is not dataclasses.MISSING:
-                made.fields[one.name] = self.objects.value_of(one.default)
-        made.fields.update({one.name: value for one, value in zip(fields, args, strict=False)})
+        for member in fields:
+            if member.default is not dataclasses.MISSING:
+                made.fields[member.name] = self.objects.value_of(member.default)
+        made.fields.update({member.name: value for member, value in zip(fields, args, strict=False)})
         made.fields.update(kwargs)
 
     def made_attribute(self, one: Any, name: str) -> Value:
@@ -605,17 +611,17 @@ class Calls:
         return self.call_value(self.made_attribute(one, name), args, kwargs or {})
 
     def length(self, value: Value) -> Value:
-        for thing in value.objects:
-            self.special(thing, "__len__", [])
-        for one in value.made:
-            self.call_made_method(one, "__len__", [])
+        for candidate in value.objects:
+            self.special(candidate, "__len__", [])
+        for made in value.made:
+            self.call_made_method(made, "__len__", [])
         return fresh(value)
 
     def values_of_mapping(self, value: Value) -> Value:
         """Of a dictionary, or of pairs that make one."""
         self.need_plain(value)
-        each = self.iterated(value)
-        inner = [self.iterated(each)] if each.items is not None or each.element is not None else [each]
+        element = self.iterated(value)
+        inner = [self.iterated(element)] if element.items is not None or element.element is not None else [element]
         if value.known is UNKNOWN or isinstance(value.known, dict):
             inner.append(self.objects.element_of(value, Value(plain=True)))
         else:
@@ -629,21 +635,21 @@ class Calls:
 
     def need_plain(self, *values: Value) -> None:
         for value in values:
-            for thing in value.objects:
-                if not isinstance(thing, type):
-                    raise Impure(f"hands on a {type(thing).__name__}, of which is not known what becomes")
-                if of_the_program(thing.__module__) and not issubclass(thing, BaseException):
-                    raise Impure(f"hands on the class {thing.__name__}, of which is not known what becomes")
-            if any(not isinstance(one, Instance) for one in value.made):
+            for candidate in value.objects:
+                if not isinstance(candidate, type):
+                    raise Impure(f"hands on a {type(candidate).__name__}, of which is not known what becomes")
+                if of_the_program(candidate.__module__) and not issubclass(candidate, BaseException):
+                    raise Impure(f"hands on the class {candidate.__name__}, of which is not known what becomes")
+            if any(not isinstance(made, Instance) for made in value.made):
                 raise Impure("hands on a function, of which is not known what becomes")
             if value.made:
                 raise Impure("hands on an object that it makes")
             self.need_plain(*value.parts())
 
     def need_comparable(self, value: Value) -> None:
-        for thing in value.objects:
-            if not equal_to_itself_alone(thing) and not isinstance(thing, INERT):
-                raise Impure(f"compares a {type(thing).__name__} in a way of its own")
+        for candidate in value.objects:
+            if not equal_to_itself_alone(candidate) and not isinstance(candidate, INERT):
+                raise Impure(f"compares a {type(candidate).__name__} in a way of its own")
         if value.made:
             raise Impure("compares an object that it makes")
         if value.plain:
@@ -651,26 +657,26 @@ class Calls:
 
     def truth(self, value: Value) -> bool | None:
         """Of a condition, where the state decides it."""
-        for one in value.made:
-            if isinstance(one, Instance) and any(hasattr(one.kind, name) for name in ("__bool__", "__len__")):
-                raise Impure(f"asks whether a {one.kind.__name__} that it makes is true")
+        for made in value.made:
+            if isinstance(made, Instance) and any(hasattr(made.kind, name) for name in ("__bool__", "__len__")):
+                raise Impure(f"asks whether a {made.kind.__name__} that it makes is true")
         if value.plain and not value.objects and not value.made:
-            thing = value.known
-            if thing is UNKNOWN:
+            candidate = value.known
+            if candidate is UNKNOWN:
                 return None
-            small = is_atom(type(thing)) or type(thing) in known.CONTAINERS
-            return bool(thing) if small else None
+            small = is_atom(type(candidate)) or type(candidate) in known.CONTAINERS
+            return bool(candidate) if small else None
         if value.plain or value.made:
             return None
         decided = bool(value.objects)
-        for thing in value.objects:
-            kind = type(thing)
-            if isinstance(thing, INERT):
+        for candidate in value.objects:
+            kind = type(candidate)
+            if isinstance(candidate, INERT):
                 continue
             for name in ("__bool__", "__len__"):
                 raw = self.objects._member(kind, name)
                 if isinstance(raw, FunctionType) and of_the_program(raw.__module__):
-                    self.call_object(MethodType(raw, thing), [], {})
+                    self.call_object(MethodType(raw, candidate), [], {})
                 decided = decided and raw is ABSENT
         return True if decided else None
 
@@ -714,8 +720,8 @@ class _Bound:
 
 def _new(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     values = [*args, *kwargs.values()]
-    reader._call_back([one for one in values if _is_callable(one)])
-    reader.need_plain(*(one for one in values if not _is_callable(one)))
+    reader._call_back([value for value in values if _is_callable(value)])
+    reader.need_plain(*(value for value in values if not _is_callable(value)))
     return fresh(*args)
 
 
@@ -726,7 +732,7 @@ def _length(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 def _summed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     """Of lists: what is in them is not copied."""
     _new(reader, args, kwargs)
-    return replace(fresh(*args), deep=all(one.deep for one in args))
+    return replace(fresh(*args), deep=all(argument.deep for argument in args))
 
 
 def _viewed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
@@ -736,10 +742,10 @@ def _viewed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 def _ordered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     """The elements in another order."""
-    reader._call_back([one for one in kwargs.values() if _is_callable(one)])
-    reader.need_plain(*(one for one in kwargs.values() if not _is_callable(one)))
-    each = reader.iterated(args[0]) if args else NOTHING
-    return replace(container(replace(each, known=UNKNOWN)), lazy=bool(args) and args[0].lazy)
+    reader._call_back([value for value in kwargs.values() if _is_callable(value)])
+    reader.need_plain(*(value for value in kwargs.values() if not _is_callable(value)))
+    element = reader.iterated(args[0]) if args else NOTHING
+    return replace(container(replace(element, known=UNKNOWN)), lazy=bool(args) and args[0].lazy)
 
 
 def _sorted(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
@@ -763,7 +769,7 @@ def _iterated(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 
 def _listed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    reader._call_back([one for one in kwargs.values() if _is_callable(one)])
+    reader._call_back([value for value in kwargs.values() if _is_callable(value)])
     if not args:
         return container(either(kwargs.values())) if kwargs else fresh()
     if args[0].items is not None:
@@ -773,7 +779,7 @@ def _listed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 def _dict(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     reader.need_plain(*args, *kwargs.values())
-    values = [*(reader.values_of_mapping(one) for one in args), *kwargs.values()]
+    values = [*(reader.values_of_mapping(argument) for argument in args), *kwargs.values()]
     return container(either(values)) if values else fresh()
 
 
@@ -787,22 +793,22 @@ def _enumerated(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 
 def _zipped(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    several = [reader.iterated(one) for one in args]
-    each = container(either(several)) if any(one.spread for one in args) else sequence(several)
-    return replace(container(each), lazy=any(one.lazy for one in args))
+    several = [reader.iterated(argument) for argument in args]
+    element = container(either(several)) if any(argument.spread for argument in args) else sequence(several)
+    return replace(container(element), lazy=any(argument.lazy for argument in args))
 
 
 def _mapped(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    each = [reader.iterated(one) for one in args[1:]]
-    found = reader.repeated(lambda: reader.call_value(args[0], each, {}))
-    return replace(container(found), lazy=_runs_code(args[0]) or any(one.lazy for one in args))
+    elements = [reader.iterated(argument) for argument in args[1:]]
+    found = reader.repeated(lambda: reader.call_value(args[0], elements, {}))
+    return replace(container(found), lazy=_runs_code(args[0]) or any(argument.lazy for argument in args))
 
 
 def _filtered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    each = reader.iterated(args[1])
+    element = reader.iterated(args[1])
     if args[0].known is not None:
-        reader.repeated(lambda: reader.call_value(args[0], [each], {}))
-    return replace(container(each), lazy=_runs_code(args[0]) or args[1].lazy)
+        reader.repeated(lambda: reader.call_value(args[0], [element], {}))
+    return replace(container(element), lazy=_runs_code(args[0]) or args[1].lazy)
 
 
 def _next(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
@@ -816,10 +822,10 @@ def _is_instance(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     classes = kinds.objects or tuple(o for item in kinds.items or () for o in item.objects)
     if isinstance(kinds.known, tuple):
         classes = kinds.known
-    hooked = any("__subclasshook__" in vars(base) for one in classes for base in _bases_of_the_program(one))
-    if hooked or any(type(one) is not type and of_the_program(type(one).__module__) for one in classes):
+    hooked = any("__subclasshook__" in vars(base) for kind in classes for base in _bases_of_the_program(kind))
+    if hooked or any(type(kind) is not type and of_the_program(type(kind).__module__) for kind in classes):
         raise Impure("asks for a type in a way of its own")
-    if any(type(one) is ABCMeta and of_the_program(one.__module__) for one in classes):
+    if any(type(kind) is ABCMeta and of_the_program(kind.__module__) for kind in classes):
         raise Impure("asks for an abstract type, to which others may be registered")
     if not classes:
         return fresh(value)
@@ -844,8 +850,8 @@ def _has_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value
     if owner.made or len(owner.objects) > 1:
         raise Impure("asks for an attribute of one of several objects")
     if len(owner.objects) == 1 and not owner.plain:
-        thing = owner.objects[0]
-        reader.study.note_attribute(thing, name.known)
+        holder = owner.objects[0]
+        reader.study.note_attribute(holder, name.known)
         try:
             reader.load_attribute(owner, name.known)
         except MissingAttribute:
@@ -861,8 +867,8 @@ def _get_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value
         return reader.load_attribute(args[0], args[1].known)
     except MissingAttribute:
         if len(args) > 2:
-            for thing in args[0].objects:
-                reader.study.note_attribute(thing, args[1].known)
+            for holder in args[0].objects:
+                reader.study.note_attribute(holder, args[1].known)
             return args[2]
         raise
 
@@ -870,7 +876,7 @@ def _get_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value
 def _callable(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     value = args[0]
     if value.objects and not value.plain and not value.made:
-        answers = {callable(one) for one in value.objects}
+        answers = {callable(candidate) for candidate in value.objects}
         if len(answers) == 1:
             return Value(plain=True, known=answers.pop())
     if value.known is None:
@@ -887,7 +893,7 @@ def _open(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 def _type(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     if len(args) == 1 and args[0].objects and not args[0].plain and not args[0].made:
-        return Value(objects=tuple({id(type(one)): type(one) for one in args[0].objects}.values()))
+        return Value(objects=tuple({id(type(candidate)): type(candidate) for candidate in args[0].objects}.values()))
     raise Impure("asks for the type of a value")
 
 
@@ -927,7 +933,7 @@ FORM = frozenset("shape dtype ndim device size dim numel __len__".split())
 def is_direct(node: ast.expr) -> bool:
     """What is looked up here is at hand nowhere else in the call."""
     return isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and not any(
-        isinstance(one, ast.NamedExpr) for one in ast.walk(node)
+        isinstance(part, ast.NamedExpr) for part in ast.walk(node)
     )
 
 
@@ -962,23 +968,27 @@ def _is_table_of_items(kind: type) -> bool:
 
 
 def _runs_code(callee: Value) -> bool:
-    return bool(callee.made) or not all(id(one) in _BUILTINS or rule_of(one) is not None for one in callee.objects)
+    return bool(callee.made) or not all(
+        id(function) in _BUILTINS or rule_of(function) is not None for function in callee.objects
+    )
 
 
 def _is_callable(value: Value) -> bool:
     if value.plain or not (value.objects or value.made):
         return False
-    return all(callable(one) for one in value.objects) and all(isinstance(one, Closure | _Bound) for one in value.made)
+    return all(callable(candidate) for candidate in value.objects) and all(
+        isinstance(made, Closure | _Bound) for made in value.made
+    )
 
 
 def _arity(value: Value) -> int:
-    for one in value.made:
-        if isinstance(one, Closure):
-            return len(one.definition.args.args)
-    for thing in value.objects:
-        code = getattr(getattr(thing, "__func__", thing), "__code__", None)
+    for made in value.made:
+        if isinstance(made, Closure):
+            return len(made.definition.args.args)
+    for function in value.objects:
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
         if code is not None:
-            return int(code.co_argcount) - int(isinstance(thing, MethodType))
+            return int(code.co_argcount) - int(isinstance(function, MethodType))
     return 1
 
 

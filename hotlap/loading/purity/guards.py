@@ -44,7 +44,7 @@ def _is_none(node: ast.expr | None) -> bool:
 
 def _sets_attributes(node: ast.stmt) -> bool:
     if isinstance(node, ast.Assign):
-        return all(isinstance(one, ast.Attribute) for one in node.targets)
+        return all(isinstance(target, ast.Attribute) for target in node.targets)
     if isinstance(node, ast.AnnAssign):
         return isinstance(node.target, ast.Attribute)
     return isinstance(node, ast.Import | ast.ImportFrom) or (

@@ -410,14 +410,14 @@ def is_method(name: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _methods(modules: int) -> frozenset[str]:
-    named = [_resolved(one) for one in (*ARRAYS, *TABLES, *OTHER_ATOMS, "PIL.Image.Image", "numpy.generic")]
-    kinds = [*ATOMS, *CONTAINERS, PurePath, BytesIO, TextIOWrapper, *(one for one in named if isinstance(one, type))]
+    named = [_resolved(name) for name in (*ARRAYS, *TABLES, *OTHER_ATOMS, "PIL.Image.Image", "numpy.generic")]
+    kinds = [*ATOMS, *CONTAINERS, PurePath, BytesIO, TextIOWrapper, *(kind for kind in named if isinstance(kind, type))]
     return frozenset(
         name
         for kind in kinds
         for base in kind.__mro__
-        for name, one in vars(base).items()
-        if isinstance(one, _METHOD_KINDS) and name not in ("__class__", "__dict__")
+        for name, member in vars(base).items()
+        if isinstance(member, _METHOD_KINDS) and name not in ("__class__", "__dict__")
     )
 
 
@@ -513,7 +513,7 @@ _METHOD_OUT_AT = {
 def written_by(function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
     """The arguments into which a function of the list writes."""
     given = dict(zip(_parameters(function), args, strict=False)) | dict(kwargs)
-    if any(one.spread for one in args) and not given.keys().isdisjoint(_OUTPUTS | _IN_PLACE_FLAGS):
+    if any(argument.spread for argument in args) and not given.keys().isdisjoint(_OUTPUTS | _IN_PLACE_FLAGS):
         return list(args)
     found = [value for name, value in given.items() if name in _OUTPUTS]
     flags = [value for name, value in given.items() if name in _IN_PLACE_FLAGS]
@@ -530,7 +530,7 @@ _COPIED = Value(plain=True, known=True)
 def written_by_method(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
     at = _METHOD_OUT_AT.get(name)
     by_place = [] if at is None else list(args[at : at + 1])
-    if at is not None and any(one.spread for one in args):
+    if at is not None and any(argument.spread for argument in args):
         by_place = list(args)
     by_name = [kwargs["out"]] if "out" in kwargs else []
     return [value for value in (*by_place, *by_name) if value.known is None or not value.nothing]
@@ -546,7 +546,7 @@ def _parameters(function: Any) -> tuple[str, ...]:
         return tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         at = _OUT_AT.get(getattr(function, "__name__", ""))
-        return () if at is None else (*(f"x{one}" for one in range(at)), "out")
+        return () if at is None else (*(f"x{number}" for number in range(at)), "out")
 
 
 def _fill() -> None:

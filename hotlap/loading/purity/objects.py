@@ -100,7 +100,7 @@ class Objects:
         return known[1]
 
     def _container(self, thing: Any) -> Value:
-        immutable = type(thing) in (tuple, frozenset) and all(is_atom(type(one)) for one in thing)
+        immutable = type(thing) in (tuple, frozenset) and all(is_atom(type(element)) for element in thing)
         held = Value(plain=True, own=immutable, deep=immutable, known=thing)
         if immutable or self.is_plain(thing):
             return held
@@ -110,7 +110,7 @@ class Objects:
         inner = list(elements(thing))
         if len(inner) > MOST_ELEMENTS:
             raise Impure(f"it holds {len(inner)} objects of the program's own in one container")
-        return replace(held, element=either(self.value_of(one) for one in inner))
+        return replace(held, element=either(self.value_of(element) for element in inner))
 
     # Parts of plain values
 

@@ -37,7 +37,7 @@ def is_record(kind: type) -> bool:
     """A named tuple without methods of its own."""
     if not issubclass(kind, tuple) or not hasattr(kind, "_fields") or kind.__bases__ != (tuple,):
         return False
-    own = {name for name, one in vars(kind).items() if isinstance(one, FunctionType | property | classmethod)}
+    own = {name for name, member in vars(kind).items() if isinstance(member, FunctionType | property | classmethod)}
     return own <= {"__new__", "_make", "_replace", "_asdict", "__repr__", "__getnewargs__", "__replace__"}
 
 
@@ -46,11 +46,13 @@ def _is_plain_table(table: Any, depth: int) -> bool:
     if not hasattr(table, "to_numpy"):
         return True
     columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
-    mixed = [one for one in columns if getattr(one.dtype, "hasobject", getattr(one.dtype, "kind", "O") == "O")]
+    mixed = [
+        column for column in columns if getattr(column.dtype, "hasobject", getattr(column.dtype, "kind", "O") == "O")
+    ]
     noted = getattr(table, "attrs", None)
     if isinstance(noted, dict) and not _all_plain(list(noted.values()), depth + 1):
         return False
-    return all(depth < DEEPEST and _all_plain(one.tolist(), depth + 1) for one in mixed)
+    return all(depth < DEEPEST and _all_plain(column.tolist(), depth + 1) for column in mixed)
 
 
 def _holds_objects(array: Any) -> bool:
@@ -73,6 +75,6 @@ def _all_plain(things: Iterable[Any], depth: int) -> bool:
         if len(lengths) == 1 and (length := lengths.pop()):
             return all(_all_plain(list(map(itemgetter(at), several)), depth + 1) for at in range(length))
         return depth < DEEPEST and _all_plain(list(chain.from_iterable(several)), depth + 1)
-    if len(several) > 1 and all(is_array(type(one)) for one in several):
-        return not any(_holds_objects(one) or _has_attributes(one) for one in several)
-    return all(is_plain(one, depth) for one in several)
+    if len(several) > 1 and all(is_array(type(element)) for element in several):
+        return not any(_holds_objects(element) or _has_attributes(element) for element in several)
+    return all(is_plain(element, depth) for element in several)

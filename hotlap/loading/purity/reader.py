@@ -81,14 +81,16 @@ class Reader(Calls):
             return self._results[key]
         stores = self._stores
         found = self._followed(function, args, kwargs)
-        if self._stores == stores and not any(one.made for one in (*args, *kwargs.values())):
+        if self._stores == stores and not any(value.made for value in (*args, *kwargs.values())):
             self._results[key] = found
         return found
 
     def _followed(self, function: FunctionType, args: Sequence[Value], kwargs: Names) -> Value:
         self.study.check_time()
-        if len(self.frames) >= DEEPEST_CALLS or any(one.function.__code__ is function.__code__ for one in self.frames):
-            if sum(one.function.__code__ is function.__code__ for one in self.frames) > 3:
+        if len(self.frames) >= DEEPEST_CALLS or any(
+            frame.function.__code__ is function.__code__ for frame in self.frames
+        ):
+            if sum(frame.function.__code__ is function.__code__ for frame in self.frames) > 3:
                 raise Impure(f"{function.__qualname__} calls itself")
             if len(self.frames) >= DEEPEST_CALLS:
                 raise Impure("its functions call each other too deeply")
@@ -137,8 +139,8 @@ class Reader(Calls):
         return placed
 
     def _bind(self, function: FunctionType, definition: Definition, args: Sequence[Value], kwargs: Names) -> Names:
-        defaults = [self.objects.value_of(one) for one in function.__defaults__ or ()]
-        by_name = {name: self.objects.value_of(one) for name, one in (function.__kwdefaults__ or {}).items()}
+        defaults = [self.objects.value_of(default) for default in function.__defaults__ or ()]
+        by_name = {name: self.objects.value_of(default) for name, default in (function.__kwdefaults__ or {}).items()}
         if of_the_program(function.__module__):
             for name in ("__defaults__", "__kwdefaults__", "__code__"):
                 if getattr(function, name):
@@ -149,22 +151,22 @@ class Reader(Calls):
         self, definition: Definition, args: Sequence[Value], kwargs: Names, defaults: tuple[list[Value], Names]
     ) -> Names:
         parameters = definition.args
-        positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
+        positional = [parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args)]
         names: Names = dict(zip(positional[len(positional) - len(defaults[0]) :], defaults[0], strict=False))
         names.update(defaults[1])
         rest = dict(kwargs)
-        for one in (*args, *kwargs.values()):
-            self._need_read(one)
-        if any(one.spread for one in args[: len(positional)]):
+        for value in (*args, *kwargs.values()):
+            self._need_read(value)
+        if any(argument.spread for argument in args[: len(positional)]):
             raise Impure("calls a function with * of something whose length is not known")
         names.update(zip(positional, args, strict=False))
-        for name in (*positional, *(one.arg for one in parameters.kwonlyargs)):
+        for name in (*positional, *(parameter.arg for parameter in parameters.kwonlyargs)):
             if name in rest:
                 names[name] = rest.pop(name)
         if parameters.vararg is not None:
             more = args[len(positional) :]
             names[parameters.vararg.arg] = (
-                container(either(more)) if any(one.spread for one in more) else sequence(more)
+                container(either(more)) if any(argument.spread for argument in more) else sequence(more)
             )
         if parameters.kwarg is not None:
             names[parameters.kwarg.arg] = container(either(rest.values())) if rest else fresh()
@@ -175,7 +177,7 @@ class Reader(Calls):
 
     def _block(self, statements: Sequence[ast.stmt]) -> bool:
         """Whether its end is reached."""
-        return all(self._statement(one) for one in statements)
+        return all(self._statement(statement) for statement in statements)
 
     def _statement(self, node: ast.stmt) -> bool:
         self.frame.line = node.lineno
@@ -208,9 +210,9 @@ class Reader(Calls):
         return False
 
     def _Raise(self, node: ast.Raise) -> bool:  # noqa: N802
-        for one in (node.exc, node.cause):
-            if one is not None:
-                for kind in self.evaluate(one).objects:
+        for expression in (node.exc, node.cause):
+            if expression is not None:
+                for kind in self.evaluate(expression).objects:
                     self.call_object(kind, [], {})
         return False
 
@@ -276,15 +278,15 @@ class Reader(Calls):
         return bool(reached)
 
     def _For(self, node: ast.For) -> bool:  # noqa: N802
-        each = self._settled(lambda: self.iterated(self.evaluate(node.iter)))
-        if each.nothing:
+        element = self._settled(lambda: self.iterated(self.evaluate(node.iter)))
+        if element.nothing:
             return self._block(node.orelse)
 
         def begin() -> None:
             """What is iterated over may be changed by the loop itself."""
-            nonlocal each
-            each = either([each, self.iterated(self.evaluate(node.iter))])
-            self.assign(node.target, each)
+            nonlocal element
+            element = either([element, self.iterated(self.evaluate(node.iter))])
+            self.assign(node.target, element)
 
         return self._loop(node.body, node.orelse, begin)
 
@@ -316,7 +318,7 @@ class Reader(Calls):
 
     def _With(self, node: ast.With) -> bool:  # noqa: N802
         for item in node.items:
-            value = self._settled(lambda one=item: self.evaluate(one.context_expr))  # type: ignore[misc]
+            value = self._settled(lambda item=item: self.evaluate(item.context_expr))  # type: ignore[misc]
             self.need_plain(value)
             if not value.own:
                 raise Impure(f"leaves {ast.unparse(item.context_expr)}, which outlives the call")
@@ -330,7 +332,7 @@ class Reader(Calls):
         before, self.study.reads_files = self.study.reads_files, False
         with self._perhaps():
             going = self._block(node.body)
-            if self.study.reads_files and not all(_raises(one) for one in node.handlers):
+            if self.study.reads_files and not all(_raises(handler) for handler in node.handlers):
                 raise Impure("goes on where a file cannot be read, and it may come to be there")
             self.study.reads_files |= before
             self.frame.tries.pop()
@@ -348,12 +350,14 @@ class Reader(Calls):
         return (self._block(node.finalbody) if node.finalbody else True) and bool(reached)
 
     def _Import(self, node: ast.Import) -> None:  # noqa: N802
-        for one in node.names:
-            module = sys.modules.get(one.name)
+        for imported in node.names:
+            module = sys.modules.get(imported.name)
             if module is None:
-                raise Impure(f"imports {one.name} when an item is fetched")
-            top = sys.modules[one.name.partition(".")[0]]
-            self._bind_name(one.asname or one.name.partition(".")[0], Value(objects=(module if one.asname else top,)))
+                raise Impure(f"imports {imported.name} when an item is fetched")
+            top = sys.modules[imported.name.partition(".")[0]]
+            self._bind_name(
+                imported.asname or imported.name.partition(".")[0], Value(objects=(module if imported.asname else top,))
+            )
 
     def _ImportFrom(self, node: ast.ImportFrom) -> None:  # noqa: N802
         package = self.frame.function.__globals__.get("__package__") or ""
@@ -363,8 +367,10 @@ class Reader(Calls):
         module = sys.modules.get(name)
         if module is None:
             raise Impure(f"imports {name} when an item is fetched")
-        for one in node.names:
-            self._bind_name(one.asname or one.name, self.load_attribute(Value(objects=(module,)), one.name))
+        for imported in node.names:
+            self._bind_name(
+                imported.asname or imported.name, self.load_attribute(Value(objects=(module,)), imported.name)
+            )
 
     def _FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
         if node.decorator_list:
@@ -406,7 +412,7 @@ class Reader(Calls):
 
     def _unpack(self, targets: Sequence[ast.expr], value: Value) -> None:
         items = value.items
-        starred = any(isinstance(one, ast.Starred) for one in targets)
+        starred = any(isinstance(target, ast.Starred) for target in targets)
         if items is not None and len(items) == len(targets) and not starred:
             for target, item in zip(targets, items, strict=True):
                 self.assign(target, item)
@@ -416,18 +422,18 @@ class Reader(Calls):
             for target, item in zip(targets, known, strict=True):
                 self.assign(target, self.objects.value_of(item))
             return
-        each = self.iterated(value)
+        element = self.iterated(value)
         for target in targets:
-            self.assign(target, each)
+            self.assign(target, element)
 
     def _set_attribute(self, target: ast.Attribute, value: Value) -> None:
         owner = self.evaluate(target.value)
         if owner.made and not owner.objects and not owner.plain and all(isinstance(o, Instance) for o in owner.made):
-            for one in owner.made:
-                member = self.objects._member(one.kind, target.attr)
+            for made in owner.made:
+                member = self.objects._member(made.kind, target.attr)
                 if hasattr(type(member), "__set__") and not isinstance(member, MemberDescriptorType):
                     raise Impure(f"sets {ast.unparse(target)}, which runs code")
-                self._set_field(one, target.attr, either([one.fields.get(target.attr, NOTHING), value]))
+                self._set_field(made, target.attr, either([made.fields.get(target.attr, NOTHING), value]))
             return
         if self._opens(owner, self._mangled(target.attr), value):
             return
@@ -437,14 +443,14 @@ class Reader(Calls):
         """Whether this is a file that is opened when the first item is fetched, and is the same for all items."""
         if len(owner.objects) != 1 or owner.plain or owner.made or not value.steady or not self.is_handle(value):
             return False
-        thing = owner.objects[0]
-        if (id(thing), name) not in self._later and (self._undecided or (id(thing), name) in self._looked_at):
+        holder = owner.objects[0]
+        if (id(holder), name) not in self._later and (self._undecided or (id(holder), name) in self._looked_at):
             return False  # an item would depend on those that were fetched before
-        by_default = self.objects._member(type(thing), name)
+        by_default = self.objects._member(type(holder), name)
         if by_default is not ABSENT and by_default is not None:
             return False
-        self.study.opened[id(thing), name] = reference(thing), name
-        self._later[id(thing), name] = value
+        self.study.opened[id(holder), name] = reference(holder), name
+        self._later[id(holder), name] = value
         return True
 
     # Expressions
@@ -483,7 +489,7 @@ class Reader(Calls):
         raise Impure(f"uses the name {node.id}, which is not defined yet")
 
     def _JoinedStr(self, node: ast.JoinedStr) -> Value:  # noqa: N802
-        return fresh(*(self._plainly(one) for one in node.values))
+        return fresh(*(self._plainly(part) for part in node.values))
 
     def _FormattedValue(self, node: ast.FormattedValue) -> Value:  # noqa: N802
         if node.format_spec is not None:
@@ -496,26 +502,26 @@ class Reader(Calls):
         return value
 
     def _several(self, node: ast.Tuple | ast.List) -> Value:
-        if any(isinstance(one, ast.Starred) for one in node.elts):
+        if any(isinstance(element, ast.Starred) for element in node.elts):
             values = [
                 self.iterated(self.evaluate(o.value)) if isinstance(o, ast.Starred) else self.evaluate(o)
                 for o in node.elts
             ]
             return container(either(values))
-        return sequence(self.evaluate(one) for one in node.elts)
+        return sequence(self.evaluate(element) for element in node.elts)
 
     _Tuple = _List = _several
 
     def _Set(self, node: ast.Set) -> Value:  # noqa: N802
-        return container(either(self._plainly(one) for one in node.elts))
+        return container(either(self._plainly(element) for element in node.elts))
 
     def _Dict(self, node: ast.Dict) -> Value:  # noqa: N802
         for key in node.keys:
             if key is not None:
                 self._plainly(key)
         values = [
-            self.evaluate(one) if key is not None else self.values_of_mapping(self.evaluate(one))
-            for key, one in zip(node.keys, node.values, strict=True)
+            self.evaluate(value) if key is not None else self.values_of_mapping(self.evaluate(value))
+            for key, value in zip(node.keys, node.values, strict=True)
         ]
         return container(either(values)) if values else fresh()
 
@@ -531,7 +537,11 @@ class Reader(Calls):
         if not name.startswith("__") or name.endswith("__"):
             return name
         names = set(_names_in(self.frame.function.__code__))
-        found = {one for one in names if one[0] == "_" and one[1:2] != "_" and one.endswith(name)}
+        found = {
+            candidate
+            for candidate in names
+            if candidate[0] == "_" and candidate[1:2] != "_" and candidate.endswith(name)
+        }
         if len(found) > 1 or (found and name in names):
             raise Impure(f"uses the private name {name} in several ways")
         return found.pop() if found else name
@@ -541,15 +551,15 @@ class Reader(Calls):
         missing: str | None = None  # not the error: it would hold the frames, and they it
         if owner.plain:
             found.append(self._of_plain(owner, name))
-        for thing in owner.objects:
-            if (id(thing), name) not in self._later and not self._in_guard:
-                self._looked_at.add((id(thing), name))
+        for holder in owner.objects:
+            if (id(holder), name) not in self._later and not self._in_guard:
+                self._looked_at.add((id(holder), name))
             try:
-                found.append(self._of_object(thing, name))
+                found.append(self._of_object(holder, name))
             except MissingAttribute as error:
                 missing = str(error)
-        for one in owner.made:
-            found.append(self.made_attribute(one, name))
+        for made in owner.made:
+            found.append(self.made_attribute(made, name))
         if not found and missing is not None:
             raise MissingAttribute(missing)
         return either(found)
@@ -574,9 +584,9 @@ class Reader(Calls):
             return later
         if isinstance(found, Property):
             return self.call_object(found.getter, [Value(objects=(found.owner,))], {})
-        for one in found.made:
-            if isinstance(one, Delegated):
-                found = self.call_object(one.hook, [Value(plain=True, known=one.name)], {})
+        for made in found.made:
+            if isinstance(made, Delegated):
+                found = self.call_object(made.hook, [Value(plain=True, known=made.name)], {})
         return found if later is None else either([found, later])
 
     def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
@@ -594,15 +604,15 @@ class Reader(Calls):
             self.need_plain(key)
             found.append(self.objects.element_of(owner, key))
             if not key.steady:
-                found = [one.unsteady() for one in found]
-        for thing in owner.objects:
-            found.append(self.special(thing, "__getitem__", [key]))
-        for one in owner.made:
-            found.append(self.call_made_method(one, "__getitem__", [key]))
+                found = [value.unsteady() for value in found]
+        for holder in owner.objects:
+            found.append(self.special(holder, "__getitem__", [key]))
+        for made in owner.made:
+            found.append(self.call_made_method(made, "__getitem__", [key]))
         return either(found)
 
     def _Slice(self, node: ast.Slice) -> Value:  # noqa: N802
-        parts = [self._plainly(one) for one in (node.lower, node.upper, node.step) if one is not None]
+        parts = [self._plainly(part) for part in (node.lower, node.upper, node.step) if part is not None]
         return fresh(*parts)
 
     def _Starred(self, node: ast.Starred) -> Value:  # noqa: N802
@@ -629,13 +639,13 @@ class Reader(Calls):
     def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
         found: list[Value] = []
         with self._perhaps():
-            for one in node.values:
-                value = self.evaluate(one)
+            for operand in node.values:
+                value = self.evaluate(operand)
                 truth = self.truth(value)
                 if truth is not None and truth is isinstance(node.op, ast.Or):
                     return either([*found, value])
                 found.append(value)
-        return found[-1] if all(self._decided(one, node.op) for one in found[:-1]) else either(found)
+        return found[-1] if all(self._decided(earlier, node.op) for earlier in found[:-1]) else either(found)
 
     def _decided(self, value: Value, op: ast.boolop) -> bool:
         return self.truth(value) is isinstance(op, ast.And)
@@ -648,7 +658,7 @@ class Reader(Calls):
             return either([self.evaluate(node.body), self.evaluate(node.orelse)])
 
     def _Compare(self, node: ast.Compare) -> Value:  # noqa: N802
-        values = [self.evaluate(one) for one in (node.left, *node.comparators)]
+        values = [self.evaluate(operand) for operand in (node.left, *node.comparators)]
         if len(node.ops) == 1 and isinstance(node.ops[0], ast.Is | ast.IsNot):
             same = self.is_same(values[0], values[1])
             positive = isinstance(node.ops[0], ast.Is)
@@ -662,9 +672,9 @@ class Reader(Calls):
         for op, one, other in zip(node.ops, values, values[1:], strict=False):
             if not isinstance(op, ast.Is | ast.IsNot):
                 self._need_compared(op, one, other)
-        if len(node.ops) == 1 and all(is_atom(type(one.known)) and one.known is not UNKNOWN for one in values):
+        if len(node.ops) == 1 and all(is_atom(type(value.known)) and value.known is not UNKNOWN for value in values):
             return self._compared(node.ops[0], values[0].known, values[1].known, values)
-        return fresh(*values, array=any(one.array for one in values))
+        return fresh(*values, array=any(value.array for value in values))
 
     def _need_compared(self, op: ast.cmpop, one: Value, other: Value) -> None:
         if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
@@ -693,14 +703,14 @@ class Reader(Calls):
         return self._closure(node)
 
     def _closure(self, node: Definition) -> Value:
-        defaults = [self.evaluate(one) for one in node.args.defaults]
+        defaults = [self.evaluate(default) for default in node.args.defaults]
         by_name = {
-            one.arg: self.evaluate(default)
-            for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            parameter.arg: self.evaluate(default)
+            for parameter, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
             if default is not None
         }
-        for one in _with_parents(self.frame):
-            one.kept = True
+        for frame in _with_parents(self.frame):
+            frame.kept = True
         return Value(made=(Closure(node, self.frame, (defaults, by_name)),))
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
@@ -718,7 +728,9 @@ class Reader(Calls):
 
     def _inside(self, generators: Sequence[ast.comprehension], wanted: Sequence[ast.expr]) -> list[Value]:
         """Round after round, as a loop: what one of them changes the next may see."""
-        inner = {one.id for each in generators for one in ast.walk(each.target) if isinstance(one, ast.Name)}
+        inner = {
+            node.id for generator in generators for node in ast.walk(generator.target) if isinstance(node, ast.Name)
+        }
         for name in inner & self.frame.names.keys():
             self.frame.names[f"{name} outside"] = self.frame.names.pop(name)
 
@@ -738,12 +750,12 @@ class Reader(Calls):
         return list(found.items or ())
 
     def _elements(self, generators: Sequence[ast.comprehension], wanted: Sequence[ast.expr]) -> list[Value]:
-        for one in generators:
-            self.assign(one.target, self.iterated(self.evaluate(one.iter)))
-            for condition in one.ifs:
+        for generator in generators:
+            self.assign(generator.target, self.iterated(self.evaluate(generator.iter)))
+            for condition in generator.ifs:
                 if self.truth(self.evaluate(condition)) is False:
                     return [NOTHING for _ in wanted]
-        return [self.evaluate(one) for one in wanted]
+        return [self.evaluate(expression) for expression in wanted]
 
     def repeated(self, read: Callable[[], Value]) -> Value:
         """Of what runs any number of times, until nothing more is learned."""
@@ -772,7 +784,7 @@ class Reader(Calls):
             return False
         if any(when > began >= made for when, made in self._fields_changed):
             return True
-        return any(one.changed > began for frame in self.frames for one in _with_parents(frame))
+        return any(outer.changed > began for frame in self.frames for outer in _with_parents(frame))
 
     @contextmanager
     def _perhaps(self) -> Iterator[None]:
@@ -787,8 +799,8 @@ class Reader(Calls):
         found: list[Value] = []
         if value.plain:
             found.append(self.objects.element_of(value))
-        for thing in value.objects:
-            found.append(self.iterated_object(thing))
+        for candidate in value.objects:
+            found.append(self.iterated_object(candidate))
         if value.made:
             raise Impure("iterates over an object that it makes")
         return either(found)
@@ -796,9 +808,9 @@ class Reader(Calls):
     def put_into_a_container(self, *values: Value) -> None:
         """A container that the call made was written into. Which one is not followed: it may be any of them."""
         self._stores += 1
-        for one in values:
-            self._need_read(one)
-        stored = either([*values, *(one for value in values for one in value.parts())])
+        for value in values:
+            self._need_read(value)
+        stored = either([*values, *(part for value in values for part in value.parts())])
         for frame in self._all_frames:
             for name, value in frame.names.items():
                 now = self._perhaps_with(value, stored)
@@ -806,16 +818,16 @@ class Reader(Calls):
                     frame.names[name], frame.changed = now, self._stores
 
     def _perhaps_with(self, value: Value, stored: Value) -> Value:
-        for one in value.made:
-            if isinstance(one, Instance):
-                for name, held in one.fields.items():
-                    self._set_field(one, name, self._perhaps_with(held, stored))
+        for made in value.made:
+            if isinstance(made, Instance):
+                for name, held in made.fields.items():
+                    self._set_field(made, name, self._perhaps_with(held, stored))
         if not value.plain or value.array or value.known is not UNKNOWN:
             return value
         whole = replace(value, steady=False, deep=value.deep and stored.deep)
         if value.items is None and value.element is None:
             return whole
-        inside = either([*(self._perhaps_with(one, flat(stored)) for one in value.parts()), stored])
+        inside = either([*(self._perhaps_with(part, flat(stored)) for part in value.parts()), stored])
         return replace(whole, items=None, element=replace(inside, known=UNKNOWN))
 
     def _set_field(self, made: Instance, name: str, value: Value) -> None:
@@ -860,8 +872,8 @@ def _identical(one: Value, other: Value) -> bool | None:
 
 
 def _joined(several: Sequence[Names]) -> Names:
-    names = {name for one in several for name in one}
-    return {name: either(one[name] for one in several if name in one) for name in names}
+    names = {name for branch in several for name in branch}
+    return {name: either(branch[name] for branch in several if name in branch) for name in names}
 
 
 def _same_names(some: Names, others: Names) -> bool:
@@ -876,9 +888,9 @@ def _with_parents(frame: Frame | None) -> Iterator[Frame]:
 
 def _names_in(code: CodeType) -> Iterator[str]:
     yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _names_in(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -48,7 +48,7 @@ def makes_generator(thing: Any, args: Sequence[Value], kwargs: Mapping[str, Valu
         return False
     values = [*args, *kwargs.values()]
     if name == BEGINS_BY_ITSELF:
-        return all(str(one.known) == "cpu" for one in values)
+        return all(str(value.known) == "cpu" for value in values)
     return len(values) == 1 and _is_seed(values[0])
 
 

@@ -39,8 +39,8 @@ def _definition(code: CodeType, text: str) -> Definition:
     if code not in _compiled(code.co_filename, text):
         raise Unreadable("its source is not what was loaded")
     statement = _statement_at(code.co_filename, text, code.co_firstlineno)
-    found = [one for one in ast.walk(statement) if _may_be(one, code)]
-    if len(found) > 1 and len({ast.dump(one) for one in found}) > 1:
+    found = [node for node in ast.walk(statement) if _may_be(node, code)]
+    if len(found) > 1 and len({ast.dump(node) for node in found}) > 1:
         raise Unreadable("several functions stand on its line")
     if not found or not isinstance(found[0], Definition):
         raise Unreadable("it is no plain function")
@@ -72,7 +72,7 @@ def _statement_at(filename: str, text: str, line: int) -> ast.stmt:
 
 def _first_line(node: Any) -> int:
     decorators = getattr(node, "decorator_list", [])
-    return min(int(one.lineno) for one in (node, *decorators))
+    return min(int(part.lineno) for part in (node, *decorators))
 
 
 def _may_be(node: ast.AST, code: CodeType) -> bool:
@@ -83,6 +83,6 @@ def _may_be(node: ast.AST, code: CodeType) -> bool:
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _codes(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

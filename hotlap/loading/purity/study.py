@@ -62,9 +62,9 @@ class Study:
 
     def note_attribute(self, owner: Any, name: str) -> None:
         """Also which class it is of: the program may give it another."""
-        for one in (name, "__class__"):
-            if (id(owner), one) not in self.attributes:
-                self.attributes[id(owner), one] = reference(owner), one
+        for attribute in (name, "__class__"):
+            if (id(owner), attribute) not in self.attributes:
+                self.attributes[id(owner), attribute] = reference(owner), attribute
                 self.alive.append(owner)
 
     def load(self, value: Value, thing: Any) -> None:
@@ -76,9 +76,9 @@ class Study:
         """
         found = next((n for n in range(since, len(self.loads)) if self.loads[n].value is value), None)
         if found is not None and self.loads[found].depth == self.depth:
-            thing = self.loads.pop(found).thing
+            loaded = self.loads.pop(found).thing
             if by_row:
-                self.by_row.add(id(thing))
+                self.by_row.add(id(loaded))
 
     def end(self) -> Study:
         for load in self.loads:
@@ -96,6 +96,6 @@ class Study:
 def _with_arrays_inside(thing: Any, depth: int = 0) -> Iterator[int]:
     yield id(thing)
     if type(thing) in CONTAINERS and depth < DEEPEST:
-        for one in thing.values() if isinstance(thing, dict) else thing:
-            if not is_atom(type(one)):
-                yield from _with_arrays_inside(one, depth + 1)
+        for element in thing.values() if isinstance(thing, dict) else thing:
+            if not is_atom(type(element)):
+                yield from _with_arrays_inside(element, depth + 1)

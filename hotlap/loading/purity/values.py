@@ -60,8 +60,8 @@ class Value:
             self.item,
             id(self.known),
             tuple(map(id, self.objects)),
-            tuple((id(one), getattr(one, "version", 0)) for one in self.made),
-            None if self.items is None else tuple(one.key() for one in self.items),
+            tuple((id(made), getattr(made, "version", 0)) for made in self.made),
+            None if self.items is None else tuple(item.key() for item in self.items),
             None if self.element is None else self.element.key(),
         )
 
@@ -82,24 +82,24 @@ NOTHING = Value()
 
 def fresh(*of: Value, array: bool = False) -> Value:
     """New memory, made from these."""
-    mixed = any(one.mixed for one in of)
+    mixed = any(value.mixed for value in of)
     return Value(
-        plain=True, deep=not mixed, steady=all(one.steady for one in of), array=array and not mixed, mixed=mixed
+        plain=True, deep=not mixed, steady=all(value.steady for value in of), array=array and not mixed, mixed=mixed
     )
 
 
 def alias(*of: Value, array: bool | None = None) -> Value:
     """Perhaps the memory of one of these."""
-    owned = all(one.own and one.deep for one in of)
-    is_array = any(one.array for one in of) if array is None else array
+    owned = all(value.own and value.deep for value in of)
+    is_array = any(value.array for value in of) if array is None else array
     return Value(
         plain=True,
         own=owned,
         deep=owned,
-        steady=all(one.steady for one in of),
+        steady=all(value.steady for value in of),
         array=is_array,
-        lazy=any(one.lazy for one in of),
-        mixed=any(one.mixed for one in of),
+        lazy=any(value.lazy for value in of),
+        mixed=any(value.mixed for value in of),
     )
 
 
@@ -108,10 +108,10 @@ def sequence(items: Iterable[Value]) -> Value:
     several = tuple(items)
     return Value(
         plain=True,
-        deep=all(one.deep for one in several),
-        steady=all(one.steady for one in several),
-        lazy=any(one.lazy for one in several),
-        mixed=any(one.mixed for one in several),
+        deep=all(item.deep for item in several),
+        steady=all(item.steady for item in several),
+        lazy=any(item.lazy for item in several),
+        mixed=any(item.mixed for item in several),
         items=several,
     )
 
@@ -130,7 +130,7 @@ def container(element: Value) -> Value:
 
 def flat(value: Value) -> Value:
     """The same without its structure: what is deep inside is said of the whole."""
-    inner = [flat(one) for one in value.parts()]
+    inner = [flat(part) for part in value.parts()]
     return replace(either([replace(value, items=None, element=None), *inner]), known=UNKNOWN) if inner else value
 
 
@@ -169,5 +169,5 @@ def _inside(one: Value, other: Value) -> tuple[tuple[Value, ...] | None, Value |
 
 
 def _together(some: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-    known = {id(one) for one in some}
-    return (*some, *(one for one in others if id(one) not in known))
+    known = {id(element) for element in some}
+    return (*some, *(element for element in others if id(element) not in known))

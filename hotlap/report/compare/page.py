@@ -54,7 +54,7 @@ def _row(made: Comparison, side: Side, arm: str) -> tuple[str, ...]:
         number(step_ms(ran)),
         number(rate(ran)),
         number(side.samples_per_step) if side.samples_per_step else NONE,
-        megabytes(most(one.host_mb for one in ran)),
+        megabytes(most(sample.host_mb for sample in ran)),
     )
 
 

@@ -13,15 +13,15 @@ ENOUGH_STEPS = 10
 
 
 def next_steps(seen: Observation, diagnosis: Diagnosis) -> tuple[str, ...]:
-    advised = tuple(_action(one, seen) for one in _different(diagnosis.findings)[:MOST])
+    advised = tuple(_action(finding, seen) for finding in _different(diagnosis.findings)[:MOST])
     return (*advised, *_commands(seen, bool(advised)))
 
 
 def _different(findings: tuple[Finding, ...]) -> list[Finding]:
     """Ten lines with one cure are one thing to do."""
     first: dict[tuple[str, str], Finding] = {}
-    for one in findings:
-        first.setdefault((one.code, one.advice), one)
+    for finding in findings:
+        first.setdefault((finding.code, finding.advice), finding)
     return list(first.values())
 
 

@@ -22,8 +22,8 @@ def _sections(page: Page) -> Iterator[str]:
     if page.segments:
         bar = f"<figure>{svg_bars.phases(page.segments)}</figure>"
         yield section("A step", bar, phase_list(page.segments))
-    for one in page.tables:
-        yield section(one.title, table(one, caption=False))
+    for shown in page.tables:
+        yield section(shown.title, table(shown, caption=False))
     for title, items, ordered in (
         ("What to do next", page.next_steps, True),
         ("Cautions", page.cautions, False),

@@ -48,12 +48,12 @@ def findings(seen: Observation, diagnosis: Diagnosis) -> Table:
         rows=tuple(
             (
                 str(rank),
-                one.code,
-                f"{one.title}: {one.evidence}",
-                times(one.at_most) if one.at_most > 1.0 else NONE,
-                where(one.place.file, one.place.line, seen) if one.place else NONE,
+                finding.code,
+                f"{finding.title}: {finding.evidence}",
+                times(finding.at_most) if finding.at_most > 1.0 else NONE,
+                where(finding.place.file, finding.place.line, seen) if finding.place else NONE,
             )
-            for rank, one in enumerate(found[:MOST_FINDINGS], 1)
+            for rank, finding in enumerate(found[:MOST_FINDINGS], 1)
         ),
         note="; ".join(
             filter(None, (_and_more(found, MOST_FINDINGS), "at most: if its cost were zero; gains never add up"))
@@ -64,8 +64,8 @@ def findings(seen: Observation, diagnosis: Diagnosis) -> Table:
 def written(seen: Observation, diagnosis: Diagnosis) -> Table:
     """Patterns in the source that no finding accounts for, those on one line together."""
     lines: dict[tuple[str, int], list[Written]] = {}
-    for one in diagnosis.written:
-        lines.setdefault((one.finding.path, one.finding.line), []).append(one)
+    for pattern in diagnosis.written:
+        lines.setdefault((pattern.finding.path, pattern.finding.line), []).append(pattern)
     found = list(lines.values())
     return Table(
         title="Also in the source",
@@ -79,10 +79,10 @@ def written(seen: Observation, diagnosis: Diagnosis) -> Table:
         rows=tuple(
             (
                 where(there[0].finding.path, there[0].finding.line, seen),
-                ", ".join(dict.fromkeys(one.finding.code for one in there)),
-                "; ".join(dict.fromkeys(one.finding.message for one in there)),
+                ", ".join(dict.fromkeys(pattern.finding.code for pattern in there)),
+                "; ".join(dict.fromkeys(pattern.finding.message for pattern in there)),
                 number(there[0].ms_per_step),
-                "; ".join(dict.fromkeys(one.finding.repair for one in there)),
+                "; ".join(dict.fromkeys(pattern.finding.repair for pattern in there)),
             )
             for there in found[:MOST_WRITTEN]
         ),

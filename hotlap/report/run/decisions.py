@@ -47,14 +47,14 @@ def account(decisions: Decisions) -> str:
 def rows(decisions: Decisions) -> list[tuple[str, ...]]:
     return [
         (
-            ", ".join(one.names),
-            ", ".join(one.on_top_of) or "the program as it is",
-            _times(one),
-            f"{len(one.without)} + {len(one.with_)}",
-            _ms(one.cost),
-            "kept" if one.kept else one.why if one.ratio is None else "switched off",
+            ", ".join(tried.names),
+            ", ".join(tried.on_top_of) or "the program as it is",
+            _times(tried),
+            f"{len(tried.without)} + {len(tried.with_)}",
+            _ms(tried.cost),
+            "kept" if tried.kept else tried.why if tried.ratio is None else "switched off",
         )
-        for one in decisions.tried
+        for tried in decisions.tried
     ]
 
 
@@ -74,14 +74,14 @@ def terminal(decisions: Decisions, outcomes: Sequence[Outcome], console: Console
         for row in rows(decisions):
             drawn.add_row(*row)
         console.print(drawn)
-    for one in outcomes:
-        console.print(visible(f"{one.status}: {one.name} ({one.why})"), markup=False)
+    for outcome in outcomes:
+        console.print(visible(f"{outcome.status}: {outcome.name} ({outcome.why})"), markup=False)
 
 
 def markdown(decisions: Decisions, outcomes: Sequence[Outcome]) -> str:
     head = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"] if decisions.tried else []
     body = [f"| {' | '.join(row)} |" for row in rows(decisions)]
-    listed = [f"- {one.name}: {one.status} ({visible(one.why)})" for one in outcomes]
+    listed = [f"- {outcome.name}: {outcome.status} ({visible(outcome.why)})" for outcome in outcomes]
     return "\n".join([headline(decisions), "", account(decisions), "", *head, *body, "", *listed, ""])
 
 
@@ -96,7 +96,7 @@ def html(decisions: Decisions, outcomes: Sequence[Outcome], run: str) -> str:
     became = Table(
         title="What became of each",
         columns=(Column("optimisation"), Column("outcome"), Column("why")),
-        rows=tuple((one.name, one.status, one.why) for one in outcomes),
+        rows=tuple((outcome.name, outcome.status, outcome.why) for outcome in outcomes),
     )
     body = [
         section("What was decided", paragraph(headline(decisions)), paragraph(account(decisions))),

@@ -19,12 +19,12 @@ _FIXES = {
 
 def text(scan: Scan) -> str:
     lines: list[str] = []
-    for one in scan.findings:
-        lines.append(f"{where(one)}:{one.column} {one.code} {one.name}: {one.message}")
-        chain = " → ".join(f"{step.path}:{step.line} {step.text}" for step in one.why)
-        lines.append(f"    {one.frequency}{f': {chain}' if chain else ''} ({one.confidence} confidence)")
-        fix = _FIXES[one.applicability]
-        lines.append(f"    {one.repair}{f' ({fix})' if fix else ''}")
+    for finding in scan.findings:
+        lines.append(f"{where(finding)}:{finding.column} {finding.code} {finding.name}: {finding.message}")
+        chain = " → ".join(f"{step.path}:{step.line} {step.text}" for step in finding.why)
+        lines.append(f"    {finding.frequency}{f': {chain}' if chain else ''} ({finding.confidence} confidence)")
+        fix = _FIXES[finding.applicability]
+        lines.append(f"    {finding.repair}{f' ({fix})' if fix else ''}")
     lines.append(_ending(scan))
     return "\n".join(lines) + "\n"
 
@@ -38,8 +38,8 @@ def _ending(scan: Scan) -> str:
     known = f" {_number(scan.known, 'finding')} of the baseline not shown." if scan.known else ""
     if not count:
         return f"Nothing {'new ' if scan.known else ''}found in {_number(scan.files, 'file')}.{known}"
-    safe = sum(one.applicability == Applicability.SAFE.value for one in scan.findings)
-    unsafe = sum(one.applicability == Applicability.UNSAFE.value for one in scan.findings)
+    safe = sum(finding.applicability == Applicability.SAFE.value for finding in scan.findings)
+    unsafe = sum(finding.applicability == Applicability.UNSAFE.value for finding in scan.findings)
     repaired = [f"{safe} by --fix"] * bool(safe) + [f"{unsafe} more by --fix --unsafe"] * bool(unsafe)
     ways = f" Repaired are {', '.join(repaired)}." if repaired else ""
     return f"{_number(count, 'finding')} in {_number(scan.files, 'file')}.{ways}{known}"
@@ -50,7 +50,7 @@ def _number(count: int, what: str) -> str:
 
 
 def statistics(scan: Scan, as_json: bool = False) -> str:
-    counted = Counter((one.code, one.name) for one in scan.findings)
+    counted = Counter((finding.code, finding.name) for finding in scan.findings)
     if as_json:
         counts = [{"code": code, "name": name, "count": count} for (code, name), count in counted.most_common()]
         return json.dumps(counts, indent=1) + "\n"
@@ -60,9 +60,10 @@ def statistics(scan: Scan, as_json: bool = False) -> str:
 
 def markdown(scan: Scan) -> str:
     rows = ["| where | what | how often | what to do |", "|---|---|---|---|"]
-    for one in scan.findings:
+    for finding in scan.findings:
         rows.append(
-            f"| `{where(one)}` | {one.code} {one.name}: {_cell(one.message)} | {one.frequency} | {_cell(one.repair)} |"
+            f"| `{where(finding)}` | {finding.code} {finding.name}: {_cell(finding.message)} | {finding.frequency} | "
+            f"{_cell(finding.repair)} |"
         )
     return "\n".join([*rows, "", _ending(scan)] if scan.findings else [_ending(scan)]) + "\n"
 
@@ -78,12 +79,12 @@ def as_json(scan: Scan) -> str:
 def github(scan: Scan) -> str:
     """Workflow commands that GitHub shows beside the lines."""
     lines = []
-    for one in scan.findings:
-        place = f"file={_property(one.path)},line={one.line},endLine={one.last_line},col={one.column}"
-        if one.line == one.end_line:
-            place += f",endColumn={one.end_column}"
-        title = _property(f"{one.code} {one.name}")
-        lines.append(f"::warning {place},title={title}::{_data(f'{one.message}; {one.repair}')}")
+    for finding in scan.findings:
+        place = f"file={_property(finding.path)},line={finding.line},endLine={finding.last_line},col={finding.column}"
+        if finding.line == finding.end_line:
+            place += f",endColumn={finding.end_column}"
+        title = _property(f"{finding.code} {finding.name}")
+        lines.append(f"::warning {place},title={title}::{_data(f'{finding.message}; {finding.repair}')}")
     return "".join(f"{line}\n" for line in lines)
 
 

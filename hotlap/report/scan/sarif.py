@@ -31,7 +31,7 @@ def sarif(scan: Scan, titles: Mapping[str, tuple[str, str, str]], version: str) 
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"description": {"text": "the root of the repository"}}},
-        "results": [_result(one, numbers[one.code], base, seen) for one in scan.findings],
+        "results": [_result(finding, numbers[finding.code], base, seen) for finding in scan.findings],
         "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": _notes(scan, base)}],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
@@ -49,35 +49,39 @@ def _rule(code: str, name: str, title: str, page: str) -> dict[str, Any]:
     }
 
 
-def _result(one: Scanned, number: int, base: Path, seen: Counter[tuple[str, str, str]]) -> dict[str, Any]:
+def _result(finding: Scanned, number: int, base: Path, seen: Counter[tuple[str, str, str]]) -> dict[str, Any]:
     return {
-        "ruleId": one.code,
+        "ruleId": finding.code,
         "ruleIndex": number,
-        "level": "warning" if one.confidence != Confidence.LOW.value else "note",
-        "message": {"text": f"{one.message}; {one.repair}"},
-        "locations": [_location(base, one.path, _region(one))],
+        "level": "warning" if finding.confidence != Confidence.LOW.value else "note",
+        "message": {"text": f"{finding.message}; {finding.repair}"},
+        "locations": [_location(base, finding.path, _region(finding))],
         "relatedLocations": [
             {"id": place, **_location(base, step.path, {"startLine": step.line}), "message": {"text": step.text}}
-            for place, step in enumerate(one.why)
+            for place, step in enumerate(finding.why)
         ],
-        "partialFingerprints": {"primaryLocationLineHash": _fingerprint(one, seen)},
-        "properties": {"frequency": one.frequency, "confidence": one.confidence, "applicability": one.applicability},
+        "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding, seen)},
+        "properties": {
+            "frequency": finding.frequency,
+            "confidence": finding.confidence,
+            "applicability": finding.applicability,
+        },
     }
 
 
-def _fingerprint(one: Scanned, seen: Counter[tuple[str, str, str]]) -> str:
+def _fingerprint(finding: Scanned, seen: Counter[tuple[str, str, str]]) -> str:
     """The text of the line, and its number among equal ones: the same when lines move."""
-    key = (one.code, one.path, one.source)
+    key = (finding.code, finding.path, finding.source)
     seen[key] += 1
-    text = f"{one.code} {one.source}".encode(errors="replace")
+    text = f"{finding.code} {finding.source}".encode(errors="replace")
     return f"{hashlib.blake2b(text, digest_size=8).hexdigest()}:{seen[key]}"
 
 
-def _region(one: Scanned) -> dict[str, int]:
-    region = {"startLine": one.line, "startColumn": one.column}
-    if one.block:
-        return region | {"endLine": one.line, "endColumn": one.column + max(1, len(one.source))}
-    return region | {"endLine": one.end_line, "endColumn": one.end_column}
+def _region(finding: Scanned) -> dict[str, int]:
+    region = {"startLine": finding.line, "startColumn": finding.column}
+    if finding.block:
+        return region | {"endLine": finding.line, "endColumn": finding.column + max(1, len(finding.source))}
+    return region | {"endLine": finding.end_line, "endColumn": finding.end_column}
 
 
 def _location(base: Path, path: str, region: dict[str, int]) -> dict[str, Any]:
@@ -103,8 +107,8 @@ def _notes(scan: Scan, base: Path) -> list[dict[str, Any]]:
     return [
         {
             "level": "warning",
-            "message": {"text": one.reason},
-            "locations": [{"physicalLocation": {"artifactLocation": _artifact(one.path, base)}}],
+            "message": {"text": unread.reason},
+            "locations": [{"physicalLocation": {"artifactLocation": _artifact(unread.path, base)}}],
         }
-        for one in scan.unread
+        for unread in scan.unread
     ]

@@ -15,21 +15,23 @@ TONES = 3  # neutral tones that take turns
 def phases(segments: tuple[Segment, ...], share: float = 1.0) -> str:
     """The phases of one step, numbered as in the list beside it."""
     pieces, at = [], 0.0
-    for i, one in enumerate(segments):
-        width = one.share * share
-        pieces.append(_segment(i, one, at, width))
+    for i, segment in enumerate(segments):
+        width = segment.share * share
+        pieces.append(_segment(i, segment, at, width))
         at += width
     return picture(HEIGHT, _told(segments), "".join(pieces), "bar")
 
 
 def _told(segments: tuple[Segment, ...]) -> str:
-    return "A step: " + ", ".join(f"{one.name} {number(one.ms)} ms ({one.percent} %)" for one in segments)
+    return "A step: " + ", ".join(
+        f"{segment.name} {number(segment.ms)} ms ({segment.percent} %)" for segment in segments
+    )
 
 
-def _segment(i: int, one: Segment, at: float, width: float) -> str:
-    label = f"{i + 1} {one.name}" if width >= NAMED else str(i + 1) if width >= NUMBERED else ""
+def _segment(i: int, segment: Segment, at: float, width: float) -> str:
+    label = f"{i + 1} {segment.name}" if width >= NAMED else str(i + 1) if width >= NUMBERED else ""
     inside = f'<text class="seg-name" x="8" y="{HEIGHT / 2 + 4:g}">{text(label)}</text>' if label else ""
-    tip = f"<title>{text(one.name)}: {number(one.ms)} ms, {one.percent} %</title>"
+    tip = f"<title>{text(segment.name)}: {number(segment.ms)} ms, {segment.percent} %</title>"
     return (
         f'<svg x="{across(at)}" width="{across(width)}" height="{HEIGHT}">{tip}'
         f'<rect class="seg tone-{i % TONES}" width="100%" height="100%"/>{inside}</svg>'
@@ -55,8 +57,8 @@ def longest(bars: Bars) -> float:
 def phase_list(segments: tuple[Segment, ...]) -> str:
     """The phases of a step with their numbers in the bar."""
     inside = "".join(
-        f'<li><span class="key tone-{i % TONES}">{i + 1}</span><span>{text(one.name)}</span>'
-        f'<span>{number(one.ms)} ms</span><span class="share">{one.percent or "&lt;1"} %</span></li>'
-        for i, one in enumerate(segments)
+        f'<li><span class="key tone-{i % TONES}">{i + 1}</span><span>{text(segment.name)}</span>'
+        f'<span>{number(segment.ms)} ms</span><span class="share">{segment.percent or "&lt;1"} %</span></li>'
+        for i, segment in enumerate(segments)
     )
     return f'<ul class="phases" aria-label="Phases of a step">{inside}</ul>' if inside else ""

@@ -84,7 +84,7 @@ class Bar:
         """Every phase that took time is seen, if only by one cell."""
         if len(self.segments) >= width:
             return parts_of(width, [segment.share for segment in self.segments])
-        return [1 + more for more in parts_of(width - len(self.segments), [one.share for one in self.segments])]
+        return [1 + more for more in parts_of(width - len(self.segments), [segment.share for segment in self.segments])]
 
     def _legend(self, coloured: bool, width: int) -> RenderResult:
         entries = [self._entry(i, coloured) for i in range(len(self.segments))]

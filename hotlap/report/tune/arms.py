@@ -13,15 +13,15 @@ BASE, NEW = "base", "new"
 
 
 def step_ms(samples: Sequence[Sample]) -> float | None:
-    steps = sum(block.steps for one in samples for block in one.blocks)
-    seconds = sum(block.seconds for one in samples for block in one.blocks)
+    steps = sum(block.steps for sample in samples for block in sample.blocks)
+    seconds = sum(block.seconds for sample in samples for block in sample.blocks)
     return 1000 * seconds / steps if steps else None
 
 
 def rate(samples: Sequence[Sample]) -> float | None:
     """Samples a second over all blocks."""
-    count = sum(block.samples for one in samples for block in one.blocks)
-    seconds = sum(block.seconds for one in samples for block in one.blocks)
+    count = sum(block.samples for sample in samples for block in sample.blocks)
+    seconds = sum(block.seconds for sample in samples for block in sample.blocks)
     return count / seconds if seconds > 0 and count > 0 else None
 
 
@@ -35,11 +35,11 @@ def most(values: Iterable[float | None]) -> float | None:
 
 
 def measured(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    return tuple(one for one in samples if one.ended == Ended.MEASURED.value)
+    return tuple(sample for sample in samples if sample.ended == Ended.MEASURED.value)
 
 
 def broken(trial: Trial) -> tuple[Sample, ...]:
-    return tuple(one for one in trial.samples if one.ended != Ended.MEASURED.value)
+    return tuple(sample for sample in trial.samples if sample.ended != Ended.MEASURED.value)
 
 
 def interval(speed: Speed | None) -> Interval | None:
@@ -48,23 +48,28 @@ def interval(speed: Speed | None) -> Interval | None:
 
 def final_trial(tuning: Tuning) -> Trial | None:
     """The last of them: a tune that went on may have made it again. Without budget for one, what it was proven by."""
-    found = next((one for one in reversed(tuning.trials) if one.stage == Stage.FINAL.value), None)
+    found = next((trial for trial in reversed(tuning.trials) if trial.stage == Stage.FINAL.value), None)
     if found is None and tuning.speedup is not None:
-        return next((one for one in tuning.trials if one.name == tuning.speedup.trial), None)
+        return next((trial for trial in tuning.trials if trial.name == tuning.speedup.trial), None)
     return found
 
 
 def noise_trials(tuning: Tuning) -> tuple[Trial, ...]:
-    return tuple(one for one in tuning.trials if one.stage == Stage.NOISE.value)
+    return tuple(trial for trial in tuning.trials if trial.stage == Stage.NOISE.value)
 
 
 def verdict_of(tuning: Tuning, stage: Stage) -> Verdict | None:
-    return next((one for one in reversed(tuning.verdicts) if one.stage == stage.value), None)
+    return next((verdict for verdict in reversed(tuning.verdicts) if verdict.stage == stage.value), None)
 
 
 def baseline(tuning: Tuning) -> tuple[Sample, ...]:
     """Every process that trained as the user wrote it."""
-    return tuple(one for trial in tuning.trials for one in trial.samples if not one.choices and _unchanged(trial, one))
+    return tuple(
+        sample
+        for trial in tuning.trials
+        for sample in trial.samples
+        if not sample.choices and _unchanged(trial, sample)
+    )
 
 
 def _unchanged(trial: Trial, sample: Sample) -> bool:

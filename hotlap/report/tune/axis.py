@@ -48,12 +48,12 @@ def _thinned(ticks: list[float]) -> tuple[float, ...]:
 
 
 def axis_of(page: TunePage) -> Axis:
-    drawn = [page.noise, page.together, *(one for row in page.rows for one in (row.alone, row.stacked))]
-    return axis([one for one in drawn if one is not None], page.minimum)
+    drawn = [page.noise, page.together, *(interval for row in page.rows for interval in (row.alone, row.stacked))]
+    return axis([interval for interval in drawn if interval is not None], page.minimum)
 
 
 def axis(intervals: Iterable[Interval], minimum: float) -> Axis:
-    ends = [end for one in intervals for end in (one.low, one.ratio, one.high) if end is not None]
+    ends = [end for interval in intervals for end in (interval.low, interval.ratio, interval.high) if end is not None]
     usable = [end for end in (*ends, minimum) if math.isfinite(end) and end > 0]
     low = min([1 / NARROWEST, *(end / ROOM for end in usable)])
     high = max([NARROWEST, *(end * ROOM for end in usable)])

@@ -23,7 +23,7 @@ MOST_NAMED = 6
 def longest_trial(tuning: Tuning) -> Trial | None:
     """The longer run of what is kept, else the trial that proved it."""
     last = tuning.lasting
-    found = next((one for one in tuning.trials if last is not None and one.name == last.trial), None)
+    found = next((trial for trial in tuning.trials if last is not None and trial.name == last.trial), None)
     return found if found is not None else final_trial(tuning)
 
 
@@ -38,33 +38,33 @@ def compared(tuning: Tuning) -> Table:
     return Table(
         title="What was compared",
         columns=(Column("what"), Column("result"), Column("in words", minimum=24)),
-        rows=tuple((one.name, WORDS[one.passed], clean(one.why)) for one in checks),
+        rows=tuple((check.name, WORDS[check.passed], clean(check.why)) for check in checks),
         note=MARGIN,
     )
 
 
 def not_covered(tuning: Tuning) -> tuple[str, ...]:
-    return tuple(clean(one) for one in _not_covered(tuning)) if tuning.kept else ()
+    return tuple(clean(line) for line in _not_covered(tuning)) if tuning.kept else ()
 
 
 def _not_covered(tuning: Tuning) -> Iterator[str]:
     trial = longest_trial(tuning)
     samples = measured(trial.samples) if trial is not None else ()
-    traces = [one.traces for one in samples if one.traces is not None]
+    traces = [sample.traces for sample in samples if sample.traces is not None]
     yield from _length(tuning, samples)
     if not traces:
         yield "Nothing but speed and losses was compared."
     else:
         yield from _seen(traces)
     gate = _gate(tuning)
-    left = [f"{one.name}: {name}" for one in (gate.checks if gate is not None else ()) for name in one.left_out]
+    left = [f"{check.name}: {name}" for check in (gate.checks if gate is not None else ()) for name in check.left_out]
     if left:
         yield f"Left out because the baseline does not repeat it: {_few(left)}."
     yield "Other machines, versions, data and options than these."
 
 
 def steps_of(samples: Sequence[Sample]) -> int:
-    return min((len(one.losses) for one in samples), default=0)
+    return min((len(sample.losses) for sample in samples), default=0)
 
 
 def _length(tuning: Tuning, samples: Sequence[Sample]) -> Iterator[str]:
@@ -78,17 +78,17 @@ def _length(tuning: Tuning, samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def _seen(traces: Sequence[Traces]) -> Iterator[str]:
-    states = [one.state for one in traces if one.state is not None]
-    if not any(one.evaluations for one in states):
+    states = [trace.state for trace in traces if trace.state is not None]
+    if not any(state.evaluations for state in states):
         yield "Evaluation: none was seen in the longest run."
-    if not any(one.saved for one in traces):
+    if not any(trace.saved for trace in traces):
         yield "Checkpoints: no file was saved in the longest run."
-    world = max((one.world for one in states), default=1)
+    world = max((state.world for state in states), default=1)
     if world > 1:
         others = plural(world - 1, "process", "processes")
         yield f"{others} of the {world} that train together: only the first was read."
-    lost = list(dict.fromkeys(name for one in traces for name in one.cut))
-    lost += list(dict.fromkeys(name for one in states for name in one.unreadable))
+    lost = list(dict.fromkeys(name for trace in traces for name in trace.cut))
+    lost += list(dict.fromkeys(name for state in states for name in state.unreadable))
     if lost:
         yield f"Too much, or not to be read: {_few(lost)}."
 
@@ -101,8 +101,8 @@ def _few(names: Sequence[str]) -> str:
 def fell_later(tuning: Tuning, entry: str, value: str | None) -> str | None:
     """Why an optimisation that was kept at first did not hold over the longer run."""
     for verdict in reversed(tuning.verdicts):
-        trial = next((one for one in tuning.trials if one.name == verdict.trial), None)
+        trial = next((past_trial for past_trial in tuning.trials if past_trial.name == verdict.trial), None)
         failed = verdict.stage == Stage.LASTING.value and verdict.decision != Decision.KEEP.value
-        if failed and trial is not None and (entry, value) in [(one.name, one.value) for one in trial.new]:
+        if failed and trial is not None and (entry, value) in [(choice.name, choice.value) for choice in trial.new]:
             return verdict.why
     return None

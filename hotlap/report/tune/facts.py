@@ -50,7 +50,7 @@ def bars(tuning: Tuning, seen: Observation | None) -> Bars:
 def _parts(seen: Observation | None, before: float | None) -> tuple[Segment, ...]:
     """The profile's shares of the step that was measured without it."""
     found = segments(seen) if seen is not None else ()
-    return found if before is None else tuple(replace(one, ms=one.share * before) for one in found)
+    return found if before is None else tuple(replace(segment, ms=segment.share * before) for segment in found)
 
 
 def _ends(before: float | None, speed: Speed | None) -> tuple[float | None, float | None]:
@@ -81,10 +81,10 @@ def before_after(tuning: Tuning) -> Table:
     lines: tuple[tuple[str, Callable[[tuple[Sample, ...]], str]], ...] = (
         ("step, ms", lambda arm: number(step_ms(arm))),
         ("samples/s", lambda arm: number(rate(arm))),
-        ("start to first step", lambda arm: duration(mean(one.startup_seconds for one in arm))),
-        ("warm-up", lambda arm: duration(mean(one.warmup_seconds for one in arm))),
-        ("peak memory", lambda arm: megabytes(most(one.host_mb for one in arm))),
-        ("peak device memory", lambda arm: megabytes(most(one.device_mb for one in arm))),
+        ("start to first step", lambda arm: duration(mean(sample.startup_seconds for sample in arm))),
+        ("warm-up", lambda arm: duration(mean(sample.warmup_seconds for sample in arm))),
+        ("peak memory", lambda arm: megabytes(most(sample.host_mb for sample in arm))),
+        ("peak device memory", lambda arm: megabytes(most(sample.device_mb for sample in arm))),
         ("processes", lambda arm: str(len(arm))),
     )
     rows = [(name, *(tell(arm) for arm in arms)) for name, tell in lines]
@@ -116,9 +116,9 @@ def broken_rows(trials: Sequence[Trial]) -> Table:
         title="Processes that did not train to the end",
         columns=(Column("#", figures=True), Column("trial"), Column("arm"), Column("ended"), Column("why")),
         rows=tuple(
-            (str(one.number), clean(trial.name), one.arm, one.ended, clean(one.why) or NONE)
+            (str(sample.number), clean(trial.name), sample.arm, sample.ended, clean(sample.why) or NONE)
             for trial in trials
-            for one in broken(trial)
+            for sample in broken(trial)
         ),
     )
 
@@ -129,8 +129,8 @@ def commands(tuning: Tuning) -> Iterator[Command]:
     yield Command("Tune again", clean(f"hotlap tune {_options(tuning.asked)} {command}"))
     if tuning.kept:
         chosen = " ".join(
-            f"--with {shlex.quote(f'{one.name}={one.value}' if one.value is not None else one.name)}"
-            for one in tuning.kept
+            f"--with {shlex.quote(f'{choice.name}={choice.value}' if choice.value is not None else choice.name)}"
+            for choice in tuning.kept
         )
         yield Command("Train with the proven plan", clean(f"hotlap run {command}"))
         yield Command("The same, spelled out", clean(f"hotlap run {chosen} {command}"))
@@ -155,20 +155,20 @@ def _options(asked: Asked) -> str:
 def _repeats(tuning: Tuning) -> str:
     """Whether the program as it is gives the same losses twice, which decides how strict `exact` can be."""
     by_seed: dict[int, list[tuple[float, ...]]] = {}
-    for one in (sample for trial in tuning.trials for sample in measured(trial.samples)):
-        if not one.choices and not one.nudge and one.losses:
-            by_seed.setdefault(one.seed_shift, []).append(one.losses)
+    for ran in (sample for trial in tuning.trials for sample in measured(trial.samples)):
+        if not ran.choices and not ran.nudge and ran.losses:
+            by_seed.setdefault(ran.seed_shift, []).append(ran.losses)
     again = [(some[0], other) for some in by_seed.values() for other in some[1:]]
     if not again:
         return "not known: no seed was run twice"
-    apart = sum(any(left != right for left, right in zip(one, other, strict=False)) for one, other in again)
+    apart = sum(any(left != right for left, right in zip(losses, other, strict=False)) for losses, other in again)
     if apart:
         return f"no: {apart} of {plural(len(again), 'run')} with a seed run before gave other losses"
     return f"yes, bit by bit ({plural(len(again), 'run')} with a seed run before)"
 
 
 def footer(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    shifts = sorted({one.seed_shift for trial in tuning.trials for one in trial.samples})
+    shifts = sorted({sample.seed_shift for trial in tuning.trials for sample in trial.samples})
     ran = sum(len(trial.samples) for trial in tuning.trials)
     yield "command", clean(shlex.join(tuning.asked.command))
     yield "folder", clean(tuning.asked.folder)

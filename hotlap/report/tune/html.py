@@ -58,16 +58,17 @@ def _sections(page: TunePage) -> Iterator[str]:
 
 def figures(shown: tuple[Figure, ...], proven: bool) -> str:
     inside = "".join(
-        f'<div><dt>{text(one.label)}</dt><dd><span class="value">{text(one.value)}</span>'
-        f'<span class="note">{text(one.note)}</span></dd></div>'
-        for one in shown
+        f'<div><dt>{text(figure.label)}</dt><dd><span class="value">{text(figure.value)}</span>'
+        f'<span class="note">{text(figure.note)}</span></dd></div>'
+        for figure in shown
     )
     return f'<dl class="figures{" proven" if proven else ""}">{inside}</dl>'
 
 
 def commands(shown: tuple[Command, ...]) -> str:
     inside = "".join(
-        f'<div><dt>{text(one.what)}</dt><dd><code class="line">{text(one.line)}</code></dd></div>' for one in shown
+        f'<div><dt>{text(command.what)}</dt><dd><code class="line">{text(command.line)}</code></dd></div>'
+        for command in shown
     )
     return f'<dl class="commands">{inside}</dl>'
 
@@ -172,10 +173,10 @@ def _speed(alone: Interval | None, stacked: Interval | None) -> str:
 
 def _losses(losses: Losses) -> str:
     picture = svg_curves.curves(losses)
-    names = ("noise band of the baseline", *(one.name for one in losses.curves))
+    names = ("noise band of the baseline", *(curve.name for curve in losses.curves))
     axis = " (logarithmic axis)" if svg_curves.is_logarithmic(losses) else ""
     shown = _keys(CURVE_KEYS[: len(names)], names) + f"<figure>{picture}</figure>" if picture else ""
-    tables = "".join(f"<div>{table(one)}</div>" for one in losses.tables)
+    tables = "".join(f"<div>{table(listed)}</div>" for listed in losses.tables)
     told = paragraph(f"Mean loss over steps{axis}.", "note") if picture else ""
     return f'{shown}{told}{bullets(losses.facts)}<div class="side">{tables}</div>'
 
@@ -186,5 +187,5 @@ def _time(page: TunePage) -> Iterator[str]:
         return
     yield paragraph(page.time.sentence)
     yield paragraph(" · ".join(page.time.figures), "note")
-    yield from (table(one) for one in page.time.tables)
+    yield from (table(shown) for shown in page.time.tables)
     yield titled("Not known", bullets(page.time.unknowns))

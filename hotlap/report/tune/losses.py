@@ -21,16 +21,16 @@ Values = tuple[float | None, ...]
 
 def losses(tuning: Tuning) -> Losses:
     final = final_trial(tuning)
-    own = [one for one in measured(baseline(tuning)) if one.losses]
-    before = [one for one in (final.of(BASE) if final else own) if one.losses]
-    after = [one for one in (final.of(NEW) if final else ()) if one.losses]
-    count = max((len(one.losses) for one in (*own, *before, *after)), default=0)
+    own = [sample for sample in measured(baseline(tuning)) if sample.losses]
+    before = [sample for sample in (final.of(BASE) if final else own) if sample.losses]
+    after = [sample for sample in (final.of(NEW) if final else ()) if sample.losses]
+    count = max((len(sample.losses) for sample in (*own, *before, *after)), default=0)
     width = max(1, -(-count // POINTS))
     steps = tuple(range(0, count, width))
     before, after, paired = _same_seeds(before, after)
-    band = [_binned(one.losses, count, width) for one in own]
+    band = [_binned(sample.losses, count, width) for sample in own]
     curves = tuple(
-        Curve(name, _mean([_binned(one.losses, count, width) for one in arm]))
+        Curve(name, _mean([_binned(sample.losses, count, width) for sample in arm]))
         for name, arm in (("before", before), ("after", after))
         if arm
     )
@@ -49,16 +49,20 @@ def losses(tuning: Tuning) -> Losses:
 
 def _same_seeds(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[list[Sample], list[Sample], bool]:
     """Curves are comparable where both arms had the same seeds."""
-    common = {one.seed_shift for one in before} & {one.seed_shift for one in after}
+    common = {sample.seed_shift for sample in before} & {sample.seed_shift for sample in after}
     if not common:
         return list(before), list(after), not after
-    return [one for one in before if one.seed_shift in common], [one for one in after if one.seed_shift in common], True
+    return (
+        [sample for sample in before if sample.seed_shift in common],
+        [sample for sample in after if sample.seed_shift in common],
+        True,
+    )
 
 
 def _binned(values: Sequence[float], count: int, width: int) -> Values:
     """Means of bins; a bin with a loss that is not finite has none."""
     bins = [values[at : at + width] for at in range(0, count, width)]
-    return tuple(sum(one) / len(one) if one and all(map(math.isfinite, one)) else None for one in bins)
+    return tuple(sum(part) / len(part) if part and all(map(math.isfinite, part)) else None for part in bins)
 
 
 def _mean(curves: Sequence[Values]) -> Values:
@@ -75,7 +79,7 @@ def _band(curves: Sequence[Values], bins: int) -> tuple[Values, Values]:
         return (None,) * bins, (None,) * bins
     columns = [[value for value in column if value is not None] for column in zip(*curves, strict=True)]
     wide = [column if len(column) > 1 else [] for column in columns]
-    return tuple(min(one, default=None) for one in wide), tuple(max(one, default=None) for one in wide)
+    return tuple(min(column, default=None) for column in wide), tuple(max(column, default=None) for column in wide)
 
 
 def _facts(
@@ -105,12 +109,12 @@ def _why_no_after(tuning: Tuning) -> str:
 
 def _distance(before: list[Sample], after: list[Sample]) -> Iterator[str]:
     """Step by step, seed by seed."""
-    first = {one.seed_shift: one.losses for one in reversed(before)}
+    first = {sample.seed_shift: sample.losses for sample in reversed(before)}
     pairs = [
         (old, new)
-        for one in after
-        if one.seed_shift in first
-        for old, new in zip(first[one.seed_shift], one.losses, strict=False)
+        for sample in after
+        if sample.seed_shift in first
+        for old, new in zip(first[sample.seed_shift], sample.losses, strict=False)
         if math.isfinite(old) and math.isfinite(new)
     ]
     if not pairs:
@@ -139,7 +143,7 @@ def _inside(thin: Losses, own: int) -> str:
 
 def _not_finite(before: list[Sample], after: list[Sample]) -> Iterator[str]:
     for name, arm in (("before", before), ("after", after)):
-        broken = [i for one in arm for i, loss in enumerate(one.losses) if not math.isfinite(loss)]
+        broken = [i for sample in arm for i, loss in enumerate(sample.losses) if not math.isfinite(loss)]
         if broken:
             yield f"A loss {name} was not finite, first at step {min(broken) + 1}."
 
@@ -177,9 +181,9 @@ def _metric(tuning: Tuning) -> Table | None:
     if metric is None or final is None:
         return None
     read = {
-        (one.seed_shift, one.arm): one.readings[-1].value
-        for one in final.samples
-        if one.readings and one.arm in (BASE, NEW)
+        (sample.seed_shift, sample.arm): sample.readings[-1].value
+        for sample in final.samples
+        if sample.readings and sample.arm in (BASE, NEW)
     }
     seeds = sorted({seed for seed, _ in read})
     better = "higher" if metric.higher_is_better else "lower"

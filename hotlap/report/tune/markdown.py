@@ -71,5 +71,5 @@ def _where(page: TunePage) -> Iterator[str]:
 def _again(page: TunePage) -> Iterator[str]:
     yield "**Do it again**"
     yield ""
-    yield from (f"- {plain(one.what)}: {code(one.line)}" for one in page.commands)
+    yield from (f"- {plain(command.what)}: {code(command.line)}" for command in page.commands)
     yield ""

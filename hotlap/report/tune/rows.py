@@ -21,7 +21,7 @@ Key = tuple[str, str | None]  # entry and value
 def rows(tuning: Tuning) -> tuple[Row, ...]:
     """Kept ones in the order of the plan, then by state in the order they were tried."""
     made = [_row(tuning, key) for key in _keys(tuning)]
-    plan = [named(one.name, one.value) for one in tuning.kept]
+    plan = [named(choice.name, choice.value) for choice in tuning.kept]
     order = {name: i for i, name in enumerate(plan)}
     return tuple(sorted(made, key=lambda row: (STATES.index(row.state), order.get(row.name, 0))))
 
@@ -32,10 +32,12 @@ def named(entry: str, value: str | None) -> str:
 
 def _keys(tuning: Tuning) -> list[Key]:
     """All that was tried, or kept from an earlier session, in order."""
-    tried = [(one.entry, one.value) for one in tuning.trials if one.entry is not None]
-    judged = [(one.entry, one.value) for one in tuning.verdicts if one.entry is not None]
-    kept = [(one.name, one.value) for one in tuning.kept]
-    together = [key for one in tuning.verdicts if one.decision != Decision.KEEP.value for key in _group(tuning, one)]
+    tried = [(trial.entry, trial.value) for trial in tuning.trials if trial.entry is not None]
+    judged = [(verdict.entry, verdict.value) for verdict in tuning.verdicts if verdict.entry is not None]
+    kept = [(choice.name, choice.value) for choice in tuning.kept]
+    together = [
+        key for verdict in tuning.verdicts if verdict.decision != Decision.KEEP.value for key in _group(tuning, verdict)
+    ]
     return list(dict.fromkeys([*tried, *judged, *together, *kept]))
 
 
@@ -43,14 +45,16 @@ def _group(tuning: Tuning, verdict: Verdict) -> list[Key]:
     """What was tried together in a trial on top of what was kept; nothing where it was one alone."""
     if verdict.entry is not None or verdict.stage != Stage.STACKED.value:
         return []
-    trial = next((one for one in tuning.trials if one.name == verdict.trial), None)
-    return [(one.name, one.value) for one in trial.new if one not in trial.base] if trial is not None else []
+    trial = next((past_trial for past_trial in tuning.trials if past_trial.name == verdict.trial), None)
+    return (
+        [(choice.name, choice.value) for choice in trial.new if choice not in trial.base] if trial is not None else []
+    )
 
 
 def _row(tuning: Tuning, key: Key) -> Row:
     alone, stacked = _verdict(tuning, key, Stage.ALONE), _verdict(tuning, key, Stage.STACKED)
     stacked = stacked or _with_others(tuning, key)
-    tried = [one for one in tuning.trials if (one.entry, one.value) == key]
+    tried = [trial for trial in tuning.trials if (trial.entry, trial.value) == key]
     last = stacked or alone
     state = _state(tuning, key, last, tried)
     gate = last.gate if last else None
@@ -71,7 +75,9 @@ def _row(tuning: Tuning, key: Key) -> Row:
 
 def _verdict(tuning: Tuning, key: Key, stage: Stage) -> Verdict | None:
     """The last one: a trial is judged again when it got more processes."""
-    found = [one for one in tuning.verdicts if (one.entry, one.value) == key and one.stage == stage.value]
+    found = [
+        verdict for verdict in tuning.verdicts if (verdict.entry, verdict.value) == key and verdict.stage == stage.value
+    ]
     return found[-1] if found else None
 
 
@@ -80,23 +86,25 @@ def _with_others(tuning: Tuning, key: Key) -> Verdict | None:
     for verdict in reversed(tuning.verdicts):
         group = _group(tuning, verdict)
         if key in group:
-            others = [named(*one) for one in group if one != key]
+            others = [named(*other) for other in group if other != key]
             return replace(verdict, why=f"together with {', '.join(others)}: {verdict.why}")
     return None
 
 
 def _risk(tuning: Tuning, key: Key) -> str:
-    return next((one.risk for one in tuning.candidates if one.entry == key[0]), "")
+    return next((candidate.risk for candidate in tuning.candidates if candidate.entry == key[0]), "")
 
 
 def _code(tuning: Tuning, key: Key, tried: list[Trial]) -> str:
-    candidates = (one.code for one in tuning.candidates if one.entry == key[0])
-    outcomes = (one.code for trial in tried for ran in trial.of(NEW) for one in ran.outcomes if one.name == key[0])
+    candidates = (candidate.code for candidate in tuning.candidates if candidate.entry == key[0])
+    outcomes = (
+        outcome.code for trial in tried for ran in trial.of(NEW) for outcome in ran.outcomes if outcome.name == key[0]
+    )
     return next(iter([*candidates, *outcomes]), "")
 
 
 def _state(tuning: Tuning, key: Key, last: Verdict | None, tried: list[Trial]) -> str:
-    if key in [(one.name, one.value) for one in tuning.kept]:
+    if key in [(choice.name, choice.value) for choice in tuning.kept]:
         return KEPT
     if last is None:
         return PENDING
@@ -104,7 +112,7 @@ def _state(tuning: Tuning, key: Key, last: Verdict | None, tried: list[Trial]) -
         return INCONCLUSIVE
     if last.decision == Decision.KEEP.value:
         return LEFT_OUT
-    return FAILED if tried and any(one.arm == NEW for one in broken(tried[-1])) else REJECTED
+    return FAILED if tried and any(sample.arm == NEW for sample in broken(tried[-1])) else REJECTED
 
 
 def gate_word(gate: Gate | None) -> str:
@@ -122,7 +130,7 @@ def _why(tuning: Tuning, key: Key, state: str, last: Verdict | None) -> str:
 
 
 def _left_out(tuning: Tuning, key: Key) -> str:
-    other: Choice | None = next((one for one in tuning.kept if one.name == key[0]), None)
+    other: Choice | None = next((choice for choice in tuning.kept if choice.name == key[0]), None)
     if other is not None:
         return f"the plan has {named(other.name, other.value)} instead"
     later = fell_later(tuning, *key)
@@ -174,12 +182,19 @@ def pays_off(verdict: Verdict) -> Iterator[str]:
 
 def _endings(tried: list[Trial], why: str) -> Iterator[str]:
     """Once for each way a process of it ended."""
-    found = [one for trial in tried for one in broken(trial) if one.arm == NEW and (one.why or one.ended) not in why]
-    yield from dict.fromkeys(f"{one.ended}: {one.why}" if one.why else one.ended for one in found)
+    found = [
+        sample
+        for trial in tried
+        for sample in broken(trial)
+        if sample.arm == NEW and (sample.why or sample.ended) not in why
+    ]
+    yield from dict.fromkeys(f"{sample.ended}: {sample.why}" if sample.why else sample.ended for sample in found)
 
 
 def _outcomes(tried: list[Trial]) -> Iterator[str]:
     """What the optimisation says of itself where it did not do its work."""
     for trial in tried[-1:]:
-        told = [one for ran in trial.of(NEW) for one in ran.outcomes if one.name == trial.entry]
-        yield from dict.fromkeys(f"{one.status}: {one.why}" for one in told if one.status != Status.APPLIED.value)
+        told = [outcome for ran in trial.of(NEW) for outcome in ran.outcomes if outcome.name == trial.entry]
+        yield from dict.fromkeys(
+            f"{outcome.status}: {outcome.why}" for outcome in told if outcome.status != Status.APPLIED.value
+        )

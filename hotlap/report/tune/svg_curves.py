@@ -26,7 +26,7 @@ class Scale:
 
     def at(self, value: float) -> float:
         """Pixels from the top."""
-        low, high, here = (math.log(one) if self.log else one for one in (self.low, self.high, value))
+        low, high, here = (math.log(point) if self.log else point for point in (self.low, self.high, value))
         return TOP + (HEIGHT - TOP - FOOT) * (1 - (here - low) / (high - low))
 
     def marks(self) -> list[float]:
@@ -57,7 +57,9 @@ def curves(losses: Losses) -> str:
 
 
 def _scale(losses: Losses) -> Scale | None:
-    drawn = [value for values in (losses.low, losses.high, *(one.values for one in losses.curves)) for value in values]
+    drawn = [
+        value for values in (losses.low, losses.high, *(curve.values for curve in losses.curves)) for value in values
+    ]
     known = [value for value in drawn if value is not None]
     if not known:
         return None
@@ -73,7 +75,7 @@ def is_logarithmic(losses: Losses) -> bool:
 
 
 def _told(losses: Losses, scale: Scale) -> str:
-    ends = ", ".join(f"{one.name} {_ends(one.values)}" for one in losses.curves)
+    ends = ", ".join(f"{curve.name} {_ends(curve.values)}" for curve in losses.curves)
     return f"Loss over steps 1 to {losses.last + 1:,}: {ends}{', logarithmic' if scale.log else ''}"
 
 
@@ -95,8 +97,8 @@ def _grid(scale: Scale, losses: Losses) -> str:
 def _stretched(scale: Scale, losses: Losses) -> str:
     """Lines keep their width although the picture is stretched to its place."""
     paths = _area(scale, losses)
-    for i, one in enumerate(losses.curves):
-        paths += f'<path class="curve-{i}" d="{_path(scale, one.values)}"/>'
+    for i, curve in enumerate(losses.curves):
+        paths += f'<path class="curve-{i}" d="{_path(scale, curve.values)}"/>'
     return f'<svg viewBox="0 0 {WIDE} {HEIGHT}" width="100%" height="{HEIGHT}" preserveAspectRatio="none">{paths}</svg>'
 
 

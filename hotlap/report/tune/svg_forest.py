@@ -37,7 +37,11 @@ def row(page: TunePage, axis: Axis, alone: Interval | None, stacked: Interval | 
 
 
 def _told(alone: Interval | None, stacked: Interval | None) -> str:
-    said = [f"{name} {spelled(one)}" for name, one in (("stacked", stacked), ("alone", alone)) if one is not None]
+    said = [
+        f"{name} {spelled(interval)}"
+        for name, interval in (("stacked", stacked), ("alone", alone))
+        if interval is not None
+    ]
     return "; ".join(said) or "nothing was measured"
 
 
@@ -55,12 +59,12 @@ def _behind(page: TunePage, axis: Axis) -> str:
     return band + upright(none, "nothing") + upright(least, "least")
 
 
-def _interval(axis: Axis, one: Interval, y: float, style: str) -> str:
+def _interval(axis: Axis, interval: Interval, y: float, style: str) -> str:
     drawn = ""
-    if one.low is not None and one.high is not None:
-        drawn = line(_at(axis, one.low), y, _at(axis, one.high), y, f"interval {style}")
-        drawn += "".join(_beyond(axis, end, y, style) for end in (one.low, one.high))
-    return drawn + square(_at(axis, one.ratio), y, 8 if style == "strong" else 7, f"point {style}")
+    if interval.low is not None and interval.high is not None:
+        drawn = line(_at(axis, interval.low), y, _at(axis, interval.high), y, f"interval {style}")
+        drawn += "".join(_beyond(axis, end, y, style) for end in (interval.low, interval.high))
+    return drawn + square(_at(axis, interval.ratio), y, 8 if style == "strong" else 7, f"point {style}")
 
 
 def _beyond(axis: Axis, end: float, y: float, style: str) -> str:

@@ -33,8 +33,14 @@ def drawn(page: TunePage, room: int) -> Table:
             Column("result", minimum=12),
         ),
         rows=tuple(
-            (name, spelled(one), *((picture(one, axis, cells) if one else "",) if shown else ()), gate, state)
-            for name, one, gate, state in lines
+            (
+                name,
+                spelled(interval),
+                *((picture(interval, axis, cells) if interval else "",) if shown else ()),
+                gate,
+                state,
+            )
+            for name, interval, gate, state in lines
         ),
         note="with its 95 % interval" + (", on a logarithmic axis; the bar stands at 1" if shown else ""),
     )
@@ -70,7 +76,9 @@ def _around(interval: Interval | None, name: str) -> tuple[tuple[str, Interval, 
 
 
 def _alone(interval: Interval | None, name: str) -> tuple[tuple[str, ...], ...]:
-    return tuple((name, spelled(one), NONE, gate, state, "") for name, one, gate, state in _around(interval, name))
+    return tuple(
+        (name, spelled(measured), NONE, gate, state, "") for name, measured, gate, state in _around(interval, name)
+    )
 
 
 def reason(row: Row) -> str:

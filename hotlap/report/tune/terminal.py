@@ -22,7 +22,7 @@ def _draw(page: TunePage, console: Console) -> None:
     for detail in page.details:
         show(console, Text(detail, "dim"))
     console.print()
-    console.print(pairs(tuple((one.label, f"{one.value}  {one.note}".strip()) for one in page.figures)))
+    console.print(pairs(tuple((figure.label, f"{figure.value}  {figure.note}".strip()) for figure in page.figures)))
     _bars(page, console)
     if page.rows or page.noise:
         console.print()
@@ -40,7 +40,7 @@ def _draw(page: TunePage, console: Console) -> None:
     _where(page, console)
     console.print()
     console.print(Text("Do it again", "bold"))
-    console.print(pairs(tuple((one.what, one.line) for one in page.commands)))
+    console.print(pairs(tuple((command.what, command.line) for command in page.commands)))
     console.print()
     console.print(pairs(page.footer))
 
