@@ -12,7 +12,7 @@ from hotlap.version import __version__
 if TYPE_CHECKING:
     from types import EllipsisType
 
-    from hotlap.control.enable import Enabled
+    from hotlap.control.enable import EnabledOptimizations
 
 __all__ = ["__version__", "disable", "enable", "metric", "span"]
 
@@ -25,7 +25,7 @@ def enable(
     without: Sequence[str] = (),
     at_once: bool = False,
     quiet: bool = True,
-) -> Enabled:
+) -> EnabledOptimizations:
     """Apply optimisations in this process, before or after torch is imported.
 
     `risk` is "exact" (the default), "rounding" or "numeric": all that change no more than that. `plan` is "safe" or
@@ -35,7 +35,7 @@ def enable(
     the block: `with hotlap.enable(): …`.
     """
     from hotlap.control import enable as here
-    from hotlap.plan.named import is_automatic, named
+    from hotlap.plan.enable_arguments import is_automatic, named
 
     decides = is_automatic(plan) and not at_once
     return here.start(named(plan, risk, with_, without), quiet, decides)

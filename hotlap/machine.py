@@ -97,22 +97,22 @@ def memory_nearly_gone(root: Path = ROOT) -> str | None:
     return f"{free >> 20} MB of {total >> 20} MB of memory are left"
 
 
-class Held(NamedTuple):
+class ProcessMemory(NamedTuple):
     """Bytes of this process."""
 
     addresses: int
     resident: int
 
 
-def held_bytes() -> Held:
+def held_bytes() -> ProcessMemory:
     """Some 20 µs."""
     pages = _text(ROOT / "proc/self/statm").split()
     if pages:
-        return Held(*(int(number) * os.sysconf("SC_PAGE_SIZE") for number in pages[:2]))
+        return ProcessMemory(*(int(number) * os.sysconf("SC_PAGE_SIZE") for number in pages[:2]))
     import psutil
 
     found = psutil.Process().memory_info()
-    return Held(found.vms, found.rss)
+    return ProcessMemory(found.vms, found.rss)
 
 
 # GPUs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hotlap.errors import HotlapError
 from hotlap.records.comparison import Side
-from hotlap.trial.scripted import ScriptedRunner
+from hotlap.trial.scripted_runner import ScriptedRunner
 from hotlap.workflows.compare.by_turns import Arm, Means
 from hotlap.workflows.compare.speeds import Options
 from tests.observations import observation

@@ -22,7 +22,7 @@ from hotlap.errors import (
 )
 from hotlap.records.codec import from_json
 from hotlap.records.comparison import Comparison, Kind, Result, Side
-from hotlap.records.trial import Ended, Stage
+from hotlap.records.trial import EndReason, Stage
 from hotlap.report.compare import page as compare_page
 from hotlap.trial.runner import Spec
 from hotlap.workflows.compare import by_turns, speeds
@@ -106,14 +106,14 @@ class TestBroken:
     def test_new_that_fails_twice_is_a_regression(self, tmp_path):
         made = compared(
             tmp_path,
-            Scripted(0.0, endings=lambda spec: (Ended.CRASHED, "ValueError: no") if spec.arm == "new" else None),
+            Scripted(0.0, endings=lambda spec: (EndReason.CRASHED, "ValueError: no") if spec.arm == "new" else None),
         )
         assert made.result == Result.REGRESSION.value
         assert made.why == "now does not train, and old does: crashed: ValueError: no"
 
     def test_one_failure_is_bad_luck(self, tmp_path):
         made = compared(
-            tmp_path, Scripted(0.0, endings=lambda spec: (Ended.HUNG, "180 s") if spec.number == 1 else None)
+            tmp_path, Scripted(0.0, endings=lambda spec: (EndReason.HUNG, "180 s") if spec.number == 1 else None)
         )
         assert made.result != Result.REGRESSION.value
         assert ("1", "compare", "new", "no step for too long", "180 s") in compare_page.broken_rows((made.trial,)).rows
@@ -122,7 +122,7 @@ class TestBroken:
         with pytest.raises(BaselineUnusable, match="old does not train to the end: out of memory: 8 GB"):
             compared(
                 tmp_path,
-                Scripted(0.0, endings=lambda spec: (Ended.OUT_OF_MEMORY, "8 GB") if spec.arm == "base" else None),
+                Scripted(0.0, endings=lambda spec: (EndReason.OUT_OF_MEMORY, "8 GB") if spec.arm == "base" else None),
             )
 
     def test_new_that_never_steps_is_a_regression(self, tmp_path):
@@ -158,7 +158,7 @@ class TestBroken:
 
     def test_too_short(self, tmp_path):
         with pytest.raises(TooShort, match="old is too short to measure"):
-            compared(tmp_path, Scripted(0.0, endings=lambda spec: (Ended.TOO_SHORT, "it ended after 3 steps")))
+            compared(tmp_path, Scripted(0.0, endings=lambda spec: (EndReason.TOO_SHORT, "it ended after 3 steps")))
 
     def test_a_budget_that_is_too_small_is_said_after_the_first_pair(self, tmp_path):
         script = Scripted(0.0)
@@ -265,7 +265,7 @@ def test_a_real_command_is_looked_at_and_run_without_a_trace(tmp_path, capfd, mo
     with by_turns.standing_in(arm):
         one = means.runner(arm, seen).run(spec)
     assert store.find(kept, tmp_path / "kept").observation().samples_per_step == 16
-    assert (one.ended, one.arm) == (Ended.MEASURED.value, "base")
+    assert (one.ended, one.arm) == (EndReason.MEASURED.value, "base")
     assert sum(block.samples for block in one.blocks) == 16 * sum(block.steps for block in one.blocks)
     assert len(one.losses) >= 60
     assert [path.name for path in folder.iterdir() if path.name != "__pycache__"] == ["train.py"]

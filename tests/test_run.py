@@ -296,19 +296,23 @@ def proven_plan(tmp_path, monkeypatch):
 
     from hotlap import store
     from hotlap.control.applied_plan import hardware
-    from hotlap.plan import saved, signing
+    from hotlap.plan import saved_plan, signature
     from hotlap.records.plan import Choice, Circumstances, Plan
 
     monkeypatch.chdir(tmp_path)
 
     def put(command: list[str], **differing: str) -> Path:
-        usual = {"torch": str(torch.__version__), "hardware": hardware(torch), "source": saved.source_hash(command)}
+        usual = {
+            "torch": str(torch.__version__),
+            "hardware": hardware(torch),
+            "source": saved_plan.source_hash(command),
+        }
         proven = Circumstances(command=tuple(command), **{**usual, **differing})
         chosen = (Choice(name="fused-optimizer"),)
-        plan = Plan(schema=1, title="tune", choices=chosen, proven=proven, origin=saved.origin())
-        place = saved.place(tmp_path / "kept", command)
+        plan = Plan(schema=1, title="tune", choices=chosen, proven=proven, origin=saved_plan.origin())
+        place = saved_plan.place(tmp_path / "kept", command)
         store.prepare(tmp_path / "kept", "plans")
-        return store.Run(place.parent).save(place.stem, signing.signed(plan, store.key_root()))
+        return store.Run(place.parent).save(place.stem, signature.signed(plan, store.key_root()))
 
     return put
 

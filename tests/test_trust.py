@@ -17,7 +17,7 @@ from warm import warmed
 import hotlap.cli
 from hotlap import store
 from hotlap.diagnose import diagnose
-from hotlap.plan import saved
+from hotlap.plan import saved_plan
 from hotlap.records.visible import everywhere, visible, visible_lines
 
 TRAINED = [sys.executable, "-c", "print('trained')"]
@@ -124,7 +124,7 @@ PLAN = {"schema": 1, "title": "mine", "proven": None, "choices": [{"name": "auto
 
 def test_a_plan_of_the_repository_is_not_looked_at(project):
     kept = project / ".hotlap"
-    place = saved.place(kept, TRAINED)
+    place = saved_plan.place(kept, TRAINED)
     place.parent.mkdir(parents=True)
     place.write_text(json.dumps(PLAN))
     (line,) = said(run(TRAINED, project))
@@ -134,7 +134,7 @@ def test_a_plan_of_the_repository_is_not_looked_at(project):
 @pytest.mark.parametrize("way", [("--run-dir", ".hotlap"), ()])
 def test_a_plan_of_the_repository_is_refused_where_the_user_keeps_runs_there(way, project, monkeypatch):
     monkeypatch.chdir(project)
-    place = saved.place(project / ".hotlap", TRAINED)
+    place = saved_plan.place(project / ".hotlap", TRAINED)
     place.parent.mkdir(parents=True)
     place.write_text(json.dumps(PLAN))
     (line,) = said(run(TRAINED, project, *way, **({} if way else {"HOTLAP_DIR": ".hotlap"})))

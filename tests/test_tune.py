@@ -21,14 +21,14 @@ from hotlap.errors import (
     RunFolderUnwritable,
     TooShort,
 )
-from hotlap.plan import saved, signing
+from hotlap.plan import saved_plan, signature
 from hotlap.plan.files import read
 from hotlap.records.plan import Choice, Outcome, Plan
-from hotlap.records.trial import Ended, Reading
-from hotlap.records.tuning import Metric, Tuning
+from hotlap.records.trial import EndReason, MetricValue
+from hotlap.records.tune_record import Metric, TuneRecord
 from hotlap.report.tune import rows as tune_rows
 from hotlap.report.tune.coverage import not_covered
-from hotlap.trial.scripted import ScriptedRunner, falling_losses
+from hotlap.trial.scripted_runner import ScriptedRunner, falling_losses
 from hotlap.workflows.tune.book import Watcher
 from hotlap.workflows.tune.length import length
 
@@ -62,7 +62,7 @@ def names(choices) -> list[str]:
     return [choice.name for choice in choices]
 
 
-def trial_names(tuning: Tuning) -> list[str]:
+def trial_names(tuning: TuneRecord) -> list[str]:
     return [trial.name for trial in tuning.trials]
 
 
@@ -161,10 +161,10 @@ def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_pa
 def test_the_plan_is_kept_where_run_finds_it(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     done = go_on(run, ScriptedRunner(GAINS), tmp_path)
-    plan, is_signed = read(saved.place(tmp_path, COMMAND), store.root())
+    plan, is_signed = read(saved_plan.place(tmp_path, COMMAND), store.root())
 
     assert is_signed
-    assert done.plan == saved.place(tmp_path, COMMAND)
+    assert done.plan == saved_plan.place(tmp_path, COMMAND)
     assert names(plan.choices) == names(done.tuning.kept)
     assert plan.proven == done.tuning.circumstances
     assert run.load("plan", Plan) == plan
@@ -338,7 +338,7 @@ def test_what_harms_the_training_is_not_kept_however_fast(tmp_path):
     assert names(done.tuning.kept) == ["profiler-marks"]
 
 
-@pytest.mark.parametrize("ended", [one for one in Ended if one is not Ended.MEASURED])
+@pytest.mark.parametrize("ended", [one for one in EndReason if one is not EndReason.MEASURED])
 def test_whatever_happens_to_a_process_is_recorded_and_rejected_and_the_next_is_tried(ended, tmp_path):
     def endings(spec):
         return (ended, "as scripted") if "resident-data" in names(spec.choices) else None
@@ -358,7 +358,7 @@ def test_what_is_kept_and_then_fails_is_not_stacked_upon(tmp_path):
 
     def endings(spec):
         stacked = spec.arm == "base" and names(spec.choices) == ["resident-data"]
-        return (Ended.CRASHED, "as scripted") if stacked else None
+        return (EndReason.CRASHED, "as scripted") if stacked else None
 
     done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, endings=endings), tmp_path)
     why = {verdict.trial: verdict.why for verdict in done.tuning.verdicts}
@@ -626,7 +626,7 @@ def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monke
     with pytest.raises(Killed):
         go_on(run, ScriptedRunner(GAINS), tmp_path)
     monkeypatch.undo()
-    before = sum(len(trial.samples) for trial in run.load("tuning", Tuning).trials)
+    before = sum(len(trial.samples) for trial in run.load("tuning", TuneRecord).trials)
     rest = ScriptedRunner(GAINS)
     done = go_on(run, rest, tmp_path)
 
@@ -636,7 +636,7 @@ def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monke
 
 def test_a_tune_that_came_with_a_repository_makes_no_plan_that_is_applied_by_itself(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
-    (run.folder / signing.MARK).unlink()
+    (run.folder / signature.MARK).unlink()
     said = []
 
     class Told(Watcher):
@@ -667,7 +667,7 @@ def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
 
     assert told.value.exit_code == 130
     assert "kept so far: resident-data" in str(told.value)
-    assert names(read(saved.place(tmp_path, COMMAND), store.root())[0].choices) == ["resident-data"]
+    assert names(read(saved_plan.place(tmp_path, COMMAND), store.root())[0].choices) == ["resident-data"]
 
 
 # Bad input: one line that says what to do
@@ -675,7 +675,7 @@ def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
 
 def test_a_command_that_cannot_run_twice(tmp_path):
     def endings(spec):
-        return (Ended.CRASHED, "OSError: [Errno 98] Address already in use") if spec.number == 1 else None
+        return (EndReason.CRASHED, "OSError: [Errno 98] Address already in use") if spec.number == 1 else None
 
     run = begun(tmp_path, *FOUND)
     with pytest.raises(CannotRunTwice, match=r"Address already in use.*--resume"):
@@ -724,7 +724,7 @@ def test_a_metric_that_never_comes(tmp_path):
 
 def test_the_first_process_waits_for_the_metric_and_the_others_train_as_far(tmp_path):
     metric = Metric(name="acc", pattern="acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
-    runner = ScriptedRunner(GAINS, readings=lambda spec: (Reading(name="acc", step=700, value=0.9),))
+    runner = ScriptedRunner(GAINS, readings=lambda spec: (MetricValue(name="acc", step=700, value=0.9),))
     go_on(begun(tmp_path, FOUND[0], metric=metric, steps=None), runner, tmp_path)
 
     assert runner.ran[0].readings == 1
@@ -734,7 +734,7 @@ def test_the_first_process_waits_for_the_metric_and_the_others_train_as_far(tmp_
 
 def test_a_baseline_that_is_not_finite(tmp_path):
     def endings(spec):
-        return Ended.NOT_A_NUMBER, "the loss of step 3 is not finite"
+        return EndReason.NOT_A_NUMBER, "the loss of step 3 is not finite"
 
     with pytest.raises(BaselineUnusable, match="step 3 is not finite without any optimisation"):
         go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, endings=endings), tmp_path)
@@ -746,7 +746,7 @@ def test_a_baseline_that_fails_once_later_is_run_again(tmp_path):
     def endings(spec):
         if spec.number == 6 and not failed:
             failed.append(spec)
-            return Ended.CRASHED, "a hiccup"
+            return EndReason.CRASHED, "a hiccup"
         return None
 
     done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, endings=endings), tmp_path)

@@ -9,15 +9,15 @@ from pathlib import Path
 from observations import observation
 
 from hotlap import store
-from hotlap.plan import signing
+from hotlap.plan import signature
 from hotlap.records.codec import SCHEMA
-from hotlap.records.decisions import Decisions, Tried
+from hotlap.records.decisions import BlockTrial, Decisions
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Choice, Circumstances
 from hotlap.records.trial import Trial
-from hotlap.records.tuning import Asked, Candidate, Metric, Screened, Tuning
+from hotlap.records.tune_record import Candidate, Metric, Screening, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Gate, Speed, Verdict
-from hotlap.trial.scripted import ScriptedRunner
+from hotlap.trial.scripted_runner import ScriptedRunner
 from hotlap.workflows import tune as tuning
 from hotlap.workflows.tune.book import Watcher
 
@@ -28,12 +28,12 @@ def candidate(entry: str, value: str | None = None, risk: str = "exact", most: f
     return Candidate(entry=entry, code="X", value=value, risk=risk, most=most, why="scripted")
 
 
-def record(run: str, *found: Candidate, budget: float = 3600, **asked) -> Tuning:
+def record(run: str, *found: Candidate, budget: float = 3600, **asked) -> TuneRecord:
     values = {"metric": None, "steps": 40, "minimum": 1.02, "folder": str(Path.cwd()), "risk": "rounding"}
-    return Tuning(
+    return TuneRecord(
         schema=SCHEMA,
         run=run,
-        asked=Asked(command=COMMAND, budget_seconds=budget, **values | asked),
+        asked=TuneRequest(command=COMMAND, budget_seconds=budget, **values | asked),
         started="2026-01-01T00:00:00+00:00",
         circumstances=Circumstances(command=COMMAND, source="0", torch="2.13", hardware="2 cores"),
         machine="a machine",
@@ -57,7 +57,7 @@ def speed(trial: Trial) -> float:
     return rate("new") / rate("base")
 
 
-def one_rule_judge(trial: Trial, noise: Trial, asked: Asked, earlier: object = ()) -> Verdict:
+def one_rule_judge(trial: Trial, noise: Trial, asked: TuneRequest, earlier: object = ()) -> Verdict:
     """Keeps what is faster by the minimum and has the same losses; undecided below five pairs when close to it."""
     ratio = speed(trial)
     same = all(
@@ -109,10 +109,10 @@ def gains(**factors: float) -> Callable[[tuple[Choice, ...]], float]:
     return step_seconds
 
 
-def screened(*on: str, off: tuple[str, ...] = (), is_over: bool = True) -> Screened:
+def screened(*on: str, off: tuple[str, ...] = (), is_over: bool = True) -> Screening:
     """One process that has kept some and switched others off."""
     tried = tuple(
-        Tried(
+        BlockTrial(
             names=(name,),
             on_top_of=(),
             at_step=1,
@@ -141,7 +141,7 @@ def screened(*on: str, off: tuple[str, ...] = (), is_over: bool = True) -> Scree
         spent=0.1,
         is_over=is_over,
     )
-    return Screened(decisions=decisions, outcomes=(), seconds=7.0)
+    return Screening(decisions=decisions, outcomes=(), seconds=7.0)
 
 
 def begun(folder: Path, *found: Candidate, seen: Observation | None = None, **asked) -> store.Run:
@@ -149,16 +149,16 @@ def begun(folder: Path, *found: Candidate, seen: Observation | None = None, **as
     run = store.create(COMMAND, folder)
     run.save("observation", seen or observation())
     run.save("tuning", record(run.id, *found, **asked))
-    signing.mark(run.folder, store.key_root())
+    signature.mark(run.folder, store.key_root())
     return run
 
 
 def go_on(
     run: store.Run, runner: ScriptedRunner, folder: Path, watcher: Watcher | None = None, judging=one_rule_judge
-) -> tuning.Tuned:
+) -> tuning.TuneResult:
     return tuning.go_on(
         run,
-        run.load("tuning", Tuning),
+        run.load("tuning", TuneRecord),
         watcher or Watcher(),
         run_dir=folder,
         make_runner=lambda *_: runner,
@@ -166,5 +166,5 @@ def go_on(
     )
 
 
-def with_metric(tuning_: Tuning, metric: Metric) -> Tuning:
+def with_metric(tuning_: TuneRecord, metric: Metric) -> TuneRecord:
     return replace(tuning_, asked=replace(tuning_.asked, metric=metric))

@@ -27,7 +27,7 @@ from typing import Any
 
 import hotlap
 from hotlap.analysis.parse import files
-from hotlap.scanning import Wanted, scan
+from hotlap.scanning import FindingFilter, scan
 
 SIZES = (25_000, 50_000, 100_000)
 PACKAGES = ("transformers", "lightning", "accelerate", "torch")
@@ -62,7 +62,7 @@ def in_process(folder: Path, cores: int, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         listed, _ = files.discover([str(folder)])
         started, before = time.perf_counter(), time.process_time()
-        found = len(scan(listed, Wanted(), cores=cores).findings)
+        found = len(scan(listed, FindingFilter(), cores=cores).findings)
         clock.append(time.perf_counter() - started)
         processor.append(time.process_time() - before)
     return {"seconds": clock, "processor_seconds": processor, "findings": found}
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
-    Wanted().rules()  # reading them belongs to the start
+    FindingFilter().rules()  # reading them belongs to the start
     rows = []
     for lines in SIZES:
         row = measured(lines, arguments.rounds)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import Block, Ended, Reading, Sample, Stage, Trial
-from hotlap.records.tuning import Asked, Metric
+from hotlap.records.trial import Block, EndReason, MetricValue, Sample, Stage, Trial
+from hotlap.records.tune_record import Metric, TuneRequest
 
 ENTRY = "planted"
 
@@ -25,7 +25,7 @@ def sample(
     *,
     seed: int = 0,
     nudge: float = 0.0,
-    readings: Iterable[Reading] = (),
+    readings: Iterable[MetricValue] = (),
     number: int = 0,
 ) -> Sample:
     return Sample(
@@ -33,7 +33,7 @@ def sample(
         arm=arm,
         choices=(Choice(name=ENTRY),) if arm == "new" else (),
         seed_shift=seed,
-        ended=Ended.MEASURED.value,
+        ended=EndReason.MEASURED.value,
         why="",
         warmup_steps=2,
         warmup_seconds=1.0,
@@ -69,8 +69,8 @@ def noise_trial(base: Iterable[Sample], again: Iterable[Sample]) -> Trial:
     return replace(trial(both, Risk.EXACT, Stage.NOISE), name="noise", entry=None, new=())
 
 
-def asked(risk: Risk = Risk.NUMERIC, minimum: float = 1.02, metric: Metric | None = None) -> Asked:
-    return Asked(
+def asked(risk: Risk = Risk.NUMERIC, minimum: float = 1.02, metric: Metric | None = None) -> TuneRequest:
+    return TuneRequest(
         command=("python", "train.py"),
         budget_seconds=600.0,
         risk=risk.value,

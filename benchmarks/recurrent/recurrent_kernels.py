@@ -33,8 +33,8 @@ from torch import Tensor
 
 from hotlap.kernels.recurrent import candidates, cuda_recurrence, direct, measurement, modules, selection
 from hotlap.kernels.recurrent.geometry import Variant, parse
-from hotlap.kernels.recurrent.stack import Given, Shape
-from hotlap.kernels.recurrent.unwind import Incoming, Needs
+from hotlap.kernels.recurrent.stack import Shape, StackInputs
+from hotlap.kernels.recurrent.unwind import Needs, OutputGradients
 
 SHAPES = (
     (200, 400, 64, 6),
@@ -104,11 +104,11 @@ class Pieces:
         shape: Shape = modules.shape_of(case.layer, case.point.kind, False, str(variant))
         flat = [one.detach() for one in case.weights]
         self.plan = direct.plan_for(shape, case.x)
-        self.given = Given(case.x, None, None, flat)
+        self.given = StackInputs(case.x, None, None, flat)
         level = self.plan.first
         self.kept = direct.allocate(self.plan, case.x, True)
         self.back = Keeping(
-            self.plan, self.given, self.kept, Incoming(case.dy, None, None), Needs(False, False, False), True
+            self.plan, self.given, self.kept, OutputGradients(case.dy, None, None), Needs(False, False, False), True
         )
         self.kernels = {"forward walk": Noted(level.forward.kernel), "backward walk": Noted(level.backward.kernel)}
         self.kernels["sums"] = Noted(self.plan.sums)

@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
 def section(folder: Path) -> list[str]:
     """Empty where there are no results."""
-    machines: dict[str, dict[Cell, contract.Training]] = {}
+    machines: dict[str, dict[Cell, contract.RunReport]] = {}
     paths = sorted((path for one in RESULTS for path in (folder / "results").glob(one)), key=_date)
     for path in paths:
         bench = record.load(path)
@@ -49,7 +49,7 @@ def _trained(runs: tuple[Run, ...]) -> list[Run]:
     return [run for run in runs if run.ended == TRAINED]
 
 
-def _table(where: str, found: dict[Cell, contract.Training]) -> str:
+def _table(where: str, found: dict[Cell, contract.RunReport]) -> str:
     arms = [arm for arm in ARMS if any(cell.arm == arm for cell in found)]
     lines = [("size", "workload", "target", *arms), ("---",) * (3 + len(arms))]
     for size, workload in sorted({cell[:2] for cell in found}):
@@ -62,5 +62,5 @@ def _table(where: str, found: dict[Cell, contract.Training]) -> str:
     return f"### {where}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def _text(one: contract.Training) -> str:
+def _text(one: contract.RunReport) -> str:
     return f"{one.final:.4f}" + ("" if one.reached else " *missed*")

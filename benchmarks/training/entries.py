@@ -29,7 +29,7 @@ from hotlap.bench import workloads
 from hotlap.judge.ratio import Work, ratio
 from hotlap.plan.choose import automatic
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import Ended, Sample
+from hotlap.records.trial import EndReason, Sample
 from hotlap.trial.local import LocalRunner
 from hotlap.trial.runner import BASE, NEW, Spec
 
@@ -61,7 +61,7 @@ class Workload:
             seconds=PROCESS,
         )
         sample = self._runner.run(spec)
-        if sample.ended != Ended.MEASURED.value:
+        if sample.ended != EndReason.MEASURED.value:
             sys.exit(f"{self.name}, {arm}: {sample.ended} ({sample.why})")
         return sample
 

@@ -92,8 +92,8 @@ def command_line(choice: record.Choice, asked: argparse.Namespace) -> str:
     return " ".join([*words, "--device", choice.device])
 
 
-def asked_of(options: argparse.Namespace) -> session.Asked:
-    return session.Asked(
+def asked_of(options: argparse.Namespace) -> session.BenchRequest:
+    return session.BenchRequest(
         workloads=tuple(options.workloads) or None,
         arms=tuple(options.arms.split(",")),
         size=options.size,

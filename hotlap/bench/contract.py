@@ -36,7 +36,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
+class RunReport:
     """What one run said of itself."""
 
     samples: int
@@ -48,7 +48,7 @@ class Training:
     reached: bool
 
 
-def read(lines: Sequence[Line]) -> Training:
+def read(lines: Sequence[Line]) -> RunReport:
     samples = _only(lines, TRAIN, "train N samples")
     final = _only(lines, FINAL, "final METRIC VALUE target TARGET reached|missed")
     settings = next((found[1] for line in lines if (found := SETTINGS.fullmatch(line.text))), None)
@@ -57,7 +57,7 @@ def read(lines: Sequence[Line]) -> Training:
         raise Unreadable("it printed no line `epoch N …`")
     if int(samples[1]) == 0:
         raise Unreadable("it trained on 0 samples")
-    return Training(
+    return RunReport(
         samples=int(samples[1]),
         settings=settings,
         epochs=epochs,

@@ -45,7 +45,7 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class ArmExit:
     exit_code: int
     seconds: float
     lines: tuple[Line, ...]
@@ -89,7 +89,7 @@ def _published(arm: Arm, key: Key) -> str:
     return " ".join(_relative(["python" if word == sys.executable else word for word in words], arm.place))
 
 
-def _follow(words: list[str], farewell: signal.Signals, max_seconds: float | None, on_line: OnLine) -> Ending:
+def _follow(words: list[str], farewell: signal.Signals, max_seconds: float | None, on_line: OnLine) -> ArmExit:
     gpus = Gpus()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         began = time.perf_counter()
@@ -115,7 +115,7 @@ def _follow(words: list[str], farewell: signal.Signals, max_seconds: float | Non
             attendant.end()
             printed.wait(5.0)
         tail, said = _tail(errors), _said(errors)
-    return Ending(
+    return ArmExit(
         exit_code=attendant.child.returncode,
         seconds=max([seconds, *(line.at for line in lines[-1:])]),  # the last line is read after the end, if only just
         lines=tuple(lines),
@@ -139,7 +139,7 @@ def _said(errors: IO[str]) -> tuple[str, ...]:
     return tuple(line.rstrip()[:LONGEST_LINE] for line in errors if line.startswith(OUR_LINES))
 
 
-def _verdict(ending: Ending, arm: Arm) -> tuple[str, str | None]:
+def _verdict(ending: ArmExit, arm: Arm) -> tuple[str, str | None]:
     if ending.timed_out:
         return TIME_LIMIT, f"not done after {(arm.max_seconds or 0.0) / 60:.3g} min, the limit of --max-minutes"
     if ending.exit_code != 0:
@@ -151,7 +151,7 @@ def _verdict(ending: Ending, arm: Arm) -> tuple[str, str | None]:
     return TRAINED, None
 
 
-def _death(ending: Ending) -> str:
+def _death(ending: ArmExit) -> str:
     if ending.exit_code >= 0:
         return f"exit code {ending.exit_code}"
     name = signal.Signals(-ending.exit_code).name

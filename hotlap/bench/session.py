@@ -26,7 +26,7 @@ SPEED = ("CUDA_", "CUDNN_", "GOMP_", "KMP_", "MKL_", "NVIDIA_TF32", "OMP_", "OPE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class BenchRequest:
     """What the user typed; None: not said."""
 
     workloads: tuple[str, ...] | None
@@ -57,7 +57,7 @@ class Session:
     max_seconds: float | None
 
 
-def prepare(asked: Asked) -> Session:
+def prepare(asked: BenchRequest) -> Session:
     """Everything that can be refused is refused here, before anything is made or run."""
     place = workloads.folder()
     out = _out(asked)
@@ -120,7 +120,7 @@ def _with(bench: Bench, run: Run) -> Bench:
     return replace(bench, runs=runs, summary=summarize(bench.choice, bench.tasks, runs))
 
 
-def _out(asked: Asked) -> Path:
+def _out(asked: BenchRequest) -> Path:
     if asked.out is not None:
         if asked.out.exists() and not asked.resume:
             raise RunFolderUnwritable(f"{asked.out} is there already; go on with it: --resume, or choose another --out")
@@ -134,7 +134,7 @@ def _out(asked: Asked) -> Path:
     return found
 
 
-def _choice(asked: Asked, place: Path, before: Bench | None) -> Choice:
+def _choice(asked: BenchRequest, place: Path, before: Bench | None) -> Choice:
     """What was typed, filled up from the bench to go on with, filled up with defaults. Device "" is found later."""
     known = workloads.names(place)
     old = before.choice if before else None

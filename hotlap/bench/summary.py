@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from hotlap.bench.contract import Training, read
+from hotlap.bench.contract import RunReport, read
 from hotlap.bench.record import TRAINED, Choice, Row, Run, Task
 from hotlap.bench.workloads import NAIVE
 from hotlap.judge.ratio import Arm, Work, ratio, throughput
@@ -22,7 +22,7 @@ class _Group:
     """The runs of one arm on one workload, those that trained read."""
 
     runs: list[Run]
-    trainings: list[Training]
+    trainings: list[RunReport]
 
     @property
     def steady(self) -> Arm:
@@ -40,12 +40,12 @@ def summarize(choice: Choice, tasks: Sequence[Task], runs: Sequence[Run]) -> tup
     return tuple(rows)
 
 
-def steady(training: Training) -> list[Work]:
+def steady(training: RunReport) -> list[Work]:
     epochs = training.epochs[1:] or training.epochs
     return [Work(samples=training.samples, seconds=epoch.seconds) for epoch in epochs]
 
 
-def seconds_to_target(training: Training, higher_is_better: bool) -> float | None:
+def seconds_to_target(training: RunReport, higher_is_better: bool) -> float | None:
     """From the start of the process to the line of the first epoch that met the target."""
     for epoch in training.epochs:
         met = epoch.metric >= training.target if higher_is_better else epoch.metric <= training.target
@@ -54,7 +54,7 @@ def seconds_to_target(training: Training, higher_is_better: bool) -> float | Non
     return None
 
 
-def warmup_seconds(training: Training) -> float | None:
+def warmup_seconds(training: RunReport) -> float | None:
     """What the first epoch line came later than a steady epoch takes, evaluation included in both."""
     arrivals = [epoch.at for epoch in training.epochs]
     gaps = [after - before for before, after in pairwise(arrivals)]

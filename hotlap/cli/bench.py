@@ -82,7 +82,7 @@ def bench(
 
     Exit code 0: every run trained. 1: some broke, the rest is reported. 130: interrupted, go on with --resume.
     """
-    asked = session.Asked(
+    asked = session.BenchRequest(
         workloads=workloads or None,
         arms=_words(arms),
         size=size,

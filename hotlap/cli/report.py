@@ -19,7 +19,7 @@ from hotlap.records.decisions import Decisions
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Outcome, Outcomes
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.visible import visible
 from hotlap.report.run import decisions as decided
 
@@ -35,7 +35,7 @@ class RunRecords:
     """The records of a run: a tuning, a profile alone, or what a training has decided."""
 
     run: store.Run
-    tuning: Tuning | None
+    tuning: TuneRecord | None
     observation: Observation | None
     diagnosis: Diagnosis | None
     decisions: Decisions | None = None
@@ -104,7 +104,7 @@ def _format(asked: list[str], output: Path | None, open_it: bool) -> str:
 
 def records(run: store.Run) -> RunRecords:
     """What there is. A tune needs no profile beside it; a run with neither is no run to report on."""
-    tuning = _load(run, "tuning", Tuning)
+    tuning = _load(run, "tuning", TuneRecord)
     observation, diagnosis = _load(run, "observation", Observation), _load(run, "diagnosis", Diagnosis)
     if tuning is None and observation is None and (decided := _decided(run)) is not None:
         return decided

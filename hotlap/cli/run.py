@@ -12,7 +12,7 @@ import click
 from hotlap import store
 from hotlap.cli.say import say
 from hotlap.errors import PlanUnusable, RunFolderUnwritable, UnknownOptimization
-from hotlap.plan import choose, files, saved
+from hotlap.plan import choose, files, saved_plan
 from hotlap.plan.needs import refuse_unmet
 from hotlap.process.launch import resolve
 from hotlap.records.plan import Plan, Risk
@@ -140,7 +140,7 @@ def _nothing(place: Path) -> Plan:
 
 def _kept(place: Path, command: tuple[str, ...]) -> Plan:
     """A tune that proved nothing takes nothing away: it is then decided while it trains, as without a tune."""
-    allowed = files.found(saved.place(place, command), command, _keys())
+    allowed = files.found(saved_plan.place(place, command), command, _keys())
     plan = None if allowed is None else _said(allowed)
     return plan if plan is not None and plan.choices else choose.automatic(Risk.EXACT)
 
@@ -152,7 +152,7 @@ def _keys() -> Path | None:
         return None
 
 
-def _said(allowed: files.Allowed) -> Plan:
+def _said(allowed: files.PlanWithinBounds) -> Plan:
     for line in allowed.lines:
         say(line)
     return allowed.plan

@@ -13,11 +13,11 @@ from hotlap.analysis.parse import files
 from hotlap.catalog import patterns
 from hotlap.cli.say import say
 from hotlap.errors import RunFolderUnwritable, UnknownName
-from hotlap.records.scanned import Scan, Unread
+from hotlap.records.scan_finding import Scan, Unread
 from hotlap.records.visible import everywhere, visible, visible_lines
 from hotlap.report.scan import findings as page
 from hotlap.report.scan.sarif import sarif
-from hotlap.scanning import Repaired, Wanted, baseline, cache
+from hotlap.scanning import FileRepair, FindingFilter, baseline, cache
 from hotlap.scanning.settings import settings
 
 BASELINE = "hotlap-baseline.json"
@@ -46,7 +46,7 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     something found, 2: an error.
     """
     _refuse_contradictions(options)
-    asked = _Asked(paths or (".",), options)
+    asked = _ScanRequest(paths or (".",), options)
     result = asked.repaired() if asked.on("fix") or asked.on("diff") else asked.scanned()
     for unread in result.unread:
         click.echo(visible(f"{unread.path}: {unread.reason}; not scanned"), err=True)
@@ -70,7 +70,7 @@ def _refuse_contradictions(options: dict[str, object]) -> None:
         raise click.UsageError(f"--statistics comes as text or json, not as {options['style']}")
 
 
-class _Asked:
+class _ScanRequest:
     """What the command line and the project's settings ask for together."""
 
     def __init__(self, paths: tuple[str, ...], options: dict[str, object]) -> None:
@@ -79,7 +79,7 @@ class _Asked:
         self.project = settings(first if first.is_dir() else first.parent)
         if self.project.unread:
             say(self.project.unread)
-        self.wanted = Wanted(
+        self.wanted = FindingFilter(
             self._codes("select") or self._checked(self.project.select),
             (*self._codes("ignore"), *self._checked(self.project.ignore)),
             self.on("pedantic") or self.project.pedantic,
@@ -87,7 +87,7 @@ class _Asked:
         excluded = (*_texts(options["exclude"]), *self.project.exclude)
         self.sources, self.unread = files.discover(paths, excluded)
         self.context = files.surroundings(paths, self.sources, excluded)
-        self.changed: list[Repaired] = []
+        self.changed: list[FileRepair] = []
 
     def on(self, name: str) -> bool:
         return bool(self.options[name])
@@ -105,7 +105,7 @@ class _Asked:
 
     def _checked(self, codes: tuple[str, ...]) -> tuple[str, ...]:
         for code in codes:
-            if not Wanted(select=(code,)).rules():
+            if not FindingFilter(select=(code,)).rules():
                 raise UnknownName(f"no rule is called {code}; see them all: hotlap list")
         return codes
 
@@ -143,7 +143,7 @@ def _with(result: Scan, unread: list[Unread]) -> Scan:
     return Scan(result.findings, (*unread, *result.unread), result.files, result.lines)
 
 
-def _kept(asked: _Asked, result: Scan) -> int:
+def _kept(asked: _ScanRequest, result: Scan) -> int:
     path = asked.baseline or Path(BASELINE)
     count = baseline.write(path, result.findings)
     said = f"{count} finding{'' if count == 1 else 's'} kept in {path}; use it: hotlap scan … --baseline {path}"
@@ -151,7 +151,7 @@ def _kept(asked: _Asked, result: Scan) -> int:
     return 0
 
 
-def _drawn(result: Scan, asked: _Asked) -> str:
+def _drawn(result: Scan, asked: _ScanRequest) -> str:
     style = asked.options["style"]
     if asked.on("statistics"):
         return page.statistics(result, as_json=style == "json")

@@ -17,11 +17,11 @@ from hotlap.cli.tuning_line import TuningLine, last_words
 from hotlap.cli.values import seconds, size_mb, some_share
 from hotlap.records import private
 from hotlap.records.plan import Risk
-from hotlap.records.tuning import Metric
+from hotlap.records.tune_record import Metric
 from hotlap.workflows import tune as tuning
 
 TAG = "tb:"
-FIELDS = {  # of Asked, by parameter
+FIELDS = {  # of TuneRequest, by parameter
     "budget": "budget_seconds",
     "risk": "risk",
     "metric": "metric",
@@ -102,7 +102,7 @@ def tune(
     return 0
 
 
-def _conclude(done: tuning.Tuned, console: Console) -> None:
+def _conclude(done: tuning.TuneResult, console: Console) -> None:
     """The verdict, what is kept and why the rest is not, and where everything is."""
     kept = records(done.run)
     report.tuned_terminal(done.tuning, kept.observation, kept.diagnosis, console)
@@ -121,7 +121,7 @@ def _write_page(page: Path, text: str) -> Path | None:
 
 def _resumed(
     options: tuning.TuneOptions, given: dict[str, tuple[str, object]], live: LiveLine, line: TuningLine
-) -> tuning.Tuned | None:
+) -> tuning.TuneResult | None:
     """The tune that is meant, gone on with; None where a command was given that has none."""
     words, run_dir = options.command, options.run_dir
     if len(words) == 1 and not words[0].endswith(".py"):
@@ -134,7 +134,7 @@ def _resumed(
 
 
 def _given(options: tuning.TuneOptions) -> dict[str, tuple[str, object]]:
-    """Options that were typed, by the field of Asked they set."""
+    """Options that were typed, by the field of TuneRequest they set."""
     context, asked = click.get_current_context(), tuning.asked(options)
     typed = [name for name in FIELDS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     return {FIELDS[name]: (f"--{name.replace('_', '-')}", getattr(asked, FIELDS[name])) for name in typed}

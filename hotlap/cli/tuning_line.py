@@ -12,8 +12,8 @@ from hotlap.records.figures import number, times
 from hotlap.records.trial import Stage
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.records.visible import visible
-from hotlap.workflows.tune import Tuned
-from hotlap.workflows.tune.book import Doing, Watcher
+from hotlap.workflows.tune import TuneResult
+from hotlap.workflows.tune.book import Activity, Watcher
 
 EVERY = 0.25  # seconds
 WORDS = {
@@ -43,7 +43,7 @@ class TuningLine(Watcher):
     ) -> None:
         self._clear()
 
-    def doing(self, doing: Doing) -> None:
+    def doing(self, doing: Activity) -> None:
         now = time.monotonic()
         if not self._live or now - self._last < EVERY:
             return
@@ -74,7 +74,7 @@ class TuningLine(Watcher):
             self._drawn = False
 
 
-def text(doing: Doing) -> str:
+def text(doing: Activity) -> str:
     """What is tried, the best so far, and the time left within the budget."""
     what = WORDS[doing.stage]
     if doing.stage in (Stage.ALONE.value, Stage.STACKED.value):
@@ -120,7 +120,7 @@ def clock(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{number(seconds / 3600)} h"
 
 
-def last_words(done: Tuned, page: Path | None) -> list[str]:
+def last_words(done: TuneResult, page: Path | None) -> list[str]:
     """Where everything is, and what to type next."""
     record = done.tuning
     where = f"The report is {page}" if page is not None else "The report could not be written"

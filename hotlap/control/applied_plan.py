@@ -20,10 +20,10 @@ from hotlap.patch.seams import Seams
 from hotlap.patch.voice import say
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA, to_json
-from hotlap.records.decisions import Decisions, Tried
+from hotlap.records.decisions import BlockTrial, Decisions
 from hotlap.records.plan import Choice, Circumstances, Outcome, Outcomes, Risk, Status
 from hotlap.records.session import Session
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 SETTLED = 6  # optimizer steps, then every entry has had its moment
@@ -67,7 +67,7 @@ class AppliedPlan:
 
     def __init__(self, torch: Any, choices: Iterable[Choice], seams: Seams, decides: bool = False) -> None:
         self.torch, self.seams = torch, seams
-        self._moments = Moments(seams)
+        self._moments = RootDiscovery(seams)
         chosen = sorted(choices, key=lambda choice: list(entries()).index(choice.name))
         tried = [choice for choice in chosen if decides and _is_tried(choice)]
         self.sites = [
@@ -211,7 +211,7 @@ class AppliedPlan:
             with suppress(OSError):  # the disk is full, or the folder gone: what was decided stands
                 self._write(self.folder)
 
-    def _was_tried(self, tried: Tried) -> None:
+    def _was_tried(self, tried: BlockTrial) -> None:
         """Written at once: a program may be killed at any step."""
         self._save()
         if self.verbose and self._speaks:

@@ -18,13 +18,22 @@ from typing import Any
 
 from hotlap.control.account import Account
 from hotlap.control.arms import Arm, Arms
-from hotlap.control.findings import Candidate, Findings, Loading, Turns, joined, of_batches, times_as_fast, tried_of
+from hotlap.control.findings import (
+    Candidate,
+    Findings,
+    LoaderEntries,
+    Turns,
+    joined,
+    of_batches,
+    times_as_fast,
+    tried_of,
+)
 from hotlap.control.ranks import OneRank, Order, Ranks, State
 from hotlap.control.ratio import Faster, faster
 from hotlap.control.ticks import Ticks
 from hotlap.control.timing import Clock, Marks
 from hotlap.patch.signals import raised_by_signal
-from hotlap.records.decisions import Tried
+from hotlap.records.decisions import BlockTrial
 
 WARM = 6  # ticks before the first block, the first of which make buffers and tune libraries …
 PATIENCE = 1.0  # … and seconds, with that block: where steps are slow, fewer must do
@@ -53,7 +62,7 @@ SAME = "nothing of it applies here"
 Course = Generator[None, None, None]
 
 
-class Overdrawn(Exception):
+class AccountEmpty(Exception):
     """The account is empty: the trial under way ends."""
 
 
@@ -67,7 +76,7 @@ class Decider:
         self,
         ticks: Callable[[Callable[[Any], None]], Ticks],
         arms: Arms,
-        loading: Loading,
+        loading: LoaderEntries,
         marks: Marks,
         candidates: Iterable[Candidate],
         clock: Clock = time.perf_counter,
@@ -82,7 +91,7 @@ class Decider:
         self.findings = Findings()
         self.waits = True  # whoever can begin later does not yet: the program is timed as it is
         self.on_decided: Callable[[], None] = lambda: None
-        self.on_tried: Callable[[Tried], None] = lambda tried: None
+        self.on_tried: Callable[[BlockTrial], None] = lambda tried: None
         self.on_failed: Callable[[Exception], None] = lambda error: None
         self._course: Course | None = self._whole_course()
         self._last = self._passed = 0.0  # the last step, on the host's clock, and what it took
@@ -406,7 +415,7 @@ class Decider:
                 found = faster(with_, without)
                 if found.is_clear or (found.ratio < GAIN and not found.is_wide):
                     break
-        except Overdrawn:
+        except AccountEmpty:
             why, found, self._settling = TOO_DEAR, None, False
             self.findings.ever_on |= self._applied()
         cost = self.account.close()
@@ -435,7 +444,7 @@ class Decider:
         if self.findings.after is not None:
             self.findings.after = self._usual = self.findings.after * before
 
-    def _record(self, tried: Tried) -> None:
+    def _record(self, tried: BlockTrial) -> None:
         self.findings.tried.append(tried)
         self.on_tried(tried)
 
@@ -476,7 +485,7 @@ class Decider:
 
     def _require_credit(self) -> None:
         if self.account.is_overdrawn(self._clock()):
-            raise Overdrawn
+            raise AccountEmpty
 
     def _block(self, parts: int = PARTS, until: float = math.inf) -> Generator[None, None, list[float]]:
         """Seconds a step of each part."""

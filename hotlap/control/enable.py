@@ -16,11 +16,11 @@ from hotlap.patch.imports import when_imported
 from hotlap.records.plan import Choice, Outcome
 from hotlap.records.visible import visible
 
-_enabled: Enabled | None = None
+_enabled: EnabledOptimizations | None = None
 _is_registered = False
 
 
-class Enabled:
+class EnabledOptimizations:
     """What is enabled; as a context manager it ends with the block."""
 
     def __init__(self, choices: tuple[Choice, ...], quiet: bool, decides: bool) -> None:
@@ -59,7 +59,7 @@ class Enabled:
         else:
             self.close()
 
-    def __enter__(self) -> Enabled:
+    def __enter__(self) -> EnabledOptimizations:
         return self
 
     def __exit__(
@@ -75,7 +75,7 @@ class Enabled:
         return "\n".join(map(visible, lines(self.outcomes)))
 
 
-def start(choices: Iterable[Choice], quiet: bool, decides: bool = False) -> Enabled:
+def start(choices: Iterable[Choice], quiet: bool, decides: bool = False) -> EnabledOptimizations:
     """Applies at once where torch is imported, else as soon as it is. What was enabled before ends."""
     global _enabled, _is_registered
     disable()
@@ -84,7 +84,7 @@ def start(choices: Iterable[Choice], quiet: bool, decides: bool = False) -> Enab
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_forked)  # a loader's workers are not ours to change
         _is_registered = True
-    enabled = _enabled = Enabled(tuple(choices), quiet, decides)
+    enabled = _enabled = EnabledOptimizations(tuple(choices), quiet, decides)
     if os.environ.get("HOTLAP", "").lower() == "off":
         return enabled
     if "torch" in sys.modules:

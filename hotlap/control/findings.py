@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hotlap.control.arms import Arm
 from hotlap.control.ratio import Faster
-from hotlap.records.decisions import Tried
+from hotlap.records.decisions import BlockTrial
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Candidate:
     prepares: float = 0.0  # seconds
 
 
-class Loading(Protocol):
+class LoaderEntries(Protocol):
     """How batches are made. It begins by itself when nobody waits any more, loader by loader."""
 
     def applied(self) -> Arm: ...
@@ -51,7 +51,7 @@ class Turns:
 
 @dataclass
 class Findings:
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[BlockTrial] = field(default_factory=list)
     after: float | None = None  # seconds a step, when it was last compared
     by_batches: float = 1.0  # times as fast: by batches made another way …
     by_steps: float = 1.0  # … and by what is switched between steps
@@ -95,8 +95,8 @@ def tried_of(
     kept: bool,
     cost: float,
     why: str,
-) -> Tried:
-    return Tried(
+) -> BlockTrial:
+    return BlockTrial(
         names=tuple(sorted(names)),
         on_top_of=tuple(sorted(base)),
         at_step=began,

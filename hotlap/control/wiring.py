@@ -22,7 +22,7 @@ from hotlap.machine import NO_GPU, gpus
 from hotlap.patch.seams import Seams
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA, to_json
-from hotlap.records.decisions import Decisions, Remembered, Tried
+from hotlap.records.decisions import BlockTrial, Decisions, RememberedDecisions
 from hotlap.records.plan import Outcome, Risk, Status
 from hotlap.records.session import Session
 from hotlap.runtime.site import Site
@@ -116,7 +116,7 @@ class Wiring:
         session, findings = self._session, self._deciding.findings
         if session is None or session.memory is None or not findings.is_over or not self._is_main:
             return
-        record = Remembered(
+        record = RememberedDecisions(
             schema=SCHEMA,
             source=session.source,
             hotlap=__version__,
@@ -143,7 +143,7 @@ class Wiring:
         self,
         on_decided: Callable[[], None],
         on_failed: Callable[[Exception], None],
-        on_tried: Callable[[Tried], None],
+        on_tried: Callable[[BlockTrial], None],
     ) -> None:
         self._deciding.on_decided, self._deciding.on_failed = on_decided, on_failed
         self._deciding.on_tried = on_tried
@@ -265,7 +265,7 @@ def _worst(names: Arm) -> Risk:
     return max((entries()[name].risk for name in names), key=lambda risk: risk.rank)
 
 
-def sentence_of(tried: Tried) -> str:
+def sentence_of(tried: BlockTrial) -> str:
     kept = "on" if tried.kept else "off"
     return f"step {tried.at_step}: {', '.join(tried.names) or 'what is left'}: {tried.why}: {kept}"
 

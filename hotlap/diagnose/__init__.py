@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hotlap.diagnose import compute, feeding, host, ranks, settings
+from hotlap.diagnose import compute, data_path, host, ranks, settings
 from hotlap.diagnose.source import joined
 from hotlap.diagnose.step import Step
 from hotlap.diagnose.unknowns import unknowns
@@ -12,14 +12,14 @@ from hotlap.diagnose.verdict import verdict
 from hotlap.records.codec import SCHEMA
 from hotlap.records.diagnosis import Diagnosis, Finding
 from hotlap.records.observation import Observation
-from hotlap.records.scanned import Scan
+from hotlap.records.scan_finding import Scan
 
 __all__ = ["diagnose"]
 
 DETECTORS: tuple[Callable[[Step], Iterator[Finding]], ...] = (
     settings.anomaly_mode,
-    feeding.data_wait,
-    feeding.copies,
+    data_path.data_wait,
+    data_path.copies,
     host.syncs,
     compute.launch_overhead,
     ranks.straggler,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hotlap.diagnose.sentences import listed, part, percent
 from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.verdict import BOUND, DEVICE_BUSY, SLOW_LAUNCH_US
-from hotlap.diagnose.wording import listed, part, percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number
 from hotlap.records.observation import BACKWARD, FORWARD, OPTIMIZER, Optimizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hotlap.diagnose.sentences import listed, part, percent
 from hotlap.diagnose.step import NOTICEABLE, Step
-from hotlap.diagnose.wording import listed, part, percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number
 from hotlap.records.observation import EVALUATION, GARBAGE, REST, SPAN_PREFIX, CodeLine, Sync

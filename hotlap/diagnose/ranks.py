@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hotlap.diagnose.sentences import percent
 from hotlap.diagnose.step import Step
-from hotlap.diagnose.wording import percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number
 from hotlap.records.observation import BACKWARD, Rank

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from hotlap.diagnose.compute import RECURRENT
-from hotlap.diagnose.feeding import cores_each, most_workers
+from hotlap.diagnose.data_path import cores_each, most_workers
+from hotlap.diagnose.sentences import part, percent
 from hotlap.diagnose.step import NOTICEABLE, Step
-from hotlap.diagnose.wording import part, percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number
 from hotlap.records.observation import BACKWARD, FORWARD, CodeLine

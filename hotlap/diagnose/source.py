@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hotlap.records.diagnosis import Diagnosis, Finding, Written
+from hotlap.records.diagnosis import Diagnosis, Finding, SourcePattern
 from hotlap.records.observation import CodeLine, Observation
-from hotlap.records.scanned import Applicability, Frequency, Scan, Scanned
+from hotlap.records.scan_finding import Applicability, Frequency, Scan, ScanFinding
 
 # Costs that have no line of their own, by the patterns that cause them.
 _SUBJECTS = {
@@ -38,7 +38,7 @@ def joined(diagnosis: Diagnosis, seen: Observation, scan: Scan) -> Diagnosis:
         taken.update(map(_key, (*there, *about)))
         findings.append(_with(finding, there, about))
     left = [pattern for pattern in scan.findings if _key(pattern) not in taken]
-    rest = [Written(finding=_plain(pattern), ms_per_step=_measured(pattern, seen)) for pattern in left]
+    rest = [SourcePattern(finding=_plain(pattern), ms_per_step=_measured(pattern, seen)) for pattern in left]
     return replace(
         diagnosis,
         findings=tuple(findings),
@@ -46,16 +46,16 @@ def joined(diagnosis: Diagnosis, seen: Observation, scan: Scan) -> Diagnosis:
     )
 
 
-def _plain(finding: Scanned) -> Scanned:
+def _plain(finding: ScanFinding) -> ScanFinding:
     """Without what only its fix needs."""
     return replace(finding, hints={})
 
 
-def _key(finding: Scanned) -> tuple[str, str, int, int]:
+def _key(finding: ScanFinding) -> tuple[str, str, int, int]:
     return finding.code, finding.path, finding.line, finding.column
 
 
-def _on_its_line(place: CodeLine | None, scanned: Iterable[Scanned]) -> list[Scanned]:
+def _on_its_line(place: CodeLine | None, scanned: Iterable[ScanFinding]) -> list[ScanFinding]:
     if place is None:
         return []
     there = [
@@ -64,7 +64,7 @@ def _on_its_line(place: CodeLine | None, scanned: Iterable[Scanned]) -> list[Sca
     return sorted(there, key=lambda finding: _EASE[finding.applicability])
 
 
-def _about(code: str, scanned: Iterable[Scanned]) -> list[Scanned]:
+def _about(code: str, scanned: Iterable[ScanFinding]) -> list[ScanFinding]:
     names = _SUBJECTS.get(code, ())
     return [
         finding
@@ -73,7 +73,7 @@ def _about(code: str, scanned: Iterable[Scanned]) -> list[Scanned]:
     ]
 
 
-def _with(finding: Finding, there: list[Scanned], about: list[Scanned]) -> Finding:
+def _with(finding: Finding, there: list[ScanFinding], about: list[ScanFinding]) -> Finding:
     every = (*there, *about)
     if not every:
         return finding
@@ -89,13 +89,13 @@ def _with(finding: Finding, there: list[Scanned], about: list[Scanned]) -> Findi
     )
 
 
-def repair(one: Scanned) -> str:
+def repair(one: ScanFinding) -> str:
     """What to do about it, and the command that does it."""
     flags = _FLAGS.get(one.applicability)
     return f"{one.repair} (hotlap scan{flags} --select {one.code} repairs it)" if flags else one.repair
 
 
-def _measured(finding: Scanned, seen: Observation) -> float | None:
+def _measured(finding: ScanFinding, seen: Observation) -> float | None:
     """What was timed on its lines: waits and copies, else what sampling found there."""
     timed = [(sync.file, sync.line, sync.ms_per_step) for sync in seen.syncs]
     timed += [(copy.file, copy.line, copy.ms_per_step) for copy in seen.copies]

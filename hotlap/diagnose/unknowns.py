@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from hotlap.diagnose.sentences import percent
 from hotlap.diagnose.step import Step
 from hotlap.diagnose.verdict import BOUND, HIDDEN, NO_FASTER
-from hotlap.diagnose.wording import percent
 from hotlap.records.figures import times
 from hotlap.records.observation import DATA
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hotlap.diagnose.sentences import listed, part, percent
 from hotlap.diagnose.step import Step
-from hotlap.diagnose.wording import listed, part, percent
 from hotlap.records.figures import number, times
 from hotlap.records.observation import (
     BACKWARD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hotlap.engine.saving import Position
+from hotlap.engine.run_state import Position
 
 
 def watch(place: Position, monitor: str, say: Callable[[str], None]) -> None:

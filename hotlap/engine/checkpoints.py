@@ -30,7 +30,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 HELD_SECONDS = 0.2  # at most
 
 
-class Settled(list[Any]):
+class PlainList(list[Any]):
     """Plain values that nobody changes any more: they need not be copied one by one."""
 
 
@@ -133,7 +133,7 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
             on_device.append(value.device)
             pinned = torch.empty_like(value, device="cpu", pin_memory=True)  # laid out alike: a resumed run goes on so
             return pinned.copy_(value.detach(), non_blocking=True)  # on the stream of the steps: before the next one
-        if isinstance(value, Settled):
+        if isinstance(value, PlainList):
             return list(value)
         if isinstance(value, dict):
             return {name: copied(item) for name, item in value.items()}

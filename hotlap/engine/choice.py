@@ -62,7 +62,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ExecutionChoice:
     mode: Mode
     run: Work
     line: str
@@ -114,17 +114,17 @@ class Attempts:
         """Of the fastest, a step."""
         return min((seconds for seconds, _ in self.runs.values()), default=0.0)
 
-    def best(self) -> Chosen:
+    def best(self) -> ExecutionChoice:
         if not self.runs:
             self.runs[Mode(way=self.trial.ways[0])] = (0.0, self.trial.work(Mode()))
         mode = min(
             self.runs, key=lambda tried: self.runs[tried][0] / (1.0 if tried.way == self.trial.ways[0] else CLEARLY)
         )
         use(mode.way)
-        return Chosen(mode, self.runs[mode][1], _line(mode, self.runs, self.failed))
+        return ExecutionChoice(mode, self.runs[mode][1], _line(mode, self.runs, self.failed))
 
 
-def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Chosen:
+def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> ExecutionChoice:
     """The fastest of the modes that work, or the one wanted; the state is as it was before, to the bit."""
     attempts = Attempts(trial)
     if wanted is not None:
@@ -152,7 +152,7 @@ def needs_no_trial(recipe: Recipe, can_capture: bool, seconds_ahead: float) -> b
     return not compiles and not captures
 
 
-class Refused(Exception):
+class NotReplayable(Exception):
     """A step that a replay would not repeat."""
 
 
@@ -173,7 +173,7 @@ def _made(trial: Trial, mode: Mode) -> Work:
     apart = disagreement(expected, moved(list(trial.parameters), before))
     trial.kept.put_back()
     if apart > NEAR:
-        raise Refused(f"a replay trains otherwise than the step itself (by {apart:.0%} of it)")
+        raise NotReplayable(f"a replay trains otherwise than the step itself (by {apart:.0%} of it)")
     return replay
 
 
@@ -186,7 +186,7 @@ def _rehearsed(trial: Trial, work: Work) -> list[Tensor]:
     found = moved(list(trial.parameters), before)
     trial.kept.put_back()
     if why is not None:
-        raise Refused(why)
+        raise NotReplayable(why)
     return found
 
 

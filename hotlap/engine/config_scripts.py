@@ -19,21 +19,21 @@ from torch.optim import Optimizer
 
 from hotlap.engine import config_templates
 from hotlap.engine.config import ConfigInvalid
-from hotlap.engine.config_templates import SCHEMAS, Loading, Training
+from hotlap.engine.config_templates import SCHEMAS, LoadingConfig, TrainingConfig
 from hotlap.engine.log import to_stderr
 
 SHARED = ("epochs", "batch_size", "learning_rate", "seed")
 
 
 @dataclass(frozen=True)
-class Given:
+class ScriptArguments:
     """`config` is None where none was named; `rest` are the arguments without it."""
 
     config: Any
     rest: list[str]
 
     @property
-    def training(self) -> Training | None:
+    def training(self) -> TrainingConfig | None:
         return None if self.config is None else self.config.training
 
     def arguments(self, **others: object) -> list[str]:
@@ -44,7 +44,7 @@ class Given:
         told = {name.replace("_", "-"): value for name, value in values.items() if value is not None}
         return [word for name, value in told.items() for word in (f"--{name}", str(value))] + self.rest
 
-    def settled(self, settings: object, device: torch.device, usual: Training, **decided: Any) -> Training:
+    def settled(self, settings: object, device: torch.device, usual: TrainingConfig, **decided: Any) -> TrainingConfig:
         """The configuration, or the `usual` training without one; what the script's options decided since wins.
 
         Half precision is for GPUs: processors without it are a hundred times slower, so there it is float32.
@@ -64,7 +64,7 @@ class Given:
         return optimizer
 
 
-def configured(arguments: Sequence[str] | None, templates: tuple[str, ...]) -> Given:
+def configured(arguments: Sequence[str] | None, templates: tuple[str, ...]) -> ScriptArguments:
     """Reads `--config` out of the arguments; a wrong one ends the program with exit code 2, as a wrong option does."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(
@@ -80,10 +80,12 @@ def configured(arguments: Sequence[str] | None, templates: tuple[str, ...]) -> G
         config = None if found.config is None else read(found.config, templates)
     except ConfigInvalid as error:
         parser.error(f"--config: {error}")
-    unused = [field.name for field in dataclasses.fields(Loading) if config and getattr(config.loading, field.name)]
+    unused = [
+        field.name for field in dataclasses.fields(LoadingConfig) if config and getattr(config.loading, field.name)
+    ]
     if unused:
         to_stderr(f"loading.{', loading.'.join(unused)}: not used, this pipeline keeps its data in memory")
-    return Given(config, rest)
+    return ScriptArguments(config, rest)
 
 
 def read(named: str, templates: tuple[str, ...]) -> Any:

@@ -19,7 +19,7 @@ from hotlap.engine.schedule import Cosine, Linear, Schedule
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingConfig:
     """What becomes the trainer's recipe, and the optimizer's own numbers."""
 
     batch_size: int = value(at_least=1)
@@ -59,7 +59,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class TwoPhases(Training):
+class TwoPhases(TrainingConfig):
     """First the head alone, on the frozen part, at `learning_rate`; then everything at `full_learning_rate`."""
 
     frozen_epochs: int = value(0, at_least=0)
@@ -78,7 +78,7 @@ class TwoPhases(Training):
 
 
 @dataclass(frozen=True)
-class Loading:
+class LoadingConfig:
     """For data that is streamed; resident data needs none of it. None: chosen from the machine."""
 
     threads: int | None = value(None, at_least=1, at_most=256)
@@ -109,28 +109,28 @@ class DetectorModel:
 @dataclass(frozen=True)
 class RecurrentConfig:
     model: RecurrentModel
-    training: Training
-    loading: Loading = field(default_factory=Loading)
+    training: TrainingConfig
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
 
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
     model: FeedForwardModel
-    training: Training
-    loading: Loading = field(default_factory=Loading)
+    training: TrainingConfig
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
 
 
 @dataclass(frozen=True)
 class DetectorConfig:
     model: DetectorModel
     training: TwoPhases
-    loading: Loading = field(default_factory=Loading)
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
 
 
 @dataclass(frozen=True)
 class SegmentsConfig:
-    training: Training
-    loading: Loading = field(default_factory=Loading)
+    training: TrainingConfig
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
 
 
 Config = RecurrentConfig | FeedForwardConfig | DetectorConfig | SegmentsConfig

@@ -74,13 +74,13 @@ class Forks:
     def __call__(self, item: Any) -> Any:
         if self.single is not None and not self.single and not self.final:
             raise NothingToFork
-        with _Forking(self) as mode:
+        with _ForkMode(self) as mode:
             found = self.loss_of(item)
         if self.single is None:
             self._learn(found[0], mode)
         return found
 
-    def _learn(self, losses: dict[str, Tensor], mode: _Forking) -> None:
+    def _learn(self, losses: dict[str, Tensor], mode: _ForkMode) -> None:
         """From the first time, which is done without forks. The step is captured because each time is like it."""
         paths = _paths_to_leaves(losses["loss"])
         self.single = {key for key, uses in mode.uses.items() if uses == paths.get(key) == 1 and key in self.trained}
@@ -117,7 +117,7 @@ def _paths_to_leaves(loss: Tensor) -> dict[int, int]:
     return counts
 
 
-class _Forking(TorchFunctionMode):
+class _ForkMode(TorchFunctionMode):
     def __init__(self, forks: Forks) -> None:
         super().__init__()
         self.forks = forks

@@ -144,7 +144,7 @@ class Clipping:
         return torch.add(self.guard, norm, alpha=self.share).clamp_(min=1.0)
 
 
-class Learning:
+class LearningRates:
     """Sets the learning rates of every step: on the host as numbers, or inside the step from a table on the device."""
 
     def __init__(self, optimizer: Optimizer, steps: int, vary: bool, device: torch.device) -> None:

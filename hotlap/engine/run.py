@@ -16,15 +16,15 @@ from hotlap.engine.checkpoints import BEST, LAST, Writer, every_name
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import BadRecipe, NonFiniteLoss
 from hotlap.engine.evaluation import evaluating
-from hotlap.engine.freezing import Freezing
-from hotlap.engine.looks import Looks, Seen, first_broken
+from hotlap.engine.frozen_modules import FrozenModules
+from hotlap.engine.loss_readout import Looks, LossRows, first_broken
 from hotlap.engine.metrics import is_higher_better, read
-from hotlap.engine.optimizers import Learning, begin_momenta, require_dense
+from hotlap.engine.optimizers import LearningRates, begin_momenta, require_dense
 from hotlap.engine.parts import Parts
 from hotlap.engine.recipe import Phase
 from hotlap.engine.records import EpochRecord, History, StepRecord
 from hotlap.engine.recurrent import reset_state
-from hotlap.engine.saving import Position, load_into, state_of
+from hotlap.engine.run_state import Position, load_into, state_of
 from hotlap.engine.schedule import Rates
 from hotlap.engine.seam import Resident
 from hotlap.engine.steps import ResidentSteps, StreamedSteps
@@ -42,7 +42,7 @@ class Run:
         self.writer = Writer(Path(kept.folder)) if kept is not None else None
         self.is_over = False
         self.usual = processor.present()
-        self.freezing = Freezing(parts.model)
+        self.freezing = FrozenModules(parts.model)
         self._prepared = 0.0
         self.epochs_before = 0  # trained by an earlier process
         self._told = False  # that a checkpoint could not be written
@@ -101,7 +101,7 @@ class Run:
         self.rates = self._rates(phase)
         self.rates.load(place.schedule if not begins else {})
         self.phase_start, self.phase_end = epochs.start, epochs.stop
-        self.learning = Learning(parts.optimizer, parts.geometry.windows, self.rates.vary, parts.device)
+        self.learning = LearningRates(parts.optimizer, parts.geometry.windows, self.rates.vary, parts.device)
         self.steps = self._steps()
         self.steps.steps_ahead = (epochs.stop - place.epoch) * parts.geometry.windows - place.window
         wanted = None if begins else self._wanted()
@@ -187,7 +187,7 @@ class Run:
         elif (seen := self._arrived(done)) is not None:
             self._tell(seen)
 
-    def _arrived(self, done: int) -> Seen | None:
+    def _arrived(self, done: int) -> LossRows | None:
         seen = self.looks.poll()
         if done % self.recipe.log_every == 0:
             self.looks.ask(done)
@@ -205,7 +205,7 @@ class Run:
             self.parts.say(f"interrupted: {kept if why is None else f'{why}; last good: {self.writer.last_good}'}")
         self.parts.interrupts.pass_on()
 
-    def _tell(self, seen: Seen) -> None:
+    def _tell(self, seen: LossRows) -> None:
         self._check(seen)
         step = self.place.steps + seen.first + len(seen.rows)
         named = dict(zip(self.tally.names, seen.rows[-1], strict=True))
@@ -221,7 +221,7 @@ class Run:
         self.place.stopped_by = before or callbacks.stopped_by
         return self.place.stopped_by != before
 
-    def _check(self, seen: Seen) -> None:
+    def _check(self, seen: LossRows) -> None:
         broken = first_broken(seen) if self.recipe.nan_guard else None
         if broken is not None:
             self._stop(*broken)

@@ -25,10 +25,10 @@ class Resident(Source, Protocol):
     def gather(self, index: Tensor) -> Batch: ...
 
 
-class Streamed(Source, Protocol):
+class StreamSource(Source, Protocol):
     """Data read while the training runs; its batches are on the device and safe to use on the current stream."""
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool) -> Iterable[Batch]: ...
 
 
-AnySource = Resident | Streamed
+AnySource = Resident | StreamSource

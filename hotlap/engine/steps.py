@@ -16,17 +16,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hotlap.engine.ahead import Ahead
-from hotlap.engine.choice import Chosen, Mode, Trial, choose, compiled_loss, needs_no_trial
+from hotlap.engine.choice import ExecutionChoice, Mode, Trial, choose, compiled_loss, needs_no_trial
 from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.sources import Tensors, with_rows
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry
+from hotlap.engine.next_batch import Ahead
 from hotlap.engine.order import epoch_order
 from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
-from hotlap.engine.seam import Batch, Resident, Streamed
+from hotlap.engine.seam import Batch, Resident, StreamSource
 from hotlap.engine.snapshot import HostTraces, Snapshot
 from hotlap.engine.update import Found, LossOf, Update, beside
 
@@ -93,13 +93,13 @@ class Common:
             return (present(),)
         return ways_to_try(self.recipe, self.model, self.device, self.steps_ahead)
 
-    def choose(self, work: Callable[[Mode], Work], windows: int, seconds: float) -> Chosen:
+    def choose(self, work: Callable[[Mode], Work], windows: int, seconds: float) -> ExecutionChoice:
         """Seconds: what a step has taken so far."""
         alone = needs_no_trial(self.recipe, self.recorder is not None, seconds * self.steps_ahead)
         only = self._ways()
         if self.wanted is None and alone and len(only) == 1:
             mode = Mode(way=only[0])  # by name: a resumed run is trained the same way
-            chosen = Chosen(mode, work(mode), "step: eager")
+            chosen = ExecutionChoice(mode, work(mode), "step: eager")
         else:
             chosen = choose(self.trial(work, windows), self.recipe, self.wanted)
         self.mode = chosen.mode
@@ -267,7 +267,7 @@ class ResidentSteps(Common):
 
 
 class StreamedSteps(Common):
-    def __init__(self, source: Streamed, *common: Any) -> None:
+    def __init__(self, source: StreamSource, *common: Any) -> None:
         super().__init__(*common)
         self.source = source
         self.batches: Iterator[Batch] = iter(())

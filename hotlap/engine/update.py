@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.metrics import Metric
-from hotlap.engine.optimizers import Clipping, Learning, can_clip, clip_together
+from hotlap.engine.optimizers import Clipping, LearningRates, can_clip, clip_together
 from hotlap.engine.seam import Batch
 from hotlap.kernels.adam import one_launch
 
@@ -188,7 +188,7 @@ class Update:
         self,
         forward: Forward,
         optimizer: Optimizer,
-        learning: Learning,
+        learning: LearningRates,
         tally: Tally,
         clip: float | None,
         scaler: torch.amp.GradScaler | None,

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.judge import facts as of
-from hotlap.judge.alike import Reference, Stability, Unchanged, apart, by_name, length, moved
 from hotlap.judge.facts import Fact, shown
+from hotlap.judge.repeats import Reference, RepeatedRuns, Stability, apart, by_name, length, moved
 from hotlap.records.plan import Risk
 from hotlap.records.traces import Fingerprint
-from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.trial import EndReason, Sample, Stage, Trial
 from hotlap.records.verdict import Check
 
 EVALUATION = "evaluation"
@@ -80,8 +80,8 @@ SUBJECTS = (
 
 def checks(trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> tuple[Check, ...]:
     """None of them where no process was looked into beyond its losses."""
-    new = [sample for sample in trial.of("new") if sample.ended == Ended.MEASURED.value]
-    unchanged = Unchanged(trial, noise, earlier)
+    new = [sample for sample in trial.of("new") if sample.ended == EndReason.MEASURED.value]
+    unchanged = RepeatedRuns(trial, noise, earlier)
     if not any(sample.traces is not None for sample in (*new, *trial.of("base"))):
         return ()
     pairs = [(base, sample) for sample in new if (base := unchanged.like(sample)) is not None]
@@ -93,7 +93,7 @@ def checks(trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> tupl
 
 
 def _check(
-    subject: Subject, risk: Risk, pairs: Sequence[tuple[Sample, Sample]], unchanged: Unchanged, stage: str
+    subject: Subject, risk: Risk, pairs: Sequence[tuple[Sample, Sample]], unchanged: RepeatedRuns, stage: str
 ) -> Check:
 
     def facts(sample: Sample) -> Iterable[Fact]:
@@ -162,7 +162,7 @@ def _numbers(
     prints: PrintsOf,
     risk: Risk,
     pairs: Sequence[tuple[Sample, Sample]],
-    unchanged: Unchanged,
+    unchanged: RepeatedRuns,
     only: set[str] | None,
     stage: str,
 ) -> tuple[list[str], list[str]]:

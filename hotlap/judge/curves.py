@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.records.trial import Ended, Sample, Trial
-from hotlap.records.tuning import Metric
+from hotlap.records.trial import EndReason, Sample, Trial
+from hotlap.records.tune_record import Metric
 
 Curve = tuple[float, ...]
 FEWEST_STEPS = 16  # a gate over fewer says nothing
@@ -41,7 +41,7 @@ def baseline(trial: Trial, noise: Trial | None) -> list[Sample]:
 def _unchanged(trial: Trial, noise: Trial | None) -> list[Sample]:
     """The base arm, and the noise trial, whose baseline is another one where this trial stacks on what is kept."""
     others = noise.samples if noise is not None and noise is not trial else ()
-    return [sample for sample in (*trial.of("base"), *others) if sample.ended == Ended.MEASURED]
+    return [sample for sample in (*trial.of("base"), *others) if sample.ended == EndReason.MEASURED]
 
 
 def _program(sample: Sample) -> frozenset[tuple[str, str | None]]:
@@ -50,11 +50,11 @@ def _program(sample: Sample) -> frozenset[tuple[str, str | None]]:
 
 def curves(trial: Trial, noise: Trial | None, earlier: Sequence[Sample] = ()) -> Curves:
     """`earlier`: what ran as `base` in other trials; it tells how far that program strays from itself."""
-    new = [sample for sample in trial.of("new") if sample.ended == Ended.MEASURED]
-    own = [sample for sample in trial.of("base") if sample.ended == Ended.MEASURED] or baseline(trial, noise)
+    new = [sample for sample in trial.of("new") if sample.ended == EndReason.MEASURED]
+    own = [sample for sample in trial.of("base") if sample.ended == EndReason.MEASURED] or baseline(trial, noise)
     steps = min((len(sample.losses) for sample in (*own, *new)), default=0)
     base = [sample for sample in baseline(trial, noise) if len(sample.losses) >= steps]
-    unchanged = [*_unchanged(trial, noise), *(sample for sample in earlier if sample.ended == Ended.MEASURED)]
+    unchanged = [*_unchanged(trial, noise), *(sample for sample in earlier if sample.ended == EndReason.MEASURED)]
     return Curves(
         steps=steps,
         base=_by_seed([sample for sample in base if not sample.nudge], steps),
@@ -104,7 +104,7 @@ def harm_seen(trial: Trial, noise: Trial | None) -> str | None:
     """What alone rejects the new arm, whatever its curve looks like."""
     lengths = [len(sample.losses) for sample in baseline(trial, noise)]
     for sample in trial.of("new"):
-        if sample.ended != Ended.MEASURED:
+        if sample.ended != EndReason.MEASURED:
             continue
         bad = next((step for step, loss in enumerate(sample.losses) if not math.isfinite(loss)), None)
         if bad is not None:

@@ -20,12 +20,12 @@ from dataclasses import replace
 from hotlap.judge.checks import EVALUATION, checks
 from hotlap.judge.curves import Curves, baseline, curves, evidence_missing, harm_seen, readings
 from hotlap.judge.exact import exact
-from hotlap.judge.memory import Allowed, memory_checks
+from hotlap.judge.memory import MemoryLimits, memory_checks
 from hotlap.judge.numeric import late_loss, late_metric, metric_gate, numeric, unmeasured_rounding
 from hotlap.judge.rounding import rounding
 from hotlap.records.plan import Risk
 from hotlap.records.trial import Sample, Stage, Trial
-from hotlap.records.tuning import Metric
+from hotlap.records.tune_record import Metric
 from hotlap.records.verdict import Check, Gate
 
 LOSSES = "losses"
@@ -37,13 +37,13 @@ def gate(
     noise: Trial | None,
     metric: Metric | None,
     earlier: Sequence[Sample] = (),
-    allowed: Allowed | None = None,
+    allowed: MemoryLimits | None = None,
 ) -> Gate:
     by_loss = _by_loss(trial, noise, metric, earlier)
     if Risk(trial.risk) is Risk.TRAINING:
         return by_loss
     others = checks(trial, noise, earlier)
-    return _joined(by_loss, [*others, *memory_checks(trial, allowed or Allowed())]) if others else by_loss
+    return _joined(by_loss, [*others, *memory_checks(trial, allowed or MemoryLimits())]) if others else by_loss
 
 
 def _joined(by_loss: Gate, others: Sequence[Check]) -> Gate:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 from hotlap.records.traces import State, Weight
-from hotlap.records.trial import Ended, Sample, Trial
+from hotlap.records.trial import EndReason, Sample, Trial
 from hotlap.records.verdict import Check
 
 SHARE, LEAST_MB, OF_ALL = 0.10, 200.0, 0.02
@@ -25,7 +25,7 @@ Series = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Allowed:
+class MemoryLimits:
     host_mb: float | None = None  # as asked for; None: the margin
     device_mb: float | None = None
     epoch_steps: int | None = None
@@ -74,9 +74,9 @@ DEVICE = Kind(
 )
 
 
-def memory_checks(trial: Trial, allowed: Allowed) -> Iterator[Check]:
+def memory_checks(trial: Trial, allowed: MemoryLimits) -> Iterator[Check]:
     base, new = (
-        [sample for sample in trial.of(arm) if sample.ended == Ended.MEASURED.value] for arm in ("base", "new")
+        [sample for sample in trial.of(arm) if sample.ended == EndReason.MEASURED.value] for arm in ("base", "new")
     )
     for kind, limit in ((HOST, allowed.host_mb), (DEVICE, allowed.device_mb)):
         if any(_known(read, base) and _known(read, new) for _, read in kind.peaks):

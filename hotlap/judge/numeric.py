@@ -12,9 +12,17 @@ from collections.abc import Mapping, Sequence
 
 from hotlap.judge.curves import Curves, first_difference
 from hotlap.judge.rounding import Stretch, apart
-from hotlap.judge.seeds import MOST_MARGIN, Paired, final_losses, loss_margin, missing_seeds, paired, seeds_needed
+from hotlap.judge.seeds import (
+    MOST_MARGIN,
+    PairedDifferences,
+    final_losses,
+    loss_margin,
+    missing_seeds,
+    paired,
+    seeds_needed,
+)
 from hotlap.records.plan import Risk
-from hotlap.records.tuning import Metric
+from hotlap.records.tune_record import Metric
 from hotlap.records.verdict import Gate
 
 CONFIDENCE = 0.90  # of the interval: 5 % on each side
@@ -109,7 +117,7 @@ def late_metric(base: Readings, new: Readings, metric: Metric, risk: Risk) -> Ga
 
 
 def _inside(
-    result: Paired,
+    result: PairedDifferences,
     margin: float,
     rule: str,
     risk: Risk,

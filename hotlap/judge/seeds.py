@@ -16,7 +16,7 @@ LEAST_MARGIN, MOST_MARGIN = 0.005, 0.1  # of the loss; a spread of few seeds is 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Paired:
+class PairedDifferences:
     """New minus base over the seeds that both ran with."""
 
     seeds: int
@@ -32,7 +32,9 @@ class Paired:
         return (self.high - self.low) / 2
 
 
-def paired(base: Mapping[int, Sequence[float]], new: Mapping[int, Sequence[float]], confidence: float) -> Paired | None:
+def paired(
+    base: Mapping[int, Sequence[float]], new: Mapping[int, Sequence[float]], confidence: float
+) -> PairedDifferences | None:
     """None with fewer than three seeds. Several processes of one seed count as one, by their mean."""
     seeds = sorted(set(base) & set(new))
     if len(seeds) < FEWEST_SEEDS:
@@ -41,7 +43,7 @@ def paired(base: Mapping[int, Sequence[float]], new: Mapping[int, Sequence[float
     every = [_mean(values) for values in base.values()]
     deviation, middle = _deviation(gaps), _mean(gaps)
     half = student(len(gaps) - 1, confidence) * deviation / math.sqrt(len(gaps))
-    return Paired(
+    return PairedDifferences(
         seeds=len(seeds),
         mean=middle,
         low=middle - half,
@@ -57,12 +59,12 @@ def final_losses(group: Mapping[int, tuple[Curve, ...]]) -> dict[int, list[float
     return {seed: [_mean(curve[-max(1, len(curve) // LAST) :]) for curve in some] for seed, some in group.items()}
 
 
-def loss_margin(found: Paired) -> float:
+def loss_margin(found: PairedDifferences) -> float:
     """One standard deviation between the baseline's seeds, from 0.5 % to 10 % of the loss."""
     return min(max(found.spread, LEAST_MARGIN * found.level), MOST_MARGIN * found.level)
 
 
-def seeds_needed(found: Paired, margin: float, confidence: float) -> int:
+def seeds_needed(found: PairedDifferences, margin: float, confidence: float) -> int:
     """More of them, until the interval would lie inside the margin if the mean stayed where it is.
 
     As many again where the mean lies outside, so that it may move.

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from hotlap.judge import power
 from hotlap.judge.ratio import EPOCHS, NOTHING, RUNS, RUNS_TO_RESAMPLE, Ratio, Work, ratio
-from hotlap.records.trial import Ended, Sample, Stage, Trial
+from hotlap.records.trial import EndReason, Sample, Stage, Trial
 from hotlap.records.verdict import Speed
 
 RESAMPLED = {RUNS: "processes", EPOCHS: "blocks", NOTHING: "nothing"}
@@ -28,7 +28,9 @@ RESAMPLED = {RUNS: "processes", EPOCHS: "blocks", NOTHING: "nothing"}
 def measured(samples: Iterable[Sample]) -> list[Sample]:
     """Those whose speed counts."""
     return [
-        sample for sample in samples if sample.ended == Ended.MEASURED and _seconds(sample) > 0 and _samples(sample) > 0
+        sample
+        for sample in samples
+        if sample.ended == EndReason.MEASURED and _seconds(sample) > 0 and _samples(sample) > 0
     ]
 
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from statistics import median
 
 from hotlap.judge.gates import gate, with_check
-from hotlap.judge.late import late_check
-from hotlap.judge.memory import Allowed
+from hotlap.judge.late_slowdown import late_check
+from hotlap.judge.memory import MemoryLimits
 from hotlap.judge.speed import measured, speed
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Risk, Status
-from hotlap.records.trial import Ended, Sample, Stage, Trial
-from hotlap.records.tuning import Asked
+from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.tune_record import TuneRequest
 from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
 
 FAR_TOO_MANY = 100  # processes per arm, which no tune has
@@ -25,7 +25,7 @@ FAR_TOO_MANY = 100  # processes per arm, which no tune has
 def judge(
     trial: Trial,
     noise: Trial | None,
-    asked: Asked,
+    asked: TuneRequest,
     earlier: Sequence[Sample] = (),
     epoch_steps: int | None = None,
 ) -> Verdict:
@@ -34,7 +34,7 @@ def judge(
     `earlier` is what ran as `trial.base` in other trials: whether that repeats itself decides how EXACT is judged.
     """
     found = speed(trial, noise, asked.minimum)
-    allowed = Allowed(host_mb=asked.memory_mb, device_mb=asked.device_mb, epoch_steps=epoch_steps)
+    allowed = MemoryLimits(host_mb=asked.memory_mb, device_mb=asked.device_mb, epoch_steps=epoch_steps)
     quality = gate(trial, noise, asked.metric, earlier, allowed) if trial.stage != Stage.NOISE else None
     if quality is not None and trial.stage == Stage.LASTING:
         quality = with_check(quality, late_check(trial, found))
@@ -53,7 +53,7 @@ def judge(
     )
 
 
-def _decide(trial: Trial, found: Speed | None, quality: Gate | None, asked: Asked) -> tuple[Decision, str]:
+def _decide(trial: Trial, found: Speed | None, quality: Gate | None, asked: TuneRequest) -> tuple[Decision, str]:
     broken = _broken(trial.of("base"))
     if broken:
         return Decision.INCONCLUSIVE, f"the baseline itself ended badly: {broken}"
@@ -92,7 +92,7 @@ def _not_faster(found: Speed) -> tuple[Decision, str]:
 
 
 def _broken(samples: Sequence[Sample]) -> str | None:
-    bad = [sample for sample in samples if sample.ended != Ended.MEASURED]
+    bad = [sample for sample in samples if sample.ended != EndReason.MEASURED]
     if not bad:
         return None
     share = f"{len(bad)} of {len(samples)} processes ended: {bad[0].ended}"
@@ -107,7 +107,7 @@ def _idle(trial: Trial) -> str | None:
     return f"{told[0].status}: {told[0].why}"
 
 
-def _too_risky(trial: Trial, asked: Asked) -> str | None:
+def _too_risky(trial: Trial, asked: TuneRequest) -> str | None:
     if (
         trial.stage == Stage.NOISE
         or Risk(trial.risk) is Risk.TRAINING

@@ -12,9 +12,9 @@ from typing import Any
 
 from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host
 from hotlap.loading.groups import Group, holds_objects, version_of
-from hotlap.loading.mapped import Shared
-from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table, same_atom
+from hotlap.loading.memory_maps import SharedRanges
 from hotlap.loading.purity.plain import is_record
+from hotlap.loading.purity.pure_operations import CONTAINERS, is_array, is_atom, is_table, same_atom
 from hotlap.loading.row_sums import ArrayRows, RowSums
 
 SMALL = 1 << 20  # bytes, of all that is read
@@ -53,7 +53,7 @@ class Contents:
         self.seconds = 0.0
         self.bytes = 0
         self._shared: list[Memory | Group] = []
-        self._mapped = Shared()
+        self._mapped = SharedRanges()
 
     @property
     def is_shared(self) -> bool:
@@ -133,7 +133,7 @@ class Contents:
         if len(self.parts) > MOST_CONTAINERS or depth > DEEPEST:
             raise Unwatchable("it holds more containers than can be looked at")
         if not isinstance(thing, tuple | frozenset):
-            self.parts.append(Listed(thing))
+            self.parts.append(ContainerContents(thing))
         self._add_several(listed(thing), depth, id(thing) if type(thing) is list else 0)
 
     def _add_several(self, inner: list[Any], depth: int, of: int = 0) -> None:
@@ -182,7 +182,7 @@ def _seconds_to_compare(part: Part) -> float:
     return shortest
 
 
-class Listed:
+class ContainerContents:
     """A container: the very same objects are in it, or equal numbers and texts."""
 
     def __init__(self, live: Any) -> None:
@@ -216,7 +216,7 @@ class ListedRows:
         return not all(map(is_, now, then)) and not all(map(alike, now, then))
 
 
-class ListedArray(Listed):
+class ListedArray(ContainerContents):
     """An array of objects; its form is looked at as that of any array."""
 
     def has_moved(self) -> bool:
@@ -330,4 +330,4 @@ def listed(container: Any) -> list[Any]:
     return list(container.reshape(-1) if hasattr(container, "reshape") else container)
 
 
-Part = Listed | Memory | Group
+Part = ContainerContents | Memory | Group

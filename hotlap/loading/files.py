@@ -15,7 +15,7 @@ from itertools import islice
 from threading import get_ident
 
 from hotlap.loading.contents import Unwatchable
-from hotlap.loading.mapped import open_files, writable_files
+from hotlap.loading.memory_maps import open_files, writable_files
 
 MOST_FILES = 300_000
 MOST_SECONDS = 1.0  # to list them at first

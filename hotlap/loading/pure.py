@@ -28,7 +28,7 @@ class Unfit(Exception):
     """Why a loader's data cannot be fetched in another way than the program does."""
 
 
-class Changed(Unfit):
+class DataChanged(Unfit):
     """What it is made from is no longer what it was."""
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from hotlap.observe import span, surroundings
 from hotlap.observe import tape as t
+from hotlap.observe.agent_state import AgentState
 from hotlap.observe.backwards import Backwards
 from hotlap.observe.feed import feed_one_batch
-from hotlap.observe.known import Known
 from hotlap.observe.loaders import batch_size_of
 from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS
 from hotlap.observe.messages import Messages
@@ -47,7 +47,7 @@ def start(torch: Any, session: Session, seams: Seams) -> Any:
     return agent.process_ends
 
 
-class Agent(Known):
+class Agent(AgentState):
     def __init__(self, torch: Any, session: Session, seams: Seams) -> None:
         super().__init__(torch, session, seams)
         self.story.on_step = self._step_closed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from hotlap.patch.hidden_frames import unseen
 from hotlap.patch.seams import Seam, Seams
-from hotlap.patch.unseen import unseen
 
 
 class Repeat:

@@ -11,7 +11,7 @@ from hotlap.records.observation import Loader
 TRAIN, EVALUATION, UNKNOWN = "train", "evaluation", "unknown"
 
 
-class Seen:
+class LoaderCounts:
     """One DataLoader and what was counted on it."""
 
     def __init__(self, loader: Any) -> None:
@@ -61,12 +61,12 @@ class Seen:
         )
 
 
-class _Reading:
+class _LoaderPass:
     """One pass over a loader. Several may be under way at once, as in zip(loader, loader): each counts its own."""
 
     __slots__ = ("batches", "seen")
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: LoaderCounts) -> None:
         self.seen = seen
         self.batches = 0
 
@@ -86,22 +86,22 @@ class Loaders:
     """Iterators are known by id: holding one would keep its workers alive."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
-        self._by_loader: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
-        self._by_iterator: dict[int, _Reading] = {}
-        self._since_step: set[Seen] = set()
+        self.seen: list[LoaderCounts] = []
+        self._by_loader: weakref.WeakKeyDictionary[Any, LoaderCounts] = weakref.WeakKeyDictionary()
+        self._by_iterator: dict[int, _LoaderPass] = {}
+        self._since_step: set[LoaderCounts] = set()
         self._asked: list[int] = []  # iterators under way, innermost last: a dataset may read a loader of its own
-        self.last: Seen | None = None
+        self.last: LoaderCounts | None = None
         self.made = 0
 
-    def of_loader(self, loader: Any) -> Seen:
+    def of_loader(self, loader: Any) -> LoaderCounts:
         if loader not in self._by_loader:
-            self._by_loader[loader] = Seen(loader)
+            self._by_loader[loader] = LoaderCounts(loader)
             self.seen.append(self._by_loader[loader])
         return self._by_loader[loader]
 
-    def iterated(self, seen: Seen, iterator: int) -> None:
-        self._by_iterator[iterator] = _Reading(seen)  # also where workers persist and the iterator is the same again
+    def iterated(self, seen: LoaderCounts, iterator: int) -> None:
+        self._by_iterator[iterator] = _LoaderPass(seen)  # also where workers persist and the iterator is the same again
 
     def role_of(self, iterator: int) -> str:
         reading = self._by_iterator.get(iterator)
@@ -129,7 +129,7 @@ class Loaders:
     def _answered(self) -> int:
         return self._asked.pop() if self._asked else 0
 
-    def _count(self, reading: _Reading, size: int) -> None:
+    def _count(self, reading: _LoaderPass, size: int) -> None:
         reading.count(size)
         self.last = reading.seen
         self._since_step.add(reading.seen)
@@ -152,7 +152,7 @@ class Loaders:
         if self.last is not None:
             self._since_step.discard(self.last)
 
-    def counts(self) -> dict[Seen, tuple[int, int]]:
+    def counts(self) -> dict[LoaderCounts, tuple[int, int]]:
         return {seen: (seen.batches, seen.samples) for seen in self.seen}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from time import perf_counter
 
-from hotlap.observe.known import Known
+from hotlap.observe.agent_state import AgentState
 from hotlap.observe.summary import part_of
 from hotlap.observe.window import progress
 from hotlap.records import private
@@ -16,7 +16,7 @@ SAY_SECONDS, FLUSH_SECONDS = 0.2, 10.0
 
 
 class Messages:
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: AgentState) -> None:
         self._known = known
         self._progress = ProgressWriter(known.folder / f"progress-{os.getpid()}.bin")
         self._said = 0.0

@@ -7,13 +7,13 @@ from time import perf_counter_ns
 from typing import Any
 
 from hotlap.observe import tape as t
-from hotlap.observe.known import Known
+from hotlap.observe.agent_state import AgentState
 from hotlap.observe.step_sampling import StepSampling, share_of_steps
 from hotlap.observe.window import planned_steps
 
 
 class SampledSeams:
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: AgentState) -> None:
         self._known = known
         self._sampling: StepSampling | None = None
         self.detail: float | None = None  # share of the steps to look into; None: by the length of a step

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from hotlap.observe import surroundings
-from hotlap.observe.known import Known
+from hotlap.observe.agent_state import AgentState
 from hotlap.observe.models import describe
 from hotlap.observe.tally import Tally
 from hotlap.records.caution import Caution
@@ -19,7 +19,7 @@ from hotlap.records.part import Counts, Part
 from hotlap.records.progress import LOOKING
 
 
-def part_of(known: Known, complete: bool) -> Part:
+def part_of(known: AgentState, complete: bool) -> Part:
     tally, tracer = known.tally, known.look.tracer
     traced = tracer is not None and tracer.saved
     return Part(
@@ -41,7 +41,7 @@ def part_of(known: Known, complete: bool) -> Part:
     )
 
 
-def _observation(known: Known, tally: Tally, complete: bool) -> Observation:
+def _observation(known: AgentState, tally: Tally, complete: bool) -> Observation:
     steps = max(1, tally.steps)
     batches, samples = tally.batches_and_samples(known.loaders.seen)
     seconds = tally.training_seconds()
@@ -85,14 +85,14 @@ def _observation(known: Known, tally: Tally, complete: bool) -> Observation:
     )
 
 
-def _syncs(known: Known, tally: Tally) -> tuple[Sync, ...]:
+def _syncs(known: AgentState, tally: Tally) -> tuple[Sync, ...]:
     if known.story.syncs is None:
         return ()
     closed = known.story.steps.closed or 1
     return known.story.syncs.rows(tally.steps_seen, known.story.steps.optimizer_steps / closed)
 
 
-def _hot_lines(known: Known, step_ms: tuple[float, ...]) -> tuple[HotLine, ...]:
+def _hot_lines(known: AgentState, step_ms: tuple[float, ...]) -> tuple[HotLine, ...]:
     lines = known.look.lines
     if lines is None or (known.state == LOOKING and not known.ending):
         return ()
@@ -106,7 +106,7 @@ def _spans(tally: Tally, steps: int) -> tuple[Span, ...]:
     )
 
 
-def _cautions(known: Known, tally: Tally, step_ms: tuple[float, ...]) -> list[Caution]:
+def _cautions(known: AgentState, tally: Tally, step_ms: tuple[float, ...]) -> list[Caution]:
     found = []
     if step_ms and not tally.warmup.settled:
         found.append(Caution.WARMUP_NOT_SETTLED)

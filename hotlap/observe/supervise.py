@@ -22,7 +22,7 @@ OnProgress = Callable[[Progress | None, float], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class CommandExit:
     exit_code: int
     died_by: int | None  # the signal that ended it, unless it was one of ours
     interrupted: bool  # Ctrl-C, or a signal sent to us that ends programs
@@ -35,12 +35,12 @@ class Ending:
 
 def supervise(
     command: Sequence[str], session_file: Path, session: Session, on_progress: OnProgress, quiet: bool = False
-) -> tuple[Ending, Watch]:
+) -> tuple[CommandExit, Watch]:
     with signals_held() as before:
         front = InFront(start(command, session_file, quiet, before))
         watch = Watch(front.child.pid)
         watch.start()
-        observed = _Observed(session, watch, on_progress)
+        observed = _ObservedProcess(session, watch, on_progress)
         try:
             front.wait(observed.is_enough)
         finally:
@@ -48,7 +48,7 @@ def supervise(
     return observed.ending(front), watch
 
 
-class _Observed:
+class _ObservedProcess:
     def __init__(self, session: Session, watch: Watch, on_progress: OnProgress) -> None:
         self._session, self._watch, self._on_progress = session, watch, on_progress
         self._folder = Path(session.folder)
@@ -80,12 +80,12 @@ class _Observed:
         self._timed_out = elapsed > self._session.max_seconds + (OVERTIME if stepped else 0.0)
         return self._timed_out
 
-    def ending(self, command: InFront) -> Ending:
+    def ending(self, command: InFront) -> CommandExit:
         self._look()
         code = command.child.returncode
         assert code is not None
         hellos = [path.read_text(encoding="utf-8").strip() for path in self._folder.glob(f"{HELLO}-*.txt")]
-        return Ending(
+        return CommandExit(
             exit_code=code if code >= 0 else 128 - code,
             died_by=-code if code < 0 and not command.was_ended else None,
             interrupted=command.was_interrupted,

@@ -6,7 +6,7 @@ from itertools import pairwise, zip_longest
 from time import perf_counter, sleep
 
 from hotlap.observe.clock import spread
-from hotlap.observe.loaders import TRAIN, Seen
+from hotlap.observe.loaders import TRAIN, LoaderCounts
 from hotlap.observe.steps import Boundary
 from hotlap.records.observation import EVALUATION, PHASES, Warmup
 
@@ -20,9 +20,9 @@ class Tally:
     def __init__(self) -> None:
         self._first: Boundary | None = None
         self._boundaries: list[Boundary] = []
-        self._warm: list[tuple[Boundary, dict[Seen, tuple[int, int]]]] = []
-        self._counts: dict[Seen, tuple[int, int]] = {}
-        self._final_counts: dict[Seen, tuple[int, int]] | None = None  # None: still measuring
+        self._warm: list[tuple[Boundary, dict[LoaderCounts, tuple[int, int]]]] = []
+        self._counts: dict[LoaderCounts, tuple[int, int]] = {}
+        self._final_counts: dict[LoaderCounts, tuple[int, int]] | None = None  # None: still measuring
         self._call_sizes: list[int] = []
         self._call_size: int | None = None
         self._ended_size: int | None = None
@@ -31,7 +31,7 @@ class Tally:
         self.look_steps = 0
         self.spans: dict[str, tuple[float, float]] = {}
 
-    def warm(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]]) -> None:
+    def warm(self, boundary: Boundary, counts: dict[LoaderCounts, tuple[int, int]]) -> None:
         self._warm.append((boundary, counts))
 
     def make_do_with_warmup(self) -> None:
@@ -41,12 +41,12 @@ class Tally:
             self.begin(boundary, counts, Warmup(steps=1, seconds=0.0, settled=False))
             self._boundaries = [later for later, _ in self._warm[1:]]
 
-    def begin(self, boundary: Boundary, counts: dict[Seen, tuple[int, int]], warmup: Warmup) -> None:
+    def begin(self, boundary: Boundary, counts: dict[LoaderCounts, tuple[int, int]], warmup: Warmup) -> None:
         self._first, self._counts, self.warmup = boundary, counts, warmup
         self._boundaries.clear()
         self._call_sizes.clear()
 
-    def end(self, counts: dict[Seen, tuple[int, int]], spans: dict[str, list[float]]) -> None:
+    def end(self, counts: dict[LoaderCounts, tuple[int, int]], spans: dict[str, list[float]]) -> None:
         self._final_counts = counts
         self.spans = {name: (row[0], row[1]) for name, row in spans.items()}
 
@@ -109,7 +109,7 @@ class Tally:
         first, last = self._first, self._boundaries[-1]
         return spread(_since(first.totals, last.totals), _since(first.fed, last.fed), _since(first.unseen, last.unseen))
 
-    def batches_and_samples(self, seen: list[Seen]) -> tuple[int, int]:
+    def batches_and_samples(self, seen: list[LoaderCounts]) -> tuple[int, int]:
         now = self._final_counts or {one: (one.batches, one.samples) for one in seen}
         training = [one for one in now if one.role == TRAIN]
         batches = sum(now[one][0] - self._counts.get(one, (0, 0))[0] for one in training)

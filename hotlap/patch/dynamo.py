@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hotlap.patch.hidden_frames import leave_no_frame
 from hotlap.patch.imports import when_imported
-from hotlap.patch.inside import UNSEEN_ROOMS
 from hotlap.patch.ledger import Ledger
-from hotlap.patch.unseen import leave_no_frame
+from hotlap.patch.private_package import UNSEEN_ROOMS
 
 SCRIPTING = "_script_impl"  # of torch.jit._script
 TRACING = "trace"  # of torch.fx.Tracer

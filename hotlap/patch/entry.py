@@ -144,7 +144,7 @@ def _follow_children(torch: Any) -> None:
 
 def _leaving_workers_alone(run: Callable[[Any], None], torch: Any) -> Callable[[Any], None]:
     """A spawned child learns its target only after torch was imported."""
-    from hotlap.patch.unseen import unseen
+    from hotlap.patch.hidden_frames import unseen
 
     @unseen
     def checked(self: Any) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from hotlap.patch.unseen import sealed
+from hotlap.patch.hidden_frames import sealed
 
 MISSING: Any = object()
 Layer = Callable[[Any], Any]  # what is below → what stands in its place

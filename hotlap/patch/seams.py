@@ -19,10 +19,10 @@ from typing import Any
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.forks import never_free
 from hotlap.patch.guard import Guard
+from hotlap.patch.hidden_frames import leave_no_frame, unseen
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.stacks import hide_from_stacks, hide_when_shown
-from hotlap.patch.unseen import leave_no_frame, unseen
 
 Subscriber = Callable[..., None]
 Entry = tuple[int, int, int, Any]  # kind, perf_counter_ns, thread, note

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from hotlap.patch.hidden_frames import is_ours, without_our_frames
 from hotlap.patch.ledger import Ledger
-from hotlap.patch.unseen import is_ours, without_our_frames
 
 
 def hide_from_stacks(ledger: Ledger) -> None:

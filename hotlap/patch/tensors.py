@@ -18,9 +18,9 @@ from types import FrameType
 from typing import Any
 
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.hidden_frames import Make, from_line, leave_no_frame
 from hotlap.patch.ledger import Layer, Ledger
 from hotlap.patch.seams import Seam, Seams
-from hotlap.patch.unseen import Make, from_line, leave_no_frame
 
 # Tensor method → the kind a user would recognise.
 SYNC_METHODS = {

@@ -8,7 +8,7 @@ from hotlap.catalog import entries
 from hotlap.catalog.entry import Entry, When
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Choice, Expectation, Risk
-from hotlap.records.tuning import Candidate
+from hotlap.records.tune_record import Candidate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

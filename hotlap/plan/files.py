@@ -14,7 +14,7 @@ from typing import Any
 
 from hotlap.catalog import entries
 from hotlap.errors import PlanUnusable, RecordUnreadable, UnknownOptimization
-from hotlap.plan import saved, signing
+from hotlap.plan import saved_plan, signature
 from hotlap.plan.choose import automatic, check, refuse_conflicts
 from hotlap.records import private
 from hotlap.records.codec import from_json, to_json
@@ -26,25 +26,27 @@ INSTEAD = "running with the plan 'safe' instead"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Allowed:
+class PlanWithinBounds:
     """A plan of which nothing is left that may not be applied, and a line about each thing that was."""
 
     plan: Plan
     lines: tuple[str, ...] = ()
 
 
-def given(path: Path, risk: Risk | None, command: Sequence[str] = (), keys: Path | None = None) -> Allowed:
+def given(path: Path, risk: Risk | None, command: Sequence[str] = (), keys: Path | None = None) -> PlanWithinBounds:
     """Of the file that the user names. `keys` is the folder of the key that proves it; without, nothing is proven."""
     plan, is_signed = read(path, keys)
     if not is_signed:
         return _within(replace(plan, proven=None, origin=None), path, risk or Risk.EXACT)
-    differs = saved.difference(plan, command)
+    differs = saved_plan.difference(plan, command)
     if differs is not None:
-        return Allowed(plan=automatic(Risk.EXACT), lines=(f"the plan {path} was proven for {differs}; {INSTEAD}",))
+        return PlanWithinBounds(
+            plan=automatic(Risk.EXACT), lines=(f"the plan {path} was proven for {differs}; {INSTEAD}",)
+        )
     return _up_to(_as_proven(plan), path, risk)
 
 
-def found(path: Path, command: Sequence[str], keys: Path | None) -> Allowed | None:
+def found(path: Path, command: Sequence[str], keys: Path | None) -> PlanWithinBounds | None:
     """Of the file where the plan of a command is kept: all of it or, with a line, nothing. None: there is no file."""
     try:
         path.lstat()
@@ -56,14 +58,16 @@ def found(path: Path, command: Sequence[str], keys: Path | None) -> Allowed | No
         private.refuse_what_others_can_change(path)
         plan, is_signed = read(path, keys)
     except (private.Unfit, OSError, PlanUnusable) as error:
-        return Allowed(plan=automatic(Risk.EXACT), lines=(f"{_reason(error)}; {INSTEAD}",))
+        return PlanWithinBounds(plan=automatic(Risk.EXACT), lines=(f"{_reason(error)}; {INSTEAD}",))
     if not is_signed:
         line = f"the plan {path} was not proven by a tune of yours; {INSTEAD}; to use it all the same: --plan {path}"
-        return Allowed(plan=automatic(Risk.EXACT), lines=(line,))
-    differs = saved.difference(plan, command)
+        return PlanWithinBounds(plan=automatic(Risk.EXACT), lines=(line,))
+    differs = saved_plan.difference(plan, command)
     if differs is not None:
-        return Allowed(plan=automatic(Risk.EXACT), lines=(f"the plan {path} was proven for {differs}; {INSTEAD}",))
-    return Allowed(plan=_as_proven(plan))
+        return PlanWithinBounds(
+            plan=automatic(Risk.EXACT), lines=(f"the plan {path} was proven for {differs}; {INSTEAD}",)
+        )
+    return PlanWithinBounds(plan=_as_proven(plan))
 
 
 def _reason(error: Exception) -> str:
@@ -90,7 +94,7 @@ def read(path: Path, keys: Path | None) -> tuple[Plan, bool]:
     except UnknownOptimization as error:
         raise PlanUnusable(f"cannot use the plan {path}: {error}; or use --plan safe") from error
     claims = plan.proven is not None and plan.origin is not None
-    return plan, claims and keys is not None and signing.is_signed(fields, keys)
+    return plan, claims and keys is not None and signature.is_signed(fields, keys)
 
 
 def _text(path: Path) -> str:
@@ -117,22 +121,22 @@ def _as_proven(plan: Plan) -> Plan:
     return replace(plan, choices=tuple(replace(choice, asked=True) for choice in plan.choices))
 
 
-def _up_to(plan: Plan, path: Path, risk: Risk | None) -> Allowed:
+def _up_to(plan: Plan, path: Path, risk: Risk | None) -> PlanWithinBounds:
     """What was proven, and no more than the risk where the user named one."""
     lines = {} if risk is None else {choice.name: _above(choice, path, risk) for choice in plan.choices}
     return _without(plan, {name: line for name, line in lines.items() if line is not None})
 
 
-def _within(plan: Plan, path: Path, risk: Risk) -> Allowed:
+def _within(plan: Plan, path: Path, risk: Risk) -> PlanWithinBounds:
     """Of a plan that was not proven: as if it were the plan of that risk."""
     plain = replace(plan, choices=tuple(replace(choice, asked=False) for choice in plan.choices))
     lines = {choice.name: _never(choice, path) or _above(choice, path, risk) for choice in plain.choices}
     return _without(plain, {name: line for name, line in lines.items() if line is not None})
 
 
-def _without(plan: Plan, lines: dict[str, str]) -> Allowed:
+def _without(plan: Plan, lines: dict[str, str]) -> PlanWithinBounds:
     left = tuple(choice for choice in plan.choices if choice.name not in lines)
-    return Allowed(plan=replace(plan, choices=left), lines=tuple(lines.values()))
+    return PlanWithinBounds(plan=replace(plan, choices=left), lines=tuple(lines.values()))
 
 
 def _never(choice: Choice, path: Path) -> str | None:

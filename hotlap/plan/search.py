@@ -33,7 +33,7 @@ def search(values: Sequence[Value]) -> Search:
         import optuna
     except ImportError:
         return EachOne(thinned(values))
-    return Sampled(values, optuna)
+    return TpeSearch(values, optuna)
 
 
 def says_thinned(values: Sequence[Value]) -> str | None:
@@ -68,7 +68,7 @@ class EachOne:
         self._slow = self._slow + 1 if speed < SLOW else 0
 
 
-class Sampled:
+class TpeSearch:
     """Optuna's tree-structured Parzen estimator over the values in their order."""
 
     def __init__(self, values: Sequence[Value], optuna: Any) -> None:

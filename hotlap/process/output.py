@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
-from hotlap.records.trial import Reading
+from hotlap.records.trial import MetricValue
 
 LINES = 60
 LONGEST = 100_000  # characters of a line without an end
@@ -84,10 +84,10 @@ class Pattern:
 
     def __init__(self, name: str, pattern: str, steps: Callable[[], int]) -> None:
         self._name, self._pattern, self._steps = name, re.compile(pattern), steps
-        self.readings: list[Reading] = []
+        self.readings: list[MetricValue] = []
 
     def read(self, line: str) -> None:
         for found in self._pattern.finditer(line):
             with suppress(ValueError, TypeError):
                 value = float(found[1])
-                self.readings.append(Reading(name=self._name, step=self._steps(), value=value))
+                self.readings.append(MetricValue(name=self._name, step=self._steps(), value=value))

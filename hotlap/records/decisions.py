@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class BlockTrial:
     """Some optimisations switched on on top of others, in blocks of steps that take turns."""
 
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ class Decisions:
     schema: int
     pid: int
     on: tuple[str, ...]  # what stayed on
-    tried: tuple[Tried, ...]
+    tried: tuple[BlockTrial, ...]
     after: float | None  # seconds a step, when it was last compared
     ratio: float  # times as fast as the program by itself, by what was compared
     remembered: bool  # it began with what an earlier run had decided
@@ -43,7 +43,7 @@ class Decisions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Remembered:
+class RememberedDecisions:
     """What was decided for a command: the next run of it begins with that."""
 
     schema: int

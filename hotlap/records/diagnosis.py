@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotlap.records.observation import CodeLine
-from hotlap.records.scanned import Scanned
+from hotlap.records.scan_finding import ScanFinding
 
 VERDICTS = (
     "input-bound",
@@ -28,14 +28,14 @@ class Finding:
     place: CodeLine | None
     ms_per_step: float  # the time at stake
     at_most: float  # Amdahl bound: step time now over that without this cost; 1.0: not known, or no gain in step time
-    scanned: tuple[Scanned, ...] = ()  # what the source has there, with its repair
+    scanned: tuple[ScanFinding, ...] = ()  # what the source has there, with its repair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class SourcePattern:
     """A pattern in the source that no finding accounts for."""
 
-    finding: Scanned
+    finding: ScanFinding
     ms_per_step: float | None  # measured on its line; None: nothing was
 
 
@@ -46,4 +46,4 @@ class Diagnosis:
     sentence: str  # the verdict with its evidence
     findings: tuple[Finding, ...]  # largest at_most first
     unknowns: tuple[str, ...]  # "cannot tell X, because …"
-    written: tuple[Written, ...] = ()  # the rest of what the source shows, costliest first
+    written: tuple[SourcePattern, ...] = ()  # the rest of what the source shows, costliest first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotlap.records.decisions import Remembered
+from hotlap.records.decisions import RememberedDecisions
 from hotlap.records.plan import Choice, Circumstances
 
 
@@ -26,7 +26,7 @@ class Session:
     decides: bool = False  # which of the choices stay on is decided while it trains; else all are, from the start
     memory: str | None = None  # a file: what is decided is remembered there …
     source: str = ""  # … for this source
-    remembered: Remembered | None = None  # from an earlier run of the same command and source
+    remembered: RememberedDecisions | None = None  # from an earlier run of the same command and source
     quiet: bool = False  # say nothing on stderr
     verbose: bool = False  # say each thing that is tried, as it happens
     speaker: int | None = None  # the process that says at its end why nothing was applied

@@ -9,7 +9,7 @@ from hotlap.records.plan import Choice, Outcome
 from hotlap.records.traces import Traces
 
 
-class Ended(str, Enum):
+class EndReason(str, Enum):
     """How a process of a trial ended. All but the first reject what was tried."""
 
     MEASURED = "measured"  # it trained as many steps as were asked for, or to its own end
@@ -42,7 +42,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class MetricValue:
     """A value of the user's metric."""
 
     name: str
@@ -65,7 +65,7 @@ class Sample:
     startup_seconds: float  # from the process's start to its first step
     blocks: tuple[Block, ...]
     losses: tuple[float, ...]  # one per step from the first; not finite: nan
-    readings: tuple[Reading, ...]
+    readings: tuple[MetricValue, ...]
     outcomes: tuple[Outcome, ...]  # what the entries say they did
     host_mb: float | None  # peaks
     device_mb: float | None

@@ -7,7 +7,7 @@ from rich.console import Console
 from hotlap.records.codec import to_json
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.observation import Observation
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.visible import everywhere
 from hotlap.report.profile import html as html_profile
 from hotlap.report.profile import markdown as markdown_page
@@ -27,7 +27,7 @@ def _page(observation: Observation, diagnosis: Diagnosis) -> Page:
     return everywhere(page(observation, diagnosis))
 
 
-def _tune_page(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
+def _tune_page(tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
     return everywhere(tune_page(tuning, observation, diagnosis))
 
 
@@ -48,20 +48,20 @@ def as_json(observation: Observation, diagnosis: Diagnosis) -> str:
 
 
 def tuned_terminal(
-    tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None, console: Console
+    tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None, console: Console
 ) -> None:
     tune_terminal.draw(_tune_page(tuning, observation, diagnosis), console)
 
 
-def tuned_markdown(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
+def tuned_markdown(tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
     return tune_markdown.draw(_tune_page(tuning, observation, diagnosis))
 
 
-def tuned_html(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
+def tuned_html(tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
     return html_tune.draw(_tune_page(tuning, observation, diagnosis))
 
 
-def tuned_json(tuning: Tuning, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
+def tuned_json(tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
     """The report as facts, and the records it was made from with every raw sample."""
     shown = tune_page(tuning, observation, diagnosis)
     return to_json({"report": shown, "tuning": tuning, "observation": observation, "diagnosis": diagnosis})

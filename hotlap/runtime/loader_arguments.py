@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.site import Site
 
 # Their samplers are written to be read ahead of the training.
@@ -21,7 +21,7 @@ MADE_FOR_WORKERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "li
 
 
 @dataclass(frozen=True)
-class Making:
+class LoaderArguments:
     """A DataLoader about to be made, with its arguments by name."""
 
     torch: Any
@@ -74,8 +74,8 @@ class Making:
         return None
 
 
-def when_made(site: Site, settings: Callable[[Making], dict[str, Any]]) -> None:
-    """settings(making) are the arguments to change, or it raises Declined."""
+def when_made(site: Site, settings: Callable[[LoaderArguments], dict[str, Any]]) -> None:
+    """settings(making) are the arguments to change, or it raises EntryDeclined."""
     torch = site.torch
     names = _positional(torch.utils.data.DataLoader)
 
@@ -87,8 +87,8 @@ def when_made(site: Site, settings: Callable[[Making], dict[str, Any]]) -> None:
         if len(args) > len(names) or "dataset" not in given or not _accepted(given):
             return original(*args, **kwargs)  # torch says what is wrong
         try:
-            changes = settings(Making(torch, given, loader))
-        except Declined as declined:
+            changes = settings(LoaderArguments(torch, given, loader))
+        except EntryDeclined as declined:
             site.decline(declined)
         else:
             outcome = original(**{**given, **changes})
@@ -99,7 +99,7 @@ def when_made(site: Site, settings: Callable[[Making], dict[str, Any]]) -> None:
     site.stand_in(site.seams.loader_made, instead)
 
 
-class OnceStarted:
+class WorkerStartNotice:
     """What is said of a dataset when workers for it start: where another entry keeps it, none do.
 
     Not of a loader, since a framework makes its own of the program's.

@@ -11,7 +11,7 @@ from concurrent.futures.thread import _worker
 from pathlib import Path
 from types import FrameType
 
-from hotlap.patch.unseen import is_ours
+from hotlap.patch.hidden_frames import is_ours
 
 # Threads that libraries keep, none of which draws from the streams of the process: where their work begins.
 QUIET = (

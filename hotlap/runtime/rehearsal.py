@@ -30,13 +30,13 @@ class NotAlone(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class RehearsalResult:
     outputs: list[Any]
     gradients: list[Any]
     inputs: list[Any]  # as the module left them
     kept: bool  # whether the module changed attributes of its own
 
-    def equals(self, other: Rehearsed) -> bool:
+    def equals(self, other: RehearsalResult) -> bool:
         """Bit by bit."""
         return (
             _equal(self.outputs, other.outputs)
@@ -45,7 +45,7 @@ class Rehearsed:
         )
 
 
-def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rehearsed:
+def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RehearsalResult:
     """The module's own call and its gradients. An error of it is raised, after tidying up.
 
     Neither the call nor the gradients pass a seam: to the other entries this is no step of the user's.
@@ -63,7 +63,7 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
             tensor for tensor in tensors_in(torch, outcome) if tensor.is_floating_point() and tensor.requires_grad
         ]
         gradients = _gradients(torch, outputs, parameters)
-    return Rehearsed(
+    return RehearsalResult(
         outputs=[output.detach() for output in outputs],
         gradients=gradients,
         inputs=tensors_in(torch, (given_args, given_kwargs)),

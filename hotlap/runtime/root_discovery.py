@@ -14,7 +14,7 @@ GIVE_UP = 12  # steps of one optimizer
 AT_ONCE, EVERY = 24, 50  # so many walks over all objects, tens of milliseconds each; then one in so many steps
 
 
-class Moments:
+class RootDiscovery:
     """Shared by the entries of one process. Costs nothing unless an entry asks.
 
     Each optimizer leads to the roots it trains: a second network, or a model trained later, is told like the first.

@@ -12,13 +12,13 @@ from typing import Any
 
 from hotlap.loading.identity import ByIdentity
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.hidden_frames import leave_no_frame
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam, Seams
 from hotlap.patch.signals import raised_by_signal
-from hotlap.patch.unseen import leave_no_frame
 from hotlap.records.plan import Outcome, Status
-from hotlap.runtime.declined import Declined
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.decline import EntryDeclined
+from hotlap.runtime.root_discovery import RootDiscovery
 
 CHECKPOINT = "torch.utils.checkpoint"  # ends a recomputation by an exception, as soon as all is saved
 Original = Callable[..., Any]
@@ -26,7 +26,7 @@ Instead = Callable[[Original, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Site:
-    def __init__(self, name: str, code: str, value: Any, torch: Any, seams: Seams, moments: Moments) -> None:
+    def __init__(self, name: str, code: str, value: Any, torch: Any, seams: Seams, moments: RootDiscovery) -> None:
         self.name, self.code, self.value = name, code, value  # value None: the entry finds its own
         self.torch, self.seams, self._moments = torch, seams, moments
         self.asked = False  # named by the user, who may want what no plan does by itself
@@ -62,7 +62,7 @@ class Site:
         if self._status is not Status.APPLIED:
             self._tell(Status.REFUSED, why)
 
-    def decline(self, declined: Declined) -> None:
+    def decline(self, declined: EntryDeclined) -> None:
         tell = self.refused if declined.status is Status.REFUSED else self.no_effect
         tell(str(declined))
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hotlap.errors import ScanRefused
-from hotlap.records.scanned import Scanned
+from hotlap.records.scan_finding import ScanFinding
 
 Key = tuple[str, str, str]
 
 
-def write(path: Path, findings: Iterable[Scanned]) -> int:
+def write(path: Path, findings: Iterable[ScanFinding]) -> int:
     counted = Counter(_key(finding, path) for finding in findings)
     known = [
         {"path": file, "code": code, "line": line, "count": count}
@@ -27,7 +27,7 @@ def write(path: Path, findings: Iterable[Scanned]) -> int:
     return sum(counted.values())
 
 
-def unknown(path: Path, findings: Iterable[Scanned]) -> list[Scanned]:
+def unknown(path: Path, findings: Iterable[ScanFinding]) -> list[ScanFinding]:
     """The findings that the baseline does not have, each counted as often as it is there."""
     known = _read(path)
     left = []
@@ -40,7 +40,7 @@ def unknown(path: Path, findings: Iterable[Scanned]) -> list[Scanned]:
     return left
 
 
-def _key(finding: Scanned, baseline: Path) -> Key:
+def _key(finding: ScanFinding, baseline: Path) -> Key:
     file = Path(os.path.normpath(Path(finding.path).absolute()))
     base = baseline.absolute().parent
     return (

@@ -20,18 +20,18 @@ from hotlap.analysis.parse.files import Source
 from hotlap.errors import RecordUnreadable
 from hotlap.records import private
 from hotlap.records.codec import from_json, to_json
-from hotlap.records.scanned import Scan
-from hotlap.scanning.looking import Wanted
+from hotlap.records.scan_finding import Scan
+from hotlap.scanning.file_scan import FindingFilter
 
 _MOST = 16  # results kept
 _LARGEST = 20_000_000  # bytes kept in all
 _SCANNER = (
-    "analysis/**/*.py", "scanning/*.py", "records/scanned.py",
+    "analysis/**/*.py", "scanning/*.py", "records/scan_finding.py",
     "catalog/patterns.py", "catalog/*/find.py", "catalog/*/card.md",
 )  # fmt: skip
 
 
-def key(sources: Iterable[Source], context: Iterable[Source], wanted: Wanted) -> str:
+def key(sources: Iterable[Source], context: Iterable[Source], wanted: FindingFilter) -> str:
     digest = hashlib.blake2b(_rules().encode(), digest_size=16)
     digest.update(repr(wanted).encode())
     for part in (sources, context):

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from hotlap.analysis.parse import files, notebooks
 from hotlap.analysis.parse.files import Source
-from hotlap.records.scanned import Applicability, Scanned, Step
+from hotlap.records.scan_finding import Applicability, ScanFinding, Step
 
 
-def in_cells(findings: Iterable[Scanned]) -> list[Scanned]:
+def in_cells(findings: Iterable[ScanFinding]) -> list[ScanFinding]:
     cells: dict[str, list[int]] = {}
     return [_placed(finding, cells) for finding in findings]
 
 
-def _placed(finding: Scanned, cells: dict[str, list[int]]) -> Scanned:
+def _placed(finding: ScanFinding, cells: dict[str, list[int]]) -> ScanFinding:
     why = tuple(_step(step, cells) for step in finding.why)
     if not finding.path.endswith(notebooks.SUFFIX):
         return finding if why == finding.why else replace(finding, why=why)

@@ -22,15 +22,15 @@ from hotlap.analysis.frequency.hotness import Hotness
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse import files, flow
 from hotlap.analysis.parse.facts import Summary
-from hotlap.analysis.parse.files import Parsed, Source
+from hotlap.analysis.parse.files import ParsedFile, Source
 from hotlap.machine import usable_cores
-from hotlap.records.scanned import Scan, Scanned, Unread
+from hotlap.records.scan_finding import Scan, ScanFinding, Unread
 from hotlap.scanning.cells import in_cells
-from hotlap.scanning.looking import State, Wanted, look, our_bug
+from hotlap.scanning.file_scan import FindingFilter, State, look, our_bug
 
 _ALONE = 300_000  # bytes; below it starting processes costs more than they save
 _KEPT = 6_000_000  # bytes of source kept as trees, some 750 MB; what is beyond is parsed again
-_Work = tuple[tuple[Source, ...], frozenset[str], Wanted]
+_Work = tuple[tuple[Source, ...], frozenset[str], FindingFilter]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,12 @@ class _Read:
     lines: int
 
 
-_Result = tuple[list[_Read], list[Scanned | Unread]]
+_Result = tuple[list[_Read], list[ScanFinding | Unread]]
 
 
-def scan(sources: Sequence[Source], wanted: Wanted, context: Sequence[Source] = (), cores: int | None = None) -> Scan:
+def scan(
+    sources: Sequence[Source], wanted: FindingFilter, context: Sequence[Source] = (), cores: int | None = None
+) -> Scan:
     """Findings in the sources. The context is read for what it says about them, and not reported on."""
     every, shown = [*sources, *context], frozenset(source.path for source in sources)
     cores = cores or usable_cores()
@@ -55,13 +57,13 @@ def scan(sources: Sequence[Source], wanted: Wanted, context: Sequence[Source] = 
         read, found = _together(_dealt(every, cores), shown, wanted)
     unread = [unreadable for part in read for unreadable in part.unread if unreadable.path in shown]
     unread += [unreadable for unreadable in found if isinstance(unreadable, Unread)]
-    findings = [finding for finding in found if isinstance(finding, Scanned)]
+    findings = [finding for finding in found if isinstance(finding, ScanFinding)]
     findings.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.code))
     findings = in_cells(findings)
     return Scan(tuple(findings), tuple(unread), len(sources), sum(part.lines for part in read))
 
 
-def _alone(every: Sequence[Source], shown: frozenset[str], wanted: Wanted) -> _Result:
+def _alone(every: Sequence[Source], shown: frozenset[str], wanted: FindingFilter) -> _Result:
     with _no_collections():
         desk = Desk(shown)
         read = desk.read(every)
@@ -73,7 +75,7 @@ class Desk:
 
     def __init__(self, shown: frozenset[str]) -> None:
         self.shown = shown
-        self.kept: dict[str, tuple[Parsed, flow.FileReader]] = {}
+        self.kept: dict[str, tuple[ParsedFile, flow.FileReader]] = {}
         self.sources: dict[str, Source] = {}
         self.room = _KEPT
 
@@ -93,7 +95,7 @@ class Desk:
                 unread.append(our_bug(source, error))
         return _Read(tuple(summaries), tuple(unread), lines)
 
-    def _summary(self, parsed: Parsed) -> Summary:
+    def _summary(self, parsed: ParsedFile) -> Summary:
         source = parsed.source
         given = (parsed.tree, source.path, source.module, parsed.text, source.package)
         if source.path not in self.shown:
@@ -106,11 +108,11 @@ class Desk:
         self.kept[source.path] = (parsed, reader)
         return reader.summary
 
-    def look(self, read: Iterable[_Read], wanted: Wanted) -> list[Scanned | Unread]:
+    def look(self, read: Iterable[_Read], wanted: FindingFilter) -> list[ScanFinding | Unread]:
         """Findings in the files that this process has read."""
         summaries = sorted((summary for part in read for summary in part.summaries), key=lambda summary: summary.path)
         state = State(Hotness(Project(summaries)), wanted)
-        found: list[Scanned | Unread] = []
+        found: list[ScanFinding | Unread] = []
         for path, source in self.sources.items():
             try:
                 found += self._look_at(path, source, state)
@@ -120,7 +122,7 @@ class Desk:
                 found.append(our_bug(source, error))
         return found
 
-    def _look_at(self, path: str, source: Source, state: State) -> list[Scanned | Unread]:
+    def _look_at(self, path: str, source: Source, state: State) -> list[ScanFinding | Unread]:
         if path not in state.hotness.project.files:
             return []
         if path in self.kept:
@@ -130,10 +132,10 @@ class Desk:
         if not isinstance(text, str) or not state.rules_for(text, path):
             return []  # parsing it again would be for nothing
         again = files.parse(source, text)
-        return look(again, state) if isinstance(again, Parsed) else []
+        return look(again, state) if isinstance(again, ParsedFile) else []
 
 
-def _together(parts: Sequence[tuple[Source, ...]], shown: frozenset[str], wanted: Wanted) -> _Result:
+def _together(parts: Sequence[tuple[Source, ...]], shown: frozenset[str], wanted: FindingFilter) -> _Result:
     """A process for each part. What each has read is passed on as the bytes it came in."""
     forks = "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")

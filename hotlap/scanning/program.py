@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hotlap.analysis.parse import files
 from hotlap.records.observation import Observation
-from hotlap.records.scanned import Scan
+from hotlap.records.scan_finding import Scan
 from hotlap.scanning.crew import scan
-from hotlap.scanning.looking import Wanted
+from hotlap.scanning.file_scan import FindingFilter
 from hotlap.scanning.settings import settings
 
 _MODULE = re.compile(r"[A-Za-z_]\w{0,80}(\.\w{1,80}){0,8}")
@@ -26,7 +26,7 @@ def scan_program(seen: Observation) -> Scan:
     sources, _ = files.discover(paths, project.exclude)
     context = files.surroundings(paths, sources, project.exclude)
     # One core: the caller may have threads, under which a fork can hang.
-    return scan(sources, Wanted(project.select, project.ignore, project.pedantic), context, cores=1)
+    return scan(sources, FindingFilter(project.select, project.ignore, project.pedantic), context, cores=1)
 
 
 def _named(seen: Observation) -> Iterator[str]:

@@ -29,10 +29,10 @@ from hotlap.records import private
 from hotlap.records.codec import SCHEMA, to_json
 from hotlap.records.progress import DONE, STARTING, TIMING, Progress, ProgressWriter
 from hotlap.records.session import Session
-from hotlap.records.trial import Reading
+from hotlap.records.trial import MetricValue
 from hotlap.trial import metric
 from hotlap.trial.nudge import nudge
-from hotlap.trial.order import ENOUGH, LEFT, TOLD, Mark, Order, Told, read_order
+from hotlap.trial.order import ENOUGH, LEFT, TOLD, Mark, Order, ProcessReport, read_order
 from hotlap.trial.state import Watch
 
 MARK_SECONDS = 0.025  # between events on the device: recording one costs the host some 14 µs
@@ -69,7 +69,7 @@ class Agent:
         self.tell_outcomes: Callable[[], None] = lambda: None
         self.on_cuda = False
         self.rank, self.world = 0, 1
-        self.readings: list[Reading] = []
+        self.readings: list[MetricValue] = []
         self.ends: list[float] = []
         self.events: list[tuple[int, Any]] = []
         self._began: float | None = None
@@ -234,7 +234,7 @@ class Agent:
 
     def _read(self, name: str, value: float) -> None:
         steps = len(self.ends) + (self._pending is not None)
-        self.readings.append(Reading(name=name, step=steps, value=value))
+        self.readings.append(MetricValue(name=name, step=steps, value=value))
 
     def _say(self) -> None:
         self._said = self._now()
@@ -273,9 +273,9 @@ class Agent:
         except OSError as error:
             self.seams.guard.failed("keeping the trial", error)
 
-    def _record(self) -> Told:
+    def _record(self) -> ProcessReport:
         memory = surroundings.memory(self.torch)
-        return Told(
+        return ProcessReport(
             schema=SCHEMA,
             pid=os.getpid(),
             rank=self.rank,

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotlap.records.trial import Ended
-from hotlap.trial.order import Told
+from hotlap.records.trial import EndReason
+from hotlap.trial.order import ProcessReport
 
 NO_MEMORY = re.compile(
     r"OutOfMemoryError|out of memory|not enough memory|^MemoryError|can't allocate memory|std::bad_alloc"
@@ -23,47 +23,47 @@ LONGEST = 300  # characters of a last line
 class Process:
     """What is known of a process once it is over."""
 
-    told: Told | None
+    told: ProcessReport | None
     exit_code: int
-    ended_by_us: tuple[Ended, str] | None  # a limit it passed
+    ended_by_us: tuple[EndReason, str] | None  # a limit it passed
     last_words: Sequence[str]  # the last lines of its stderr
     problem: str | None  # why it could not be entered
 
 
-def how_it_ended(process: Process, least: int) -> tuple[Ended, str]:
+def how_it_ended(process: Process, least: int) -> tuple[EndReason, str]:
     told = process.told
     if told is not None and (step := _not_finite(told)) is not None:
-        return Ended.NOT_A_NUMBER, f"the loss of step {step} is not finite"
+        return EndReason.NOT_A_NUMBER, f"the loss of step {step} is not finite"
     if told is not None and told.done:
-        return Ended.MEASURED, ""
+        return EndReason.MEASURED, ""
     if process.problem is not None:
-        return Ended.CRASHED, process.problem
+        return EndReason.CRASHED, process.problem
     if process.ended_by_us is not None:
         return process.ended_by_us
     if process.exit_code != 0:
         return _failed(process)
     steps = len(told.ends) if told is not None else 0
     if steps == 0:
-        return Ended.NEVER_STEPPED, "it ended without a training step"
+        return EndReason.NEVER_STEPPED, "it ended without a training step"
     if steps < least:
-        return Ended.TOO_SHORT, f"it ended by itself after {steps} steps; {least} are needed"
-    return Ended.MEASURED, ""
+        return EndReason.TOO_SHORT, f"it ended by itself after {steps} steps; {least} are needed"
+    return EndReason.MEASURED, ""
 
 
-def _not_finite(told: Told) -> int | None:
+def _not_finite(told: ProcessReport) -> int | None:
     return next((index + 1 for index, loss in enumerate(told.losses) if math.isnan(loss)), None)
 
 
-def _failed(process: Process) -> tuple[Ended, str]:
+def _failed(process: Process) -> tuple[EndReason, str]:
     words = [line.strip() for line in process.last_words if line.strip()]
     memory = [line for line in words if NO_MEMORY.search(line)]
     if memory:
-        return Ended.OUT_OF_MEMORY, memory[-1][:LONGEST]
+        return EndReason.OUT_OF_MEMORY, memory[-1][:LONGEST]
     if process.exit_code == KILLED:
-        return Ended.OUT_OF_MEMORY, "killed by the system (signal 9), as it does when memory runs out"
+        return EndReason.OUT_OF_MEMORY, "killed by the system (signal 9), as it does when memory runs out"
     said = _error_line(words)
     code = f"signal {-process.exit_code}" if process.exit_code < 0 else f"exit code {process.exit_code}"
-    return Ended.CRASHED, f"{said[:LONGEST]} ({code})" if said else code
+    return EndReason.CRASHED, f"{said[:LONGEST]} ({code})" if said else code
 
 
 def _error_line(words: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ MOST_SAID = 20  # lines about files of which it is not known who changed them
 WRITES = os.O_WRONLY | os.O_RDWR
 
 
-class Noted(NamedTuple):
+class FileStamp(NamedTuple):
     inode: int
     size: int
     mtime: int
@@ -58,13 +58,13 @@ class Keeper:
         self._folder, self._say = folder, say
         self._ours = {os.path.realpath(one) for one in (folder, *ours)}
         self._roots: list[str] = []
-        self._noted: dict[str, Noted] = {}
+        self._noted: dict[str, FileStamp] = {}
         self._copies: dict[str, Path] = {}
         self._room = ALL_COPIES
         self._others: set[str] = set()  # changed while no trial ran
         self._open: set[str] = set()  # by the process under way, for writing
         self._once: dict[str, str] = {}  # changed in one process so far: digest of what it was made
-        self._first: dict[str, Noted] = {}  # as those were before
+        self._first: dict[str, FileStamp] = {}  # as those were before
         self._new: set[str] = set()  # files that nobody is known to have made
         self._said: set[tuple[str, bool]] = set()
         self.lines: list[str] = []
@@ -89,7 +89,7 @@ class Keeper:
     def _is_ours(self, path: str) -> bool:
         return any(path == one or path.startswith(one + "/") for one in self._ours)
 
-    def _walk(self, root: str, most: int) -> Iterator[tuple[str, Noted]]:
+    def _walk(self, root: str, most: int) -> Iterator[tuple[str, FileStamp]]:
         """Files near the top first, so that a limit leaves out those far below."""
         left, folders, home = most, deque([root]), os.path.expanduser("~")
         while folders and left > 0:
@@ -106,7 +106,7 @@ class Keeper:
                             path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
                             yield path, _noted(path)
 
-    def _note(self, path: str, noted: Noted) -> None:
+    def _note(self, path: str, noted: FileStamp) -> None:
         if path in self._noted or len(self._noted) >= MOST_FILES:
             return
         self._noted[path] = noted
@@ -156,7 +156,7 @@ class Keeper:
         self.add(Path(one) for one in sorted(written) if _at_stake(one))
         self.add((Path(one) for one in _places(folder) if _at_stake(one)), read_only=True)
 
-    def _changed(self) -> Iterator[tuple[str, Noted | None]]:
+    def _changed(self) -> Iterator[tuple[str, FileStamp | None]]:
         seen: set[str] = set()
         for root in self._roots:
             for path, now in self._walk(root, MOST_FILES):
@@ -170,7 +170,7 @@ class Keeper:
         for path in [one for one in self._noted if one not in seen and not os.path.lexists(one)]:
             yield path, None
 
-    def _differs(self, path: str, before: Noted, now: Noted) -> bool:
+    def _differs(self, path: str, before: FileStamp, now: FileStamp) -> bool:
         """By content where there is a copy: a file that is only touched is as it was."""
         if before.size != now.size or path not in self._copies:
             return before[:3] != now[:3]
@@ -179,7 +179,7 @@ class Keeper:
             self._noted[path] = now
         return not same
 
-    def _is_the_trials(self, path: str, now: Noted | None, written: set[str]) -> bool:
+    def _is_the_trials(self, path: str, now: FileStamp | None, written: set[str]) -> bool:
         if path in self._others:
             return False
         if path in self._open:
@@ -193,7 +193,7 @@ class Keeper:
         self._once[path] = made
         return twice
 
-    def _leave(self, path: str, now: Noted | None) -> None:
+    def _leave(self, path: str, now: FileStamp | None) -> None:
         """If the next process makes the same of it, it will be known; until then its copy is kept."""
         what = "was deleted" if now is None else "is new" if path not in self._noted else "was changed"
         if path not in self._others:
@@ -207,7 +207,7 @@ class Keeper:
             self._first.setdefault(path, self._noted[path])
             self._noted[path] = now
 
-    def _accept(self, path: str, now: Noted | None) -> None:
+    def _accept(self, path: str, now: FileStamp | None) -> None:
         """As it is now is how it is to be."""
         self._noted.pop(path, None)
         self._new.discard(path)
@@ -218,7 +218,7 @@ class Keeper:
         if now is not None:
             self._noted[path] = now
 
-    def _put_back(self, path: str, now: Noted | None) -> None:
+    def _put_back(self, path: str, now: FileStamp | None) -> None:
         if now is not None:
             self._put_aside(path)
         copy = self._copies.get(path)
@@ -293,9 +293,9 @@ def _at_stake(path: str) -> bool:
     )
 
 
-def _noted(path: str) -> Noted:
+def _noted(path: str) -> FileStamp:
     found = os.lstat(path)
-    return Noted(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
+    return FileStamp(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
 
 
 def _files_below(scratch: Path) -> Iterator[str]:

@@ -28,16 +28,16 @@ from hotlap.records.plan import Outcome, Outcomes
 from hotlap.records.progress import DONE, Progress, read_progress
 from hotlap.records.session import Session
 from hotlap.records.traces import Traces
-from hotlap.records.trial import Ended, Reading, Sample
-from hotlap.records.tuning import Metric, Screened
+from hotlap.records.trial import EndReason, MetricValue, Sample
+from hotlap.records.tune_record import Metric, Screening
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import KILLED, Process, how_it_ended
 from hotlap.trial.keeper import Keeper
-from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, Told
+from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, ProcessReport
 from hotlap.trial.runner import Spec
 from hotlap.trial.saved_files import saved_files
 
-AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early:enter"
+AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early_start:enter"
 WEIGH = 1.0  # seconds between looks at memory
 NO_SPACE = "No space left on device"
 LEAST_DISK = 1 << 20  # bytes
@@ -77,17 +77,17 @@ class LocalRunner:
         self.hardware: str | None = None
         self.torch: str | None = None
 
-    def screen(self, spec: Spec) -> Screened | None:
+    def screen(self, spec: Spec) -> Screening | None:
         folder, began = self._folder_of(spec), time.time()
-        found: list[Screened] = []
+        found: list[Screening] = []
 
         def look() -> None:
             found.append(
-                Screened(decisions=_decisions(folder), outcomes=_outcomes(folder), seconds=time.time() - began)
+                Screening(decisions=_decisions(folder), outcomes=_outcomes(folder), seconds=time.time() - began)
             )
 
         sample = self.run(spec, look)
-        return found[0] if sample.ended == Ended.MEASURED.value else replace(found[0], decisions=None)
+        return found[0] if sample.ended == EndReason.MEASURED.value else replace(found[0], decisions=None)
 
     def run(self, spec: Spec, before_it_goes: Callable[[], None] = lambda: None) -> Sample:
         folder = self._prepare(spec)
@@ -141,7 +141,7 @@ class LocalRunner:
         path = folder / "session.json"
         private.write_text(path, to_json(session))
         child = self._start(spec, path)
-        watched = _Watched(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
+        watched = _TrialProcess(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
         watched.keeper = self._keeper
         try:
             with suppress(OSError):  # a full disk: it is ended with us all the same
@@ -188,7 +188,7 @@ class LocalRunner:
         spec: Spec,
         process: Process,
         outcomes: tuple[Outcome, ...],
-        readings: tuple[Reading, ...],
+        readings: tuple[MetricValue, ...],
         seconds: float,
     ) -> Sample:
         ended, why = how_it_ended(process, spec.least)
@@ -214,7 +214,7 @@ class LocalRunner:
         )
         return sample if told is None or not told.ends else self._with_steps(sample, told, spec)
 
-    def _with_steps(self, sample: Sample, told: Told, spec: Spec) -> Sample:
+    def _with_steps(self, sample: Sample, told: ProcessReport, spec: Spec) -> Sample:
         ends = told.ends[: spec.steps] if not spec.readings else told.ends
         warmup = warmup_steps(told.began, ends)
         moments = [(mark.steps, mark.seconds) for mark in told.marks if mark.steps <= len(ends)]
@@ -233,7 +233,7 @@ class LocalRunner:
         )
 
 
-class _Watched(Attendant):
+class _TrialProcess(Attendant):
     """A process of a trial: what it prints, how far it is, and the limits at which it is ended."""
 
     def __init__(
@@ -263,7 +263,7 @@ class _Watched(Attendant):
         self._out, self._err = outputs(child, self._heard)
 
     def ended(self) -> Process:
-        limits: list[tuple[Ended, str]] = []
+        limits: list[tuple[EndReason, str]] = []
 
         def is_enough() -> bool:
             if self.keeper is not None:
@@ -276,7 +276,7 @@ class _Watched(Attendant):
         for listener in (self._out, self._err):
             listener.wait(1.0)
         self._on_steps(self._spec, self._progress()[1])
-        ended_by_us = None if limit is None or limit[0] is Ended.MEASURED else limit
+        ended_by_us = None if limit is None or limit[0] is EndReason.MEASURED else limit
         return Process(
             told=_told(self._folder),
             exit_code=self.child.returncode,
@@ -301,7 +301,7 @@ class _Watched(Attendant):
             cut=cut,
         )
 
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[MetricValue, ...]:
         return tuple(self._pattern.readings) if self._pattern is not None else ()
 
     def _heard(self, line: str) -> None:
@@ -321,7 +321,7 @@ class _Watched(Attendant):
                     known.append(one)
         return any(one.state == DONE for one in known), max((one.steps for one in known), default=0)
 
-    def _passed_limit(self) -> tuple[Ended, str] | None:
+    def _passed_limit(self) -> tuple[EndReason, str] | None:
         """The limit it passed; MEASURED where it was done and would not end."""
         now = time.monotonic()
         done, steps = self._progress()
@@ -329,12 +329,12 @@ class _Watched(Attendant):
             self._steps, self._since = steps, now
             self._on_steps(self._spec, steps)
         if done:
-            return (Ended.MEASURED, "") if self._has_had_its_time(now) else None
+            return (EndReason.MEASURED, "") if self._has_had_its_time(now) else None
         spent = time.time() - self._started
         if spent > self._spec.seconds:
-            return Ended.OVER_TIME, f"{self._spec.seconds:.0f} s passed, at step {steps} of {self._spec.steps}"
+            return EndReason.OVER_TIME, f"{self._spec.seconds:.0f} s passed, at step {steps} of {self._spec.steps}"
         if steps and now - self._since > self._limits.idle:
-            return Ended.HUNG, f"no step for {self._limits.idle:g} s after step {steps}"
+            return EndReason.HUNG, f"no step for {self._limits.idle:g} s after step {steps}"
         return self._weigh(now)
 
     def _has_had_its_time(self, now: float) -> bool:
@@ -346,7 +346,7 @@ class _Watched(Attendant):
         closed = since > CLOSING or (since > POOLS and len(tree.family(self.child.pid)) > 1)
         return closed or now - self._done_since > self._limits.grace
 
-    def _weigh(self, now: float) -> tuple[Ended, str] | None:
+    def _weigh(self, now: float) -> tuple[EndReason, str] | None:
         if now - self._weighed < WEIGH:
             return None
         self._weighed = now
@@ -355,9 +355,9 @@ class _Watched(Attendant):
         self._tree_mb = max(training, self._tree_mb or 0.0)
         most = self._limits.memory_mb
         if most is not None and (taken := tree.memory_mb(self.family)) > most:
-            return Ended.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"
+            return EndReason.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"
         gone = memory_nearly_gone()
-        return (Ended.OVER_MEMORY, gone) if gone is not None else None
+        return (EndReason.OVER_MEMORY, gone) if gone is not None else None
 
 
 def _full_disk(process: Process, folder: Path) -> str | None:
@@ -367,9 +367,11 @@ def _full_disk(process: Process, folder: Path) -> str | None:
     return None
 
 
-def _told(folder: Path) -> Told | None:
+def _told(folder: Path) -> ProcessReport | None:
     """Of the first rank; of independent trainers the one with most steps."""
-    told = [from_json(Told, path.read_text(encoding="utf-8"), str(path)) for path in folder.glob(f"{TOLD}-*.json")]
+    told = [
+        from_json(ProcessReport, path.read_text(encoding="utf-8"), str(path)) for path in folder.glob(f"{TOLD}-*.json")
+    ]
     return min(told, key=lambda one: (one.rank, -len(one.ends)), default=None)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hotlap.records.codec import SCHEMA, from_json
 from hotlap.records.session import Session
 from hotlap.records.traces import State
-from hotlap.records.trial import Reading
+from hotlap.records.trial import MetricValue
 
 ORDER = "order"
 TOLD = "told"
@@ -43,7 +43,7 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class ProcessReport:
     """What one process says of itself."""
 
     schema: int
@@ -54,7 +54,7 @@ class Told:
     ends: tuple[float, ...]  # of each step, seconds from the launch, by the host's clock
     marks: tuple[Mark, ...]  # CUDA only
     losses: tuple[float, ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[MetricValue, ...]
     hardware: str
     host_mb: float
     device_mb: float | None

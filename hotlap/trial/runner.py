@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hotlap.records.plan import Choice
 from hotlap.records.trial import Sample
-from hotlap.records.tuning import Screened
+from hotlap.records.tune_record import Screening
 
 BASE, NEW = "base", "new"
 
@@ -32,7 +32,7 @@ class Runner(Protocol):
     hardware: str | None  # as the processes see it, once one has run
     torch: str | None  # its version, likewise
 
-    def screen(self, spec: Spec) -> Screened | None:
+    def screen(self, spec: Spec) -> Screening | None:
         """A process that decides while it trains; None where there is no such thing."""
         ...
 

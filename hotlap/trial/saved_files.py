@@ -87,7 +87,7 @@ Known = tuple[str, list[tuple[str, Any]]]  # the rest in words, and tensors by n
 # Torch: a zip of one pickle and the memory of its tensors
 
 
-class _Named:
+class _PickleStandIn:
     """Stands in for whatever a pickle makes; each class in it is a subclass of this, with its name."""
 
     name = ""
@@ -117,7 +117,7 @@ class _Named:
     add = append
 
 
-class _Storage(_Named):
+class _Storage(_PickleStandIn):
     name = "storage"
 
 
@@ -131,7 +131,7 @@ class _Dict(dict[Any, Any]):
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         known = f"{module}.{name}"
-        return _Dict if known == "collections.OrderedDict" else type(name, (_Named,), {"name": known})
+        return _Dict if known == "collections.OrderedDict" else type(name, (_PickleStandIn,), {"name": known})
 
     def persistent_load(self, pid: Any) -> Any:
         return _Storage(*pid)
@@ -164,18 +164,18 @@ class _Walk:
         self.words: list[str] = []
 
     def over(self, value: Any, name: str = "") -> None:
-        if isinstance(value, dict | list | _Named) and id(value) in self._seen:
+        if isinstance(value, dict | list | _PickleStandIn) and id(value) in self._seen:
             self.words.append(f"{name} again")
-        elif isinstance(value, _Named):
+        elif isinstance(value, _PickleStandIn):
             self._over_named(value, name)
         elif isinstance(value, dict | list | tuple):
             self._over_parts(value, name)
-        elif isinstance(value, type) and issubclass(value, _Named):
+        elif isinstance(value, type) and issubclass(value, _PickleStandIn):
             self.words.append(f"{name} is {value.name}")
         else:
             self.words.append(f"{name} = {value!r}")
 
-    def _over_named(self, value: _Named, name: str) -> None:
+    def _over_named(self, value: _PickleStandIn, name: str) -> None:
         array = _tensor(value, self._storage)
         if array is not None:
             self.tensors.append((name or "tensor", array))
@@ -199,10 +199,10 @@ class _Walk:
 
 
 def _key(key: Any) -> str:
-    return key.name if isinstance(key, _Named) else str(key)
+    return key.name if isinstance(key, _PickleStandIn) else str(key)
 
 
-def _tensor(value: _Named, storage: Any) -> Any:
+def _tensor(value: _PickleStandIn, storage: Any) -> Any:
     """The numbers of what `torch._utils._rebuild_tensor_v2` would make."""
     import numpy as np
 

@@ -21,7 +21,7 @@ from hotlap.errors import (
     TorchUnusable,
 )
 from hotlap.observe.join import join, read_parts
-from hotlap.observe.supervise import Ending, supervise
+from hotlap.observe.supervise import CommandExit, supervise
 from hotlap.patch.voice import ears
 from hotlap.process.launch import resolve
 from hotlap.records.caution import Caution
@@ -75,7 +75,7 @@ def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
 
 
 def _finish(
-    options: ProfileOptions, run: store.Run, observation: Observation, ending: Ending, on_stage: OnStage
+    options: ProfileOptions, run: store.Run, observation: Observation, ending: CommandExit, on_stage: OnStage
 ) -> Profile:
     run.save("observation", observation)
     if ending.exit_code == 0 and not ending.interrupted:
@@ -102,7 +102,7 @@ def _diagnosis(observation: Observation) -> Diagnosis:
 
 def _observe(
     options: ProfileOptions, run: store.Run, stage: str, on_stage: OnStage, ceiling: bool = False
-) -> tuple[Observation, Ending]:
+) -> tuple[Observation, CommandExit]:
     folder = run.folder / stage
     session = _session(options, folder, ceiling)
     session_file = store.keep_session(folder, session)
@@ -168,7 +168,7 @@ def _why_no_ceiling(options: ProfileOptions, observation: Observation) -> str | 
     return None
 
 
-def _ended(ending: Ending, complete: bool) -> str:
+def _ended(ending: CommandExit, complete: bool) -> str:
     if ending.interrupted:
         return "interrupted"
     if ending.timed_out:
@@ -178,20 +178,20 @@ def _ended(ending: Ending, complete: bool) -> str:
     return "window complete" if complete else "program ended"
 
 
-def _exit_code(ending: Ending) -> int:
+def _exit_code(ending: CommandExit) -> int:
     if ending.timed_out or ending.stop_ignored:
         return 0  # its code is that of our signal
     return ending.exit_code
 
 
-def _nothing_seen(options: ProfileOptions, ending: Ending) -> HotlapError:
+def _nothing_seen(options: ProfileOptions, ending: CommandExit) -> HotlapError:
     """No training step was observed: the error that says why."""
     error = _why_nothing(options, ending)
     error.died_by = ending.died_by
     return error
 
 
-def _why_nothing(options: ProfileOptions, ending: Ending) -> HotlapError:
+def _why_nothing(options: ProfileOptions, ending: CommandExit) -> HotlapError:
     command = " ".join(options.command)
     if ending.problem is not None:
         return TorchUnusable(ending.problem)
@@ -231,7 +231,7 @@ def _why_nothing(options: ProfileOptions, ending: Ending) -> HotlapError:
     return error
 
 
-def _saw(ending: Ending) -> str:
+def _saw(ending: CommandExit) -> str:
     seen = ending.progress
     if seen is None:
         return "torch was never imported"

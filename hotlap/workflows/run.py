@@ -13,7 +13,7 @@ from hotlap import store
 from hotlap.patch.voice import ears, say
 from hotlap.plan import memory
 from hotlap.plan.choose import at_start, variables
-from hotlap.plan.saved import source_hash
+from hotlap.plan.saved_plan import source_hash
 from hotlap.process.launch import become, keeps_us_out, resolve
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Choice, Plan

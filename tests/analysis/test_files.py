@@ -8,7 +8,7 @@ import pytest
 
 from hotlap.analysis.parse import files
 from hotlap.errors import ScanRefused
-from hotlap.scanning import Wanted, scan
+from hotlap.scanning import FindingFilter, scan
 
 LOOP = """\
 import torch
@@ -21,7 +21,7 @@ for x in torch.utils.data.DataLoader(d):
 
 def scanned(folder: Path, *more: str):
     sources, unread = files.discover([str(folder), *more])
-    result = scan(sources, Wanted(select=("H201",)))
+    result = scan(sources, FindingFilter(select=("H201",)))
     reasons = {Path(one.path).name: one.reason for one in (*unread, *result.unread)}
     return {Path(one.path).name for one in result.findings}, reasons
 
@@ -52,7 +52,7 @@ def test_a_declared_encoding_is_read_and_columns_count_characters(tmp_path):
     text = "# -*- coding: latin-1 -*-\n" + LOOP.replace("print(", "größe = print(")
     (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
     sources, _ = files.discover([str(tmp_path)])
-    (one,) = scan(sources, Wanted(select=("H201",))).findings
+    (one,) = scan(sources, FindingFilter(select=("H201",))).findings
     assert (one.line, one.column) == (6, 19)
 
 
@@ -103,5 +103,5 @@ def test_a_file_that_went_away_is_reported(tmp_path):
 def test_old_line_ends_count_as_lines(tmp_path):
     (tmp_path / "train.py").write_bytes(LOOP.replace("\n", "\r\n").encode())
     sources, _ = files.discover([str(tmp_path)])
-    (one,) = scan(sources, Wanted(select=("H201",))).findings
+    (one,) = scan(sources, FindingFilter(select=("H201",))).findings
     assert one.line == 5

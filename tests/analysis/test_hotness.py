@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from hotlap.records.scanned import Frequency
+from hotlap.records.scan_finding import Frequency
 from tests.analysis.marks import heats
 
 TRAIN = """

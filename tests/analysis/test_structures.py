@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from hotlap.analysis.frequency.heat import Side
-from hotlap.records.scanned import Confidence, Frequency
+from hotlap.records.scan_finding import Confidence, Frequency
 from tests.analysis.marks import heats
 
 HEAD = """

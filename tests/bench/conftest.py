@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hotlap.bench import session
-from hotlap.bench.session import Asked
+from hotlap.bench.session import BenchRequest
 from hotlap.bench.surroundings import Surroundings
 from hotlap.records.observation import Machine
 
@@ -114,9 +114,9 @@ def stage(tmp_path, monkeypatch) -> Stage:
 def ask(stage):
     """What a user typed, with the rest not said."""
 
-    def asked(**typed) -> Asked:
+    def asked(**typed) -> BenchRequest:
         unsaid = dict.fromkeys(("workloads", "arms", "size", "device", "seeds", "epochs", "out", "max_minutes"))
-        return Asked(**{**unsaid, "resume": False, "out": stage.out, "size": "tiny", **typed})
+        return BenchRequest(**{**unsaid, "resume": False, "out": stage.out, "size": "tiny", **typed})
 
     return asked
 

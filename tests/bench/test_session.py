@@ -79,7 +79,7 @@ def test_the_options_of_the_arm_run_are_those_measured_best(stage, bench, monkey
 
 
 def test_every_best_set_of_options_is_one_hotlap_run_takes():
-    from hotlap.plan.named import named
+    from hotlap.plan.enable_arguments import named
 
     for options in (*workloads.BEST.values(), workloads.FAST):
         words = list(zip(options[::2], options[1::2], strict=True))

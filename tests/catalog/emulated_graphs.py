@@ -13,7 +13,7 @@ from hotlap.catalog.cuda_graphs.apply import Graphs
 from hotlap.catalog.cuda_graphs.recorder import Recording
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 
@@ -91,7 +91,7 @@ def at_work():
     """Graphs at work in this process, as the entry would set them up on a GPU."""
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    site = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, seams, Moments(seams))
+    site = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, seams, RootDiscovery(seams))
     graphs = Graphs(site, EmulatedRecorder())
     yield graphs
     site.close()

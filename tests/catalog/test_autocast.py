@@ -11,8 +11,8 @@ from torch import nn
 import hotlap
 from hotlap.catalog import entries
 from hotlap.catalog.autocast import hardware
-from hotlap.catalog.autocast import scaling as scaling_module
-from hotlap.catalog.autocast.scaling import Scaling
+from hotlap.catalog.autocast import hidden_scaler as scaling_module
+from hotlap.catalog.autocast.hidden_scaler import HiddenScaler
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +191,7 @@ def test_the_scale_falls_and_grows(monkeypatch):
     monkeypatch.setattr(scaling_module, "INTERVAL", 5)
     parameter = nn.Parameter(torch.ones(2))
     opt = torch.optim.SGD([parameter], lr=0.1)
-    scaling = Scaling(torch, torch.device("cpu"), [opt])
+    scaling = HiddenScaler(torch, torch.device("cpu"), [opt])
 
     def step(factor):
         loss = (parameter * factor).sum()

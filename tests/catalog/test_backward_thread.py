@@ -14,7 +14,7 @@ from hotlap.catalog.backward_thread.apply import Backwards
 from hotlap.catalog.backward_thread.detect import detect
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 from tests.observations import model, observation
 
@@ -27,7 +27,7 @@ def on(*devices):
 @pytest.fixture
 def site():
     seams = Seams(torch, Guard(strict=True))
-    site = Site("backward-thread", entries()["backward-thread"].code, None, torch, seams, Moments(seams))
+    site = Site("backward-thread", entries()["backward-thread"].code, None, torch, seams, RootDiscovery(seams))
     yield site
     site.close()
     assert torch._C._is_multithreading_enabled()

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotlap.catalog.cuda_graphs.detect import detect
-from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, near
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, near
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder
 from hotlap.catalog.cuda_graphs.steady import Steady
 from hotlap.catalog.fused_optimizer import proof

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from hotlap.catalog.cuda_graphs import functions
 from hotlap.catalog.cuda_graphs.purity import Constants
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from tests.catalog.emulated_graphs import Net, adamw, at_work, same
 
 graphs = pytest.fixture(at_work)
@@ -135,7 +135,7 @@ def test_a_second_call_before_the_backward_is_computed(graphs, monkeypatch):
 def refusing(name):
     def constants(torch, function):
         if function.__name__ == name:
-            raise Declined("as the test wants it")
+            raise EntryDeclined("as the test wants it")
         return Constants(torch, function)
 
     return constants
@@ -279,7 +279,7 @@ def around_variables():
 
 
 def test_a_function_in_a_function_is_not_replayed():
-    with pytest.raises(Declined, match="variables of the function around it"):
+    with pytest.raises(EntryDeclined, match="variables of the function around it"):
         Constants(torch, around_variables())
 
 

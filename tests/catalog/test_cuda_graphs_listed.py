@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.catalog.cuda_graphs.listed import Listed
+from hotlap.catalog.cuda_graphs.parameter_list import ParameterList
 from tests.catalog.emulated_graphs import Net, at_work, same, train
 
 graphs = pytest.fixture(at_work)
@@ -17,7 +17,7 @@ graphs = pytest.fixture(at_work)
 def test_what_parameters_gives_and_the_generator_is_read_to_its_end():
     net = Net()
     given = net.parameters()
-    found = Listed(torch, net).of(given, net)
+    found = ParameterList(torch, net).of(given, net)
     assert found is not None
     assert all(one is other for one, other in zip(found, Net.parameters(net), strict=True))
     assert list(given) == []
@@ -30,7 +30,7 @@ def test_a_generator_begun_of_a_part_or_of_another_module_is_left_to_the_caller(
     next(begun)
     left = (begun, net.parameters(recurse=False), net.first.parameters(), other.parameters(), list(net.parameters()))
     expected = [5, 0, 2, 6, 6]
-    listed = Listed(torch, net)
+    listed = ParameterList(torch, net)
     assert [listed.of(given, net) for given in left] == [None] * 5
     assert [len(list(given)) for given in left] == expected
 
@@ -41,7 +41,7 @@ def test_modules_with_a_walk_of_their_own_are_walked():
             return (pair for pair in super().named_parameters(*args, **kwargs) if pair[0] != "bias")
 
     net = Partly(2, 2)
-    assert Listed(torch, net).of(net.parameters(), net) is None
+    assert ParameterList(torch, net).of(net.parameters(), net) is None
 
 
 def test_a_parameter_that_comes_later_is_clipped_too(graphs):

@@ -9,7 +9,7 @@ from hotlap.catalog import entries
 from hotlap.catalog.cudnn_autotuner.apply import apply
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 
@@ -17,7 +17,7 @@ from hotlap.runtime.site import Site
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("cudnn-autotuner", entries()["cudnn-autotuner"].code, None, torch, seams, Moments(seams))
+    made = Site("cudnn-autotuner", entries()["cudnn-autotuner"].code, None, torch, seams, RootDiscovery(seams))
     apply(made)
     yield made
     made.close()

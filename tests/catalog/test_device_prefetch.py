@@ -10,12 +10,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import hotlap
 from hotlap.catalog import entries
-from hotlap.catalog.device_prefetch.apply import Prefetching
+from hotlap.catalog.device_prefetch.apply import PrefetchIterator
+from hotlap.catalog.resident_data.device_leaves import SETTLED, DeviceLeaves
 from hotlap.catalog.resident_data.sameness import same
-from hotlap.catalog.resident_data.watched import SETTLED, Learning
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 DEVICE = "meta"
@@ -28,7 +28,7 @@ class Copies:
         self.sent, self.received = 0, 0
 
     def learning(self):
-        return Learning(frozenset({DEVICE}))
+        return DeviceLeaves(frozenset({DEVICE}))
 
     def send(self, leaves, devices):
         self.sent += 1
@@ -44,7 +44,7 @@ def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
     name = "device-prefetch"
-    site = Site(name, entries()[name].code, None, torch, seams, Moments(seams))
+    site = Site(name, entries()[name].code, None, torch, seams, RootDiscovery(seams))
     yield site
     site.close()
     seams.close()
@@ -53,7 +53,7 @@ def site():
 @pytest.fixture
 def copies(site):
     copies = Copies()
-    prefetching = Prefetching(site, copies)
+    prefetching = PrefetchIterator(site, copies)
     site.after(site.seams.iterating, prefetching.iterated)
     site.ledger.later(prefetching.leave)
     return copies

@@ -16,7 +16,7 @@ from hotlap.catalog.early_read.detect import detect
 from hotlap.catalog.early_read.reader import SLOTS
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 from tests import observations
 
@@ -67,7 +67,7 @@ def at_work():
     """Entry and device, past the reads that are made both ways."""
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    site = Site("early-read", entries()["early-read"].code, None, torch, seams, Moments(seams))
+    site = Site("early-read", entries()["early-read"].code, None, torch, seams, RootDiscovery(seams))
     reader = EmulatedReader()
     reads = Reads(site, reader)
     reads.begin()

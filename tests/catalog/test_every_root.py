@@ -20,7 +20,7 @@ from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Seams
 from hotlap.records.plan import Risk
 from hotlap.runtime import root_discovery
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 
@@ -36,7 +36,7 @@ def site():
     entry = Entry(code="X101", title="", risk=Risk.EXACT, apply=lambda site: None, detect=lambda seen: None)
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("planted", entry.code, None, torch, seams, Moments(seams))
+    made = Site("planted", entry.code, None, torch, seams, RootDiscovery(seams))
     yield made
     made.close()
     seams.close()

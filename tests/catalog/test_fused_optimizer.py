@@ -12,7 +12,7 @@ from torch import nn
 
 import hotlap
 from hotlap.catalog.fused_optimizer import proof
-from hotlap.catalog.fused_optimizer.chosen import stepping
+from hotlap.catalog.fused_optimizer.user_settings import stepping
 
 LAST = torch.channels_last
 

@@ -9,14 +9,14 @@ from torch.utils.data import default_collate
 from hotlap.catalog import entries
 from hotlap.catalog.loader_pinned.apply import check
 from hotlap.records.plan import Status
-from hotlap.runtime.declined import Declined
-from hotlap.runtime.loader_arguments import Making
+from hotlap.runtime.decline import EntryDeclined
+from hotlap.runtime.loader_arguments import LoaderArguments
 
 NAME = "loader-pinned"
 
 
 def making(dataset=None, **given):
-    return Making(
+    return LoaderArguments(
         torch, {"dataset": dataset or Rows(), "num_workers": 1, "batch_size": 4, "collate_fn": default_collate, **given}
     )
 
@@ -47,7 +47,7 @@ def test_plain_batches_of_workers_are_pinned():
     ],
 )
 def test_others_are_left_as_they_are(made, pinned, status, said):
-    with pytest.raises(Declined, match=said) as caught:
+    with pytest.raises(EntryDeclined, match=said) as caught:
         check(made, pinned)
     assert caught.value.status is status
 

@@ -13,8 +13,8 @@ from observations import on_cuda
 
 from hotlap.catalog import entries
 from hotlap.catalog.loader_start_method.apply import CLEAN, found, import_torch_once
-from hotlap.runtime.declined import Declined
-from hotlap.runtime.loader_arguments import Making
+from hotlap.runtime.decline import EntryDeclined
+from hotlap.runtime.loader_arguments import LoaderArguments
 from hotlap.runtime.main_script import why_not_twice
 
 NAME = "loader-start-method"
@@ -70,11 +70,11 @@ class Site:
 
 @pytest.mark.parametrize(("site", "method"), [(Site(cuda=False), None), (Site(cuda=True), CLEAN)])
 def test_a_fork_is_avoided_only_where_it_is_not_safe(site, method):
-    making = Making(torch, {"dataset": Rows(), "num_workers": 1, "multiprocessing_context": "fork"})
+    making = LoaderArguments(torch, {"dataset": Rows(), "num_workers": 1, "multiprocessing_context": "fork"})
     if method:
         assert found(site, making) == method
     else:
-        with pytest.raises(Declined, match="a fork is safe here"):
+        with pytest.raises(EntryDeclined, match="a fork is safe here"):
             found(site, making)
 
 

@@ -16,7 +16,7 @@ from hotlap.catalog.cuda_graphs.apply import Graphs
 from hotlap.kernels.norms import launches, layer
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 from tests.catalog.emulated_graphs import EmulatedRecorder
 from tests.kernels import emulating_norms
@@ -28,7 +28,7 @@ taking = importlib.import_module("hotlap.catalog.norm_kernels.apply")
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("norm-kernels", entries()["norm-kernels"].code, None, torch, seams, Moments(seams))
+    made = Site("norm-kernels", entries()["norm-kernels"].code, None, torch, seams, RootDiscovery(seams))
     taking.apply(made)
     yield made
     made.close()

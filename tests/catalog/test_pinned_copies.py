@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.catalog import entries
 from hotlap.catalog.pinned_copies.apply import Copies, apply, waits
-from hotlap.catalog.resident_data.watched import Learning
+from hotlap.catalog.resident_data.device_leaves import DeviceLeaves
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 HOST = torch.ones(2)
@@ -23,7 +23,7 @@ HOST = torch.ones(2)
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    site = Site("pinned-copies", entries()["pinned-copies"].code, None, torch, seams, Moments(seams))
+    site = Site("pinned-copies", entries()["pinned-copies"].code, None, torch, seams, RootDiscovery(seams))
     yield site
     site.close()
     seams.close()
@@ -82,7 +82,7 @@ def test_batches_with_nothing_to_pin_are_not_looked_through_for_long_and_others_
 
 def test_what_resident_data_watches_is_only_seen_to_be_copied(site):
     apply(site)
-    learning = Learning(frozenset({"meta"}))
+    learning = DeviceLeaves(frozenset({"meta"}))
     for _ in range(2):
         (watched,) = learning.watch([torch.ones(2)])
         assert watched.to("meta").shape == (2,)

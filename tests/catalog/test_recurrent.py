@@ -12,7 +12,7 @@ from torch import nn
 from hotlap.catalog import entries
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 recurrent = importlib.import_module("hotlap.catalog.recurrent.apply")
@@ -22,7 +22,7 @@ recurrent = importlib.import_module("hotlap.catalog.recurrent.apply")
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("recurrent", entries()["recurrent"].code, None, torch, seams, Moments(seams))
+    made = Site("recurrent", entries()["recurrent"].code, None, torch, seams, RootDiscovery(seams))
     recurrent.apply(made)
     yield made
     made.close()

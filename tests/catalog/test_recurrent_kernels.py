@@ -13,7 +13,7 @@ from hotlap.catalog import entries
 from hotlap.kernels.recurrent import recurrence_steps, selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
@@ -23,7 +23,7 @@ swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
 def site():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    made = Site("recurrent-kernels", entries()["recurrent-kernels"].code, None, torch, seams, Moments(seams))
+    made = Site("recurrent-kernels", entries()["recurrent-kernels"].code, None, torch, seams, RootDiscovery(seams))
     swapping.apply(made)
     yield made
     made.close()

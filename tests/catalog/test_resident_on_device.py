@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.catalog.resident_data.apply import Keeper
-from hotlap.catalog.resident_data.watched import SETTLED, Learning
+from hotlap.catalog.resident_data.device_leaves import SETTLED, DeviceLeaves
 
 HOST, DEVICE = "cpu", "meta"
 
@@ -21,7 +21,7 @@ HOST, DEVICE = "cpu", "meta"
 def enabled(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
-    monkeypatch.setattr(applying, "new_learning", lambda: Learning(frozenset({DEVICE})))
+    monkeypatch.setattr(applying, "new_learning", lambda: DeviceLeaves(frozenset({DEVICE})))
     monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)
     monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 1e6)
     with hotlap.enable(None, with_=["resident-data"]) as enabled:

@@ -7,9 +7,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 import hotlap
-from hotlap.catalog.resident_data import drawn as drawing
-from hotlap.catalog.resident_data.drawn import as_torch_draws, drawn
-from hotlap.catalog.resident_data.rows import Order, TensorRows, Wanted
+from hotlap.catalog.resident_data import sampled_indices as drawing
+from hotlap.catalog.resident_data.rows import BatchIndices, Order, TensorRows
+from hotlap.catalog.resident_data.sampled_indices import as_torch_draws, drawn
 from tests.catalog.resident import be_patient, rows_asked_for
 
 DATA = TensorDataset(torch.arange(403 * 8, dtype=torch.float32).reshape(403, 8), torch.arange(403))
@@ -83,7 +83,7 @@ def rows(width=8, total=403):
 def test_batches_gathered_together_are_what_single_gathers_give():
     base, kept = rows()
     order = Order(torch.randperm(403))
-    taken = [kept.take(Wanted(order.indices[at : at + 16], order, at)) for at in range(0, 403, 16)]
+    taken = [kept.take(BatchIndices(order.indices[at : at + 16], order, at)) for at in range(0, 403, 16)]
     assert torch.equal(torch.cat(taken), base[order.indices])
     assert all(one.is_contiguous() for one in taken)
     assert all(one.untyped_storage().nbytes() == one.nbytes for one in taken)  # saved, it brings no other with it
@@ -92,7 +92,7 @@ def test_batches_gathered_together_are_what_single_gathers_give():
 def test_writing_into_one_batch_leaves_the_others_and_the_data_alone():
     base, kept = rows()
     order, before = Order(torch.arange(403)), base.clone()
-    first, second = (kept.take(Wanted(order.indices[at : at + 16], order, at)) for at in (0, 16))
+    first, second = (kept.take(BatchIndices(order.indices[at : at + 16], order, at)) for at in (0, 16))
     weight = torch.ones(8, requires_grad=True)
     loss = (first * weight).sum()  # keeps `first` for its backward
     second.zero_()
@@ -106,7 +106,7 @@ def test_batches_that_would_not_be_aligned_or_are_large_are_gathered_one_by_one(
     for width, size in ((3, 5), (1 << 18, 16)):
         _, kept = rows(width, 40)
         order = Order(torch.arange(40))
-        kept.take(Wanted(order.indices[:size], order, 0))
+        kept.take(BatchIndices(order.indices[:size], order, 0))
         assert not order.ahead
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hotlap
 from hotlap.catalog.resident_data.apply import Keeper
-from hotlap.catalog.resident_data.watched import SETTLED, Learning
+from hotlap.catalog.resident_data.device_leaves import SETTLED, DeviceLeaves
 from tests.catalog.resident import be_patient, check, outcome, resident, rows_asked_for
 
 
@@ -181,7 +181,7 @@ def test_what_takes_long_is_kept_as_the_workers_fetch_it(monkeypatch):
 
 def test_the_pictures_come_on_the_device_and_the_labels_stay(monkeypatch):
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
-    monkeypatch.setattr(applying, "new_learning", lambda: Learning(frozenset({"meta"})))
+    monkeypatch.setattr(applying, "new_learning", lambda: DeviceLeaves(frozenset({"meta"})))
     monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)
     monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 1e9)
     where = []

@@ -12,7 +12,7 @@ from torch import nn
 
 import hotlap
 from hotlap.catalog.throttled_cleanup.lines import EVERY, TRUSTED, CleanupLine
-from hotlap.catalog.throttled_cleanup.memory import Held, Memory
+from hotlap.catalog.throttled_cleanup.memory import Memory, MemoryUse
 from tests.observations import observation, sync
 
 MB = 1 << 20
@@ -147,14 +147,14 @@ def test_a_cache_is_emptied_again_only_where_memory_is_short(free, times, step, 
 @pytest.fixture
 def held(monkeypatch):
     """The memory as a test says it is; a collection frees what is garbage."""
-    memory = SimpleNamespace(live=Held(1000 * MB, 0), garbage=Held(0, 0))
+    memory = SimpleNamespace(live=MemoryUse(1000 * MB, 0), garbage=MemoryUse(0, 0))
 
     def freeing(phase, info):
         if phase == "stop" and info["generation"] == 2:
-            memory.garbage = Held(0, 0)
+            memory.garbage = MemoryUse(0, 0)
 
     def reading(_):
-        return Held(*(live + dead for live, dead in zip(memory.live, memory.garbage, strict=True)))
+        return MemoryUse(*(live + dead for live, dead in zip(memory.live, memory.garbage, strict=True)))
 
     monkeypatch.setattr(Memory, "held", reading)
     gc.callbacks.append(freeing)
@@ -177,10 +177,10 @@ def test_a_collection_is_made_when_memory_has_grown_since_the_last(enabled, coll
 
 
 def test_growth_of_a_twentieth_is_let_be(enabled, collections, step, held):
-    held.live = Held(10_000 * MB, 0)
+    held.live = MemoryUse(10_000 * MB, 0)
     for _ in range(50):
         step()
-        held.garbage = Held(held.garbage.host + 10 * MB, 0)
+        held.garbage = MemoryUse(held.garbage.host + 10 * MB, 0)
         gc.collect()
     assert collections.count == TRUSTED
 
@@ -189,7 +189,7 @@ def test_memory_that_stays_asks_for_one_collection(enabled, collections, step, h
     for k in range(50):
         step()
         if k == 20:
-            held.live = Held(2000 * MB, 500 * MB)
+            held.live = MemoryUse(2000 * MB, 500 * MB)
         gc.collect()
     assert collections.count == TRUSTED + 1
 
@@ -198,7 +198,7 @@ def test_garbage_found_when_memory_has_grown_is_of_use_though_it_is_given_back_l
     for k in range(50):
         step()
         if k == 20:
-            held.live = Held(2000 * MB, 0)
+            held.live = MemoryUse(2000 * MB, 0)
             cycle = []
             cycle.append(cycle)
             del cycle
@@ -209,7 +209,7 @@ def test_garbage_found_when_memory_has_grown_is_of_use_though_it_is_given_back_l
 def test_a_place_whose_collections_free_much_is_never_left_out(enabled, collections, step, held):
     for _ in range(50):
         step()
-        held.garbage = Held(0, 65 * MB)
+        held.garbage = MemoryUse(0, 65 * MB)
         gc.collect()
     assert collections.count == 50
     assert enabled.outcomes[0].status == "no effect"

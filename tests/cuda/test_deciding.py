@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hotlap
-from hotlap.control.enable import Enabled
+from hotlap.control.enable import EnabledOptimizations
 from hotlap.records.decisions import Decisions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -57,7 +57,7 @@ def train(kind: str, optimizer: type[torch.optim.Optimizer], goes_on: Callable[[
 
 
 class UntilDecided:
-    def __init__(self, enabled: Enabled) -> None:
+    def __init__(self, enabled: EnabledOptimizations) -> None:
         self._enabled, self.since = enabled, 0
 
     @property

@@ -8,15 +8,15 @@ from torch import nn
 
 from hotlap.engine.data import (
     Arrays,
-    Beside,
     CarriedWindows,
-    Concatenated,
+    ConcatSource,
     DataUnreadable,
     Hdf5,
     NpyFolder,
     Stream,
     Tensors,
     Windows,
+    ZipReader,
     mapped,
     resident,
     subset,
@@ -64,7 +64,7 @@ def from_hdf5(folder):
 def from_folder(folder):
     for row in range(ROWS):
         np.save(folder / f"{row:05d}.npy", TABLE[row])
-    return Beside(NpyFolder(folder), Arrays(LABELS))
+    return ZipReader(NpyFolder(folder), Arrays(LABELS))
 
 
 @pytest.mark.parametrize("make", [from_memory, from_npy, from_hdf5, from_folder])
@@ -128,7 +128,7 @@ def test_a_captured_gather_follows_its_index(kind):
         "tensors": tensors,
         "compact": Tensors(TABLE > 0, device=GPU, dtypes=[torch.float32]),
         "windows": Windows([TABLE[:500], TABLE[500:]], 17, [LABELS[:500], LABELS[500:]], device=GPU),
-        "joined": Concatenated(tensors, tensors),
+        "joined": ConcatSource(tensors, tensors),
         "mapped": mapped(tensors, lambda x, y: (x.relu(), y + 1)),
     }[kind]
     index = torch.zeros(50, dtype=torch.int64, device=GPU)

@@ -14,8 +14,8 @@ from hotlap.judge.curves import curves
 from hotlap.judge.gates import gate
 from hotlap.judge.verdict import judge
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import Ended, Stage
-from hotlap.records.tuning import Tuning
+from hotlap.records.trial import EndReason, Stage
+from hotlap.records.tune_record import TuneRecord
 from hotlap.trial.local import Limits, LocalRunner
 from hotlap.trial.runner import Spec
 from hotlap.workflows.tune.book import empty_trial
@@ -71,14 +71,14 @@ def test_a_short_tune_ends_with_a_plan(tmp_path):
     ran = bare([*HOTLAP, "tune", "--budget", "4m", "--run-dir", str(tmp_path / "kept"), *command], tmp_path)
     assert ran.code == 0, ran.stderr
     run = store.find(None, tmp_path / "kept")
-    record = run.load("tuning", Tuning)
+    record = run.load("tuning", TuneRecord)
 
     assert record.finished
     assert (run.folder / "plan.json").exists()
     assert list((tmp_path / "kept" / "plans").glob("*.json"))
     assert torch.cuda.get_device_name() in record.circumstances.hardware
     for sample in record.trials[0].samples:
-        assert sample.ended == Ended.MEASURED.value
+        assert sample.ended == EndReason.MEASURED.value
         assert sample.device_mb > 0
         assert 2 <= len(sample.blocks) <= 12, "by the clock of the device"
         assert all(block.seconds > 0 for block in sample.blocks)
@@ -100,8 +100,8 @@ def test_what_runs_out_of_memory_is_recorded_and_the_next_is_tried(program, tmp_
 def test_a_limit_of_device_memory_is_kept_and_leaves_room_below(program, tmp_path):
     command = program(large=512)
     tight, wide = (LocalRunner(command, tmp_path / "t", 64.0, limits=Limits(device_mb=mb)) for mb in (256.0, 2048.0))
-    assert tight.run(spec(0)).ended == Ended.OUT_OF_MEMORY.value
-    assert wide.run(spec(1)).ended == Ended.MEASURED.value
+    assert tight.run(spec(0)).ended == EndReason.OUT_OF_MEMORY.value
+    assert wide.run(spec(1)).ended == EndReason.MEASURED.value
 
 
 def test_a_baseline_whose_sums_come_in_any_order_does_not_reject_what_is_exact(program, tmp_path):
@@ -115,7 +115,7 @@ def test_a_baseline_whose_sums_come_in_any_order_does_not_reject_what_is_exact(p
     noise = replace(noise, samples=(base, nudged))
     trial = replace(trial, samples=(again, new))
 
-    assert [one.ended for one in (base, again, nudged, new)] == [Ended.MEASURED.value] * 4
+    assert [one.ended for one in (base, again, nudged, new)] == [EndReason.MEASURED.value] * 4
     assert trial.risk == Risk.EXACT.value
     found = gate(trial, noise, None)
     if curves(trial, noise).repeats is False:

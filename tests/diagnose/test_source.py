@@ -11,7 +11,7 @@ from hotlap import scanning
 from hotlap.diagnose import diagnose
 from hotlap.records.codec import from_json
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.scanned import Scan, Scanned
+from hotlap.records.scan_finding import Scan, ScanFinding
 from hotlap.report import as_json, html, markdown, terminal
 from hotlap.workflows import profile as workflow
 from tests.observations import TRAIN, hot_line, input_bound, observation, on_cuda, sync, sync_bound
@@ -30,13 +30,13 @@ def train(model, loader, optimizer):
 """
 
 
-def scanned(line: int, code: str = "H201", name: str = "item-in-loop", **overrides) -> Scanned:
+def scanned(line: int, code: str = "H201", name: str = "item-in-loop", **overrides) -> ScanFinding:
     values = {
         "code": code, "name": name, "path": TRAIN, "line": line, "column": 9, "end_line": line, "end_column": 20,
         "message": "`loss.item()` waits", "repair": "add up on the device", "frequency": "every batch",
         "confidence": "high", "applicability": "safe", "hints": {"for": "its fix"},
     }  # fmt: skip
-    return Scanned(**values | overrides)
+    return ScanFinding(**values | overrides)
 
 
 def slow_sync(line: int = 41):

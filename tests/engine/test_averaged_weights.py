@@ -9,7 +9,7 @@ from torch import nn
 from hotlap.engine import Phase
 from hotlap.engine.errors import BadRecipe, NonFiniteLoss
 from hotlap.engine.recipe import Checkpoints
-from hotlap.engine.saving import averaged, load_average
+from hotlap.engine.run_state import averaged, load_average
 from hotlap.engine.update import Average
 from tests.engine.training import fitted, trainer
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import hotlap.engine.trainer
-from hotlap.engine import Checkpoints, Cosine, FromTorch, Phase, saving
+from hotlap.engine import Checkpoints, Cosine, FromTorch, Phase, run_state
 from hotlap.engine import checkpoints as kept
 from hotlap.engine.errors import (
     CheckpointDamaged,
@@ -297,7 +297,7 @@ def test_moments_are_laid_out_as_their_weights():
     optimizer.step()
     before = {name: value.clone() for name, value in optimizer.state[weight].items()}
     optimizer.state[weight]["exp_avg"] = before["exp_avg"].contiguous()
-    saving._lay_out(optimizer)
+    run_state._lay_out(optimizer)
     for name, value in optimizer.state[weight].items():
         assert torch.equal(value, before[name])
         assert value.stride() == before[name].stride()

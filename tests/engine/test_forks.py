@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import RMSE, Checkpoints, Mean, Phase, ahead, choice, recorder
+from hotlap.engine import RMSE, Checkpoints, Mean, Phase, choice, next_batch, recorder
 from hotlap.engine.data import Tensors, mapped
 from hotlap.engine.forks import Forks, NothingToFork
 from hotlap.engine.optimizers import Clipping
-from hotlap.engine.saving import as_list
+from hotlap.engine.run_state import as_list
 from tests.engine.tape import EmulatedLanes, EmulatedRecorder, Watched
 from tests.engine.training import Cut, Net, Stream, cut_at, fitted, numbers, outcome, same
 
@@ -95,8 +95,8 @@ def bits(rows=70):
 @pytest.fixture
 def fetches(monkeypatch):
     """How often a next batch was fetched."""
-    counted, fetch = [], ahead.Ahead.fetch
-    monkeypatch.setattr(ahead.Ahead, "fetch", lambda self: counted.append(fetch(self)))
+    counted, fetch = [], next_batch.Ahead.fetch
+    monkeypatch.setattr(next_batch.Ahead, "fetch", lambda self: counted.append(fetch(self)))
     return counted
 
 

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from hotlap.engine import RMSE, Mean
 from hotlap.engine.config import ConfigInvalid, converted
-from hotlap.engine.data import Chained, Parquet
+from hotlap.engine.data import ChainReader, Parquet
 from hotlap.engine.data.errors import DataUnreadable
 
 
@@ -35,8 +35,8 @@ def test_files_without_rows_are_no_hindrance_to_those_with_some_and_two_columns_
     for name, part in (("whole", table), ("empty", table.slice(0, 0))):
         parquet.write_table(part, tmp_path / f"{name}.parquet")
     files = [Parquet(tmp_path / f"{name}.parquet", "a", "b") for name in ("empty", "whole", "empty")]
-    assert Chained(*files).rows == 8
-    assert Chained(files[0]).rows == 0
+    assert ChainReader(*files).rows == 8
+    assert ChainReader(files[0]).rows == 0
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     parquet.write_table(twice, tmp_path / "twice.parquet")
     with pytest.raises(DataUnreadable, match=r"twice.parquet.*exists 2 times"):

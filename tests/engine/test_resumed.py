@@ -135,7 +135,7 @@ def test_an_interrupt_does_not_say_that_a_state_was_kept_that_was_not(tmp_path, 
 def test_checkpoints_cost_the_same_after_many_epochs(tmp_path):
     from hotlap.engine.checkpoints import set_aside
     from hotlap.engine.records import EpochRecord
-    from hotlap.engine.saving import Position
+    from hotlap.engine.run_state import Position
 
     record = EpochRecord(
         epoch=1, loss=1.0, scores={}, seconds=1.0, evaluation_seconds=0.0, prepare_seconds=0.0, rows=1, steps=1,

@@ -18,7 +18,7 @@ from hotlap.engine.errors import (
     NoDevice,
     NonFiniteLoss,
 )
-from hotlap.engine.looks import Looks
+from hotlap.engine.loss_readout import Looks
 from hotlap.engine.order import epoch_order
 from tests.engine.training import RATE, Net, Rows, Stream, captured, fitted, numbers, outcome, same, trainer
 

@@ -8,13 +8,13 @@ import pytest
 from prover_records import noise_trial, sample, trial
 
 from hotlap.judge.gates import gate
-from hotlap.judge.late import late_check
-from hotlap.judge.memory import Allowed
+from hotlap.judge.late_slowdown import late_check
+from hotlap.judge.memory import MemoryLimits
 from hotlap.judge.rounding import NUDGE
 from hotlap.records.plan import Risk
 from hotlap.records.traces import Evaluation, Fingerprint, SavedFile, State, Traces, Weight
-from hotlap.records.trial import Block, Reading, Stage
-from hotlap.records.tuning import Metric
+from hotlap.records.trial import Block, MetricValue, Stage
+from hotlap.records.tune_record import Metric
 
 LOSSES = tuple(1.0 / (1 + step) for step in range(40))
 
@@ -54,7 +54,7 @@ def ran(arm: str = "base", nudge: float = 0.0, readings=(), **changed):
     return replace(made, traces=traces(**changed), host_mb=changed.get("tree_mb", 400.0))
 
 
-def judged(risk: Risk = Risk.EXACT, allowed: Allowed | None = None, **changed):
+def judged(risk: Risk = Risk.EXACT, allowed: MemoryLimits | None = None, **changed):
     noise = noise_trial([ran()], [ran(nudge=NUDGE)])
     return gate(trial([ran(), ran("new", **changed)], risk), noise, None, (), allowed)
 
@@ -170,7 +170,7 @@ def test_a_change_in_evaluation_alone_is_told_as_that():
 
 def test_a_metric_must_be_the_same_at_exact():
     def read(value):
-        return (Reading(name="acc", step=20, value=value),)
+        return (MetricValue(name="acc", step=20, value=value),)
 
     noise = noise_trial([ran(readings=read(0.9))], [ran(nudge=NUDGE)])
     same, other = (trial([ran(readings=read(0.9)), ran("new", readings=read(one))], Risk.EXACT) for one in (0.9, 0.8))
@@ -213,7 +213,7 @@ def test_a_baseline_that_grows_itself_excuses_as_much():
 
 
 def test_who_gives_a_limit_has_said_how_much_may_be_taken():
-    assert judged(tree_mb=900.0, allowed=Allowed(host_mb=1000.0)).passed
+    assert judged(tree_mb=900.0, allowed=MemoryLimits(host_mb=1000.0)).passed
     assert "--memory" in judged(tree_mb=900.0).why
 
 
@@ -251,7 +251,7 @@ def test_one_longer_run_that_need_not_be_exact_shows_harm_in_plain_sight(risk, f
 
 def test_a_metric_that_is_worse_at_the_end_of_a_longer_run_rejects():
     def run(arm, value):
-        return sample(arm, falling(), readings=[Reading(name="acc", step=90, value=value)])
+        return sample(arm, falling(), readings=[MetricValue(name="acc", step=90, value=value)])
 
     accuracy = Metric(name="acc", pattern=None, tag=None, higher_is_better=True, margin=None)
     for value, passed in ((0.9, True), (0.95, True), (0.7, False)):

@@ -12,8 +12,8 @@ from prover_records import noise_trial, sample, trial
 from hotlap.judge.gates import gate
 from hotlap.judge.rounding import NUDGE
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import Reading
-from hotlap.records.tuning import Metric
+from hotlap.records.trial import MetricValue
+from hotlap.records.tune_record import Metric
 
 STEPS = 64
 ACCURACY = Metric(name="accuracy", pattern=None, tag=None, higher_is_better=True, margin=0.01)
@@ -162,8 +162,8 @@ def with_metric(risk: Risk, worse: float, count: int = 4):
         replace(
             one,
             readings=(
-                Reading(name="accuracy", step=10, value=0.1),
-                Reading(name="accuracy", step=60, value=0.9 + 0.001 * one.seed_shift - worse * (one.arm == "new")),
+                MetricValue(name="accuracy", step=10, value=0.1),
+                MetricValue(name="accuracy", step=60, value=0.9 + 0.001 * one.seed_shift - worse * (one.arm == "new")),
             ),
         )
         for one in both.samples

@@ -10,7 +10,7 @@ from prover_records import noise_trial, sample, trial
 
 from hotlap.judge.power import Spread, chance, processes_needed, smallest, spread_of
 from hotlap.judge.speed import speed
-from hotlap.records.trial import Ended
+from hotlap.records.trial import EndReason
 
 
 def arm(name: str, *means: float, wobble: float = 0.01) -> list:
@@ -78,7 +78,7 @@ def test_three_processes_per_arm_set_a_band_without_a_noise_trial():
 
 
 def test_processes_that_broke_do_not_count():
-    broken = replace(sample("new", seconds=[0.1]), ended=Ended.CRASHED.value)
+    broken = replace(sample("new", seconds=[0.1]), ended=EndReason.CRASHED.value)
     both = [*arm("base", 1.0, 1.0), *arm("new", 1.0, 1.0)]
     assert speed(trial([*both, broken]), QUIET, 1.02) == speed(trial(both), QUIET, 1.02)
     assert speed(trial([*arm("base", 1.0), broken]), QUIET, 1.02) is None

@@ -10,7 +10,7 @@ from prover_records import asked, noise_trial, sample, trial
 from hotlap.judge.verdict import judge, pays_off
 from hotlap.records.codec import from_json, to_json
 from hotlap.records.plan import Outcome, Risk, Status
-from hotlap.records.trial import Ended
+from hotlap.records.trial import EndReason
 from hotlap.records.verdict import Decision, Verdict
 
 LOSSES = [1.0 / (1 + step) for step in range(40)]
@@ -62,7 +62,7 @@ def test_what_could_not_be_seen_is_inconclusive_and_says_how_many_processes_woul
     assert "more processes per arm" in found.why
 
 
-@pytest.mark.parametrize("ended", [one for one in Ended if one is not Ended.MEASURED])
+@pytest.mark.parametrize("ended", [one for one in EndReason if one is not EndReason.MEASURED])
 def test_a_process_of_the_new_arm_that_broke_rejects(ended):
     both = arms(1.5)
     broken = replace(both.samples[-1], ended=ended.value, why="the last line", losses=())
@@ -74,7 +74,7 @@ def test_a_process_of_the_new_arm_that_broke_rejects(ended):
 
 def test_a_baseline_that_broke_rejects_nothing():
     both = arms(1.5)
-    broken = replace(both.samples[0], ended=Ended.CRASHED.value)
+    broken = replace(both.samples[0], ended=EndReason.CRASHED.value)
     found = judge(replace(both, samples=(broken, *both.samples[1:])), NOISE, asked())
     assert found.decision == Decision.INCONCLUSIVE
     assert "baseline" in found.why

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.loading.purity import known
-from hotlap.loading.purity.known import Gives
+from hotlap.loading.purity import pure_operations
+from hotlap.loading.purity.pure_operations import Gives
 
 MODULES = (np, np.linalg, np.fft, torch, torch.fft, torch.linalg, torch.nn.functional)
 SHAPES = ((4,), (4, 4), (1,), (1, 1), (), (2, 4, 4))
@@ -26,7 +26,7 @@ def listed() -> Iterator[tuple[str, Any]]:
             function = getattr(module, name)
             if name in OF_THE_MODULE or not callable(function) or isinstance(function, np.ufunc):
                 continue
-            if known.rule_of(function) in (Gives.NEW, Gives.ORDERED):
+            if pure_operations.rule_of(function) in (Gives.NEW, Gives.ORDERED):
                 yield f"{module.__name__}.{name}", function
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.observe import tape as t
 from hotlap.observe.loaders import EVALUATION as EVALUATES
-from hotlap.observe.loaders import TRAIN, Loaders, Seen
+from hotlap.observe.loaders import TRAIN, LoaderCounts, Loaders
 from hotlap.observe.losses import Losses
 from hotlap.observe.steps import Boundary
 from hotlap.observe.story import Story
@@ -56,9 +56,9 @@ class Reader:
     def losses_told(self) -> tuple[float, ...]:
         return self.losses.values(may_wait=False)
 
-    def loader(self, iterator: int, samples: int = 5) -> Seen:
+    def loader(self, iterator: int, samples: int = 5) -> LoaderCounts:
         """A loader of batches of two that was iterated before the tape begins; its weak reference may die."""
-        seen = Seen(DataLoader(TensorDataset(torch.arange(float(samples))), batch_size=2))
+        seen = LoaderCounts(DataLoader(TensorDataset(torch.arange(float(samples))), batch_size=2))
         self.loaders.seen.append(seen)
         self.loaders.iterated(seen, iterator)
         return seen

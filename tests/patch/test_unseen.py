@@ -10,14 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from hotlap.patch import hidden_frames as room
 from hotlap.patch import stacks
-from hotlap.patch import unseen as room
 from hotlap.patch.guard import Guard
+from hotlap.patch.hidden_frames import from_line, unseen
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam
+from hotlap.patch.silenced_warnings import unwarned
 from hotlap.patch.stacks import hide_from_stacks
-from hotlap.patch.unseen import from_line, unseen
-from hotlap.patch.unwarned import unwarned
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from hotlap.errors import NoDevice, UnknownOptimization
 from hotlap.plan import needs
 from hotlap.plan.choose import NOTHING, Changes, automatic, risk_of, variables
-from hotlap.plan.named import named
+from hotlap.plan.enable_arguments import named
 from hotlap.records.plan import Choice, Plan, Risk
 
 pytestmark = pytest.mark.usefixtures("catalogue")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hotlap.errors import PlanUnusable
-from hotlap.plan import files, saved, signing
-from hotlap.plan.named import named
+from hotlap.plan import files, saved_plan, signature
+from hotlap.plan.enable_arguments import named
 from hotlap.records import private
 from hotlap.records.codec import to_json
 from hotlap.records.plan import Choice, Circumstances, Plan, Risk
@@ -32,9 +32,9 @@ def keys(tmp_path, monkeypatch) -> Path:
 
 
 def proven(*names: str, **more) -> Plan:
-    found = Circumstances(command=COMMAND, source=saved.source_hash(COMMAND), torch="2.13", hardware="2 cores")
+    found = Circumstances(command=COMMAND, source=saved_plan.source_hash(COMMAND), torch="2.13", hardware="2 cores")
     choices = tuple(Choice(name=name, asked=True) for name in names)
-    return replace(Plan(schema=1, title="tune", choices=choices, proven=found, origin=saved.origin()), **more)
+    return replace(Plan(schema=1, title="tune", choices=choices, proven=found, origin=saved_plan.origin()), **more)
 
 
 def written(path: Path, plan: Plan) -> Path:
@@ -43,7 +43,7 @@ def written(path: Path, plan: Plan) -> Path:
     return path
 
 
-def names(allowed: files.Allowed) -> list[str]:
+def names(allowed: files.PlanWithinBounds) -> list[str]:
     return [one.name for one in allowed.plan.choices]
 
 
@@ -66,9 +66,9 @@ def test_of_a_file_that_no_tune_of_the_user_made_only_what_the_risk_allows_is_ap
         plan = replace(plan, proven=None, origin=None)
     elif claims == "signed by another key":
         private.make_folder(keys / "other")
-        plan = signing.signed(plan, keys / "other")
+        plan = signature.signed(plan, keys / "other")
     elif claims == "changed since":
-        plan = replace(signing.signed(proven("early"), keys), choices=plan.choices)
+        plan = replace(signature.signed(proven("early"), keys), choices=plan.choices)
     path = written(keys / "plan.json", plan)
     allowed = files.given(path, risk, COMMAND, keys)
 
@@ -91,7 +91,7 @@ def test_what_is_refused_is_named_with_its_value(keys):
 
 
 def test_what_a_tune_of_the_user_proved_is_applied_up_to_what_was_proven(keys):
-    path = written(keys / "plan.json", signing.signed(proven("early", "half", "manual"), keys))
+    path = written(keys / "plan.json", signature.signed(proven("early", "half", "manual"), keys))
     allowed = files.given(path, None, COMMAND, keys)
 
     assert (names(allowed), allowed.lines) == (["early", "half", "manual"], ())
@@ -103,14 +103,14 @@ def test_what_a_tune_of_the_user_proved_is_applied_up_to_what_was_proven(keys):
 
 
 def test_inside_a_program_nothing_is_proven(keys, capsys):
-    path = written(keys / "plan.json", signing.signed(proven("early", "half"), keys))
+    path = written(keys / "plan.json", signature.signed(proven("early", "half"), keys))
     assert [one.name for one in named(str(path), None, [], [])] == ["early"]
     assert capsys.readouterr().err.startswith("hotlap: half of the plan")
 
 
 @pytest.mark.parametrize("way", ["given", "found"])
 def test_a_plan_proven_for_something_else_is_replaced_by_safe_and_said(way, keys):
-    path = written(keys / "plan.json", signing.signed(proven("half"), keys))
+    path = written(keys / "plan.json", signature.signed(proven("half"), keys))
     other = (*COMMAND, "--lr", "1")
     allowed = files.given(path, None, other, keys) if way == "given" else files.found(path, other, keys)
     assert names(allowed) == ["early", "exact"]
@@ -123,15 +123,15 @@ def test_a_plan_proven_for_something_else_is_replaced_by_safe_and_said(way, keys
 
 def test_the_key_is_made_once_and_is_secret(keys):
     plan = proven("early")
-    assert signing.existing(keys) is None
-    assert signing.signed(plan, keys) == signing.signed(plan, keys)
+    assert signature.existing(keys) is None
+    assert signature.signed(plan, keys) == signature.signed(plan, keys)
     assert (keys / "key").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in keys.iterdir()] == ["key"]
 
 
 @pytest.mark.parametrize("harm", ["readable", "link", "short", "missing", "folder of all"])
 def test_a_key_that_others_may_know_proves_nothing_and_is_replaced(harm, keys):
-    path = written(keys / "plan.json", signing.signed(proven("half"), keys))
+    path = written(keys / "plan.json", signature.signed(proven("half"), keys))
     key = keys / "key"
     if harm == "readable":
         key.chmod(0o644)
@@ -146,7 +146,7 @@ def test_a_key_that_others_may_know_proves_nothing_and_is_replaced(harm, keys):
         keys.chmod(0o777)
     assert names(files.given(path, None, COMMAND, keys)) == []
     keys.chmod(0o700)
-    again = written(keys / "again.json", signing.signed(proven("half"), keys))
+    again = written(keys / "again.json", signature.signed(proven("half"), keys))
     if harm != "folder of all":
         assert names(files.given(path, None, COMMAND, keys)) == [], "the old signature is worth nothing"
     assert names(files.given(again, None, COMMAND, keys)) == ["half"]
@@ -155,13 +155,13 @@ def test_a_key_that_others_may_know_proves_nothing_and_is_replaced(harm, keys):
 def test_a_run_folder_that_came_with_a_repository_is_none_of_a_tune(keys, tmp_path):
     for name in ("mine", "theirs"):
         private.make_folder(tmp_path / name)
-    signing.mark(tmp_path / "mine", keys)
-    signing.refuse_unmarked(tmp_path / "mine", keys)
+    signature.mark(tmp_path / "mine", keys)
+    signature.refuse_unmarked(tmp_path / "mine", keys)
     with pytest.raises(private.Unfit, match="theirs was not begun by a tune of yours"):
-        signing.refuse_unmarked(tmp_path / "theirs", keys)
-    (tmp_path / "mine" / signing.MARK).rename(tmp_path / "theirs" / signing.MARK)
+        signature.refuse_unmarked(tmp_path / "theirs", keys)
+    (tmp_path / "mine" / signature.MARK).rename(tmp_path / "theirs" / signature.MARK)
     with pytest.raises(private.Unfit, match="begun by somebody else"):
-        signing.refuse_unmarked(tmp_path / "theirs", keys)
+        signature.refuse_unmarked(tmp_path / "theirs", keys)
 
 
 # A plan that is found by itself
@@ -170,7 +170,7 @@ def test_a_run_folder_that_came_with_a_repository_is_none_of_a_tune(keys, tmp_pa
 @pytest.fixture
 def kept(keys) -> Path:
     """A plan that is applied by itself, until something is done to it."""
-    path = written(keys / "project" / "plans" / "plan.json", signing.signed(proven("half"), keys))
+    path = written(keys / "project" / "plans" / "plan.json", signature.signed(proven("half"), keys))
     assert names(files.found(path, COMMAND, keys)) == ["half"]
     return path
 

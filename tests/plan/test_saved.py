@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from hotlap.plan import saved
-from hotlap.plan.saved import difference, origin, place, source_hash
+from hotlap.plan import saved_plan
+from hotlap.plan.saved_plan import difference, origin, place, source_hash
 from hotlap.records.plan import Circumstances, Plan
 
 
@@ -93,11 +93,11 @@ def test_what_another_proved_elsewhere_is_not_proven_here(project, field, value,
 
 
 def test_the_same_machine_is_known_by_its_id_and_else_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved, "MACHINE_ID", tmp_path / "id")
-    by_name = saved.machine()
+    monkeypatch.setattr(saved_plan, "MACHINE_ID", tmp_path / "id")
+    by_name = saved_plan.machine()
     (tmp_path / "id").write_text("abc\n")
-    by_id = saved.machine()
-    assert saved.machine() == by_id != by_name
+    by_id = saved_plan.machine()
+    assert saved_plan.machine() == by_id != by_name
     assert "abc" not in by_id
 
 

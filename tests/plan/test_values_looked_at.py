@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotlap.plan import search as room
-from hotlap.plan.search import EachOne, Sampled, says_thinned, search, thinned
+from hotlap.plan.search import EachOne, TpeSearch, says_thinned, search, thinned
 
 
 def test_a_handful_is_tried_whole_and_more_are_sampled():
@@ -15,7 +15,7 @@ def test_a_handful_is_tried_whole_and_more_are_sampled():
     for value in many.values():
         looked.append(int(value))
         many.tell(value, -abs(int(value) - 20))
-    assert isinstance(many, Sampled)
+    assert isinstance(many, TpeSearch)
     assert 3 <= len(looked) == len(set(looked)) <= 6
 
 

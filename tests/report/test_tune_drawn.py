@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hotlap.diagnose import diagnose
 from hotlap.records.codec import from_json
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.report import tuned_json, tuned_markdown, tuned_terminal
 from hotlap.report.tune.axis import Axis
 from hotlap.report.tune.parts import Interval
@@ -122,4 +122,4 @@ def test_json_has_the_report_and_the_records_behind_it(scenario):
     data = json.loads(tuned_json(made, seen, diagnose(seen)), parse_constant=pytest.fail)
     assert set(data) == {"report", "tuning", "observation", "diagnosis"}
     assert data["report"]["sentence"]
-    assert repr(from_json(Tuning, json.dumps(data["tuning"]), "test")) == repr(made)
+    assert repr(from_json(TuneRecord, json.dumps(data["tuning"]), "test")) == repr(made)

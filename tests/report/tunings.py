@@ -12,8 +12,8 @@ from typing import Any
 
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Choice, Circumstances, Outcome
-from hotlap.records.trial import Block, Ended, Reading, Sample, Stage, Trial
-from hotlap.records.tuning import Asked, Candidate, Metric, Tuning
+from hotlap.records.trial import Block, EndReason, MetricValue, Sample, Stage, Trial
+from hotlap.records.tune_record import Candidate, Metric, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
 from tests.observations import PROJECT
 
@@ -55,7 +55,7 @@ def sample(number: int, arm: str, step_ms: float, steps: int = 70, **overrides: 
         "arm": arm,
         "choices": (),
         "seed_shift": 0,
-        "ended": Ended.MEASURED.value,
+        "ended": EndReason.MEASURED.value,
         "why": "",
         "warmup_steps": 10,
         "warmup_seconds": 0.9,
@@ -71,7 +71,7 @@ def sample(number: int, arm: str, step_ms: float, steps: int = 70, **overrides: 
     return Sample(**values | overrides)
 
 
-def broken(number: int, ended: Ended, why: str) -> Sample:
+def broken(number: int, ended: EndReason, why: str) -> Sample:
     return sample(number, "new", 0.0, ended=ended.value, why=why, blocks=(), losses=(2.4, 2.3), readings=())
 
 
@@ -152,7 +152,7 @@ def final(ratio: float = 2.4, seeds: int = 3, steps: int = 70) -> tuple[Trial, V
             steps,
             seed_shift=shift,
             readings=(
-                Reading(name="val_acc", step=steps, value=0.913 + 0.001 * shift + (0.0004 if arm == "new" else 0)),
+                MetricValue(name="val_acc", step=steps, value=0.913 + 0.001 * shift + (0.0004 if arm == "new" else 0)),
             ),
             host_mb=1_850.0 if arm == "base" else 2_310.0,
             warmup_seconds=0.9 if arm == "base" else 14.3,
@@ -184,8 +184,11 @@ def noise(steps: int = 70) -> tuple[Trial, Verdict]:
 
 def attempts() -> tuple[tuple[Trial, Verdict], ...]:
     """Kept, rejected by speed, rejected by the gate, inconclusive, crashed, out of memory, peeled off, no effect."""
-    out_of_memory = (sample(60, "base", BASE_MS), broken(61, Ended.OUT_OF_MEMORY, "tried to allocate 2.1 GiB"))
-    crashed = (sample(62, "base", BASE_MS), broken(63, Ended.CRASHED, "RuntimeError: <b>bad</b> & [red]worse[/red]"))
+    out_of_memory = (sample(60, "base", BASE_MS), broken(61, EndReason.OUT_OF_MEMORY, "tried to allocate 2.1 GiB"))
+    crashed = (
+        sample(62, "base", BASE_MS),
+        broken(63, EndReason.CRASHED, "RuntimeError: <b>bad</b> & [red]worse[/red]"),
+    )
     keep, reject, unclear = Decision.KEEP, Decision.REJECT, Decision.INCONCLUSIVE
     return (
         tried(10, "loader-workers", "2", 1.71, keep, "1.71 times as fast and harmless"),
@@ -235,7 +238,7 @@ def attempts() -> tuple[tuple[Trial, Verdict], ...]:
 NOTHING: dict[str, Any] = {"speed": None, "gate": None}
 
 
-def asked(**overrides: Any) -> Asked:
+def asked(**overrides: Any) -> TuneRequest:
     values: dict[str, Any] = {
         "command": COMMAND,
         "budget_seconds": 600.0,
@@ -245,10 +248,10 @@ def asked(**overrides: Any) -> Asked:
         "minimum": 1.02,
         "folder": PROJECT,
     }
-    return Asked(**values | overrides)
+    return TuneRequest(**values | overrides)
 
 
-def tuning(pairs: tuple[tuple[Trial, Verdict], ...], **overrides: Any) -> Tuning:
+def tuning(pairs: tuple[tuple[Trial, Verdict], ...], **overrides: Any) -> TuneRecord:
     values: dict[str, Any] = {
         "schema": SCHEMA,
         "run": "20260102-030405-train",
@@ -274,25 +277,25 @@ def tuning(pairs: tuple[tuple[Trial, Verdict], ...], **overrides: Any) -> Tuning
         "finished": True,
         "full_steps": None,
     }
-    return Tuning(**values | overrides)
+    return TuneRecord(**values | overrides)
 
 
-def faster(**overrides: Any) -> Tuning:
+def faster(**overrides: Any) -> TuneRecord:
     last = final()
     kept = {"kept": last[0].new, "speedup": last[1], "full_steps": 200_000}
     return tuning((noise(), *attempts(), last), **kept | overrides)
 
 
-def small() -> Tuning:
+def small() -> TuneRecord:
     last = final()
     return tuning((noise(), *attempts()[2:3], last), kept=last[0].new[1:], speedup=last[1])
 
 
-def no_speedup() -> Tuning:
+def no_speedup() -> TuneRecord:
     return tuning((noise(), *attempts()[4:10]), asked=asked(metric=None, risk="exact"))
 
 
-def inconclusive() -> Tuning:
+def inconclusive() -> TuneRecord:
     ran, judged = final(1.03)
     unsure = replace(
         judged,
@@ -304,22 +307,22 @@ def inconclusive() -> Tuning:
     return tuning((noise(), *attempts(), (ran, unsure)), kept=ran.new, speedup=unsure)
 
 
-def fallen_apart() -> Tuning:
+def fallen_apart() -> TuneRecord:
     ran, judged = final(1.3)
     why = "together they change the loss: 0.08 outside the band"
     failed = replace(judged, decision=Decision.REJECT.value, why=why, gate=gate(False, "rounding", why=why))
     return tuning((noise(), *attempts(), (ran, failed)), speedup=failed)
 
 
-def unfinished() -> Tuning:
+def unfinished() -> TuneRecord:
     return tuning((noise(), *attempts()[:3]), finished=False, seconds=31.0)
 
 
-def just_begun() -> Tuning:
+def just_begun() -> TuneRecord:
     return tuning((), finished=False, seconds=0.4, not_tried=())
 
 
-def one_process_each() -> Tuning:
+def one_process_each() -> TuneRecord:
     """No interval, no noise band, no losses: the least a tune can have."""
     ran = (sample(0, "base", BASE_MS, losses=()), sample(1, "new", 20.0, losses=()))
     bare = speed(1.9, low=None, high=None, noise_low=None, noise_high=None, resampled="nothing", smallest=None, more=4)
@@ -327,7 +330,7 @@ def one_process_each() -> Tuning:
     return tuning((pair,), asked=asked(metric=None))
 
 
-def not_a_number() -> Tuning:
+def not_a_number() -> TuneRecord:
     ran, judged = final()
     torn = tuple(
         replace(one, losses=(*one.losses[:30], math.nan, *one.losses[31:])) if one.arm == "new" else one
@@ -336,7 +339,7 @@ def not_a_number() -> Tuning:
     return tuning((noise(), (replace(ran, samples=torn), judged)), kept=ran.new, speedup=judged)
 
 
-def large(entries: int = 30, steps: int = 2000) -> Tuning:
+def large(entries: int = 30, steps: int = 2000) -> TuneRecord:
     """As many optimisations and losses as a page must carry."""
     pairs = tuple(
         tried(100 + 4 * i, f"made-up-{i:02}", None, 0.8 + 0.05 * i, Decision.REJECT, f"reason number {i}")
@@ -346,10 +349,10 @@ def large(entries: int = 30, steps: int = 2000) -> Tuning:
     return tuning((noise(steps), *pairs, last), kept=last[0].new, speedup=last[1])
 
 
-def hostile() -> Tuning:
+def hostile() -> TuneRecord:
     """A user's text that would be markup, in every place where a user's text can stand."""
     bad = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(1)> | `x` [red]y[/] \x1b[31m\x00 \udce4"
-    crashed = (sample(0, "base", BASE_MS), broken(1, Ended.CRASHED, bad))
+    crashed = (sample(0, "base", BASE_MS), broken(1, EndReason.CRASHED, bad))
     pair = tried(
         0, bad, bad, 1.0, Decision.REJECT, bad, samples=crashed, speed=None, gate=gate(False, rule=bad, why=bad)
     )

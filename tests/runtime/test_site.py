@@ -11,7 +11,7 @@ from hotlap.catalog.entry import Entry
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.records.plan import Risk
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
 
@@ -35,7 +35,7 @@ def fresh():
 def site_of(strict: bool = False) -> Site:
     entry = Entry(code="X101", title="", risk=Risk.EXACT, apply=lambda site: None, detect=lambda seen: None)
     seams = Seams(torch, Guard(strict=strict))
-    return Site("planted", entry.code, None, torch, seams, Moments(seams))
+    return Site("planted", entry.code, None, torch, seams, RootDiscovery(seams))
 
 
 @pytest.fixture

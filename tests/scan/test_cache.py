@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from hotlap import scanning, store
-from hotlap.records.scanned import Scan
+from hotlap.records.scan_finding import Scan
 from hotlap.scanning import cache
 from tests.scan.command import PROGRAM, TWO, scan
 
@@ -126,11 +126,11 @@ def test_many_at_once_leave_whole_results(project):
 
 def test_all_cores_find_what_one_finds(project, monkeypatch):
     from hotlap.analysis.parse import files
-    from hotlap.scanning import Wanted, crew
+    from hotlap.scanning import FindingFilter, crew
 
     monkeypatch.setattr(crew, "_ALONE", 0)
     sources, _ = files.discover(["."])
-    wanted = Wanted(select=("H101", "H201"))
+    wanted = FindingFilter(select=("H101", "H201"))
     assert crew.scan(sources, wanted, cores=3) == crew.scan(sources, wanted, cores=1)
     monkeypatch.setattr(crew, "_KEPT", 0)  # no room for trees: parsed again
     assert crew.scan(sources, wanted, cores=1) == crew.scan(sources, wanted, cores=2)
@@ -140,10 +140,10 @@ def test_a_process_that_is_killed_costs_time_and_no_findings(project, monkeypatc
     import os
 
     from hotlap.analysis.parse import files
-    from hotlap.scanning import Wanted, crew
+    from hotlap.scanning import FindingFilter, crew
 
     sources, _ = files.discover(["."])
-    expected = crew.scan(sources, Wanted(), cores=1)
+    expected = crew.scan(sources, FindingFilter(), cores=1)
     monkeypatch.setattr(crew, "_ALONE", 0)
     monkeypatch.setattr(crew, "_work", lambda line, work: os._exit(9))
-    assert crew.scan(sources, Wanted(), cores=2) == expected
+    assert crew.scan(sources, FindingFilter(), cores=2) == expected

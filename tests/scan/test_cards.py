@@ -8,7 +8,7 @@ import pytest
 
 from hotlap import catalog
 from hotlap.catalog import patterns
-from hotlap.scanning import Wanted, repair_text, scan_text
+from hotlap.scanning import FindingFilter, repair_text, scan_text
 
 PRELUDE = """\
 import gc
@@ -40,7 +40,7 @@ def blocks(name: str) -> dict[str, str]:
 
 
 def found(code: str, rule) -> int:
-    wanted = Wanted(select=(rule.code,), pedantic=True)
+    wanted = FindingFilter(select=(rule.code,), pedantic=True)
     return len(scan_text(PRELUDE + code + TRAINING, wanted).findings)
 
 
@@ -56,7 +56,7 @@ def test_the_example_is_found_and_what_to_use_instead_is_silent(code):
 def test_the_fix_makes_what_the_card_says(code):
     rule = RULES[code]
     examples = blocks(rule.name)
-    wanted = Wanted(select=(rule.code,), pedantic=True)
+    wanted = FindingFilter(select=(rule.code,), pedantic=True)
     fixed = repair_text(PRELUDE + examples["Example"] + TRAINING, wanted, unsafe=True)
     assert fixed == PRELUDE + examples["Use instead"] + TRAINING
 

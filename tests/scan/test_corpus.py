@@ -9,7 +9,7 @@ import pytest
 from hotlap import scanning
 from hotlap.analysis.parse.files import Source
 from hotlap.catalog import patterns
-from hotlap.scanning import Wanted
+from hotlap.scanning import FindingFilter
 from tests.scan.corpus import Case, cases
 
 CASES = cases()
@@ -19,7 +19,7 @@ def found(case: Case) -> set[tuple[str, int]]:
     sources = [
         Source(name, name.removesuffix(".py").replace("/", "."), False, text) for name, text in case.files.items()
     ]
-    result = scanning.scan(sources, Wanted(select=(case.code,)))
+    result = scanning.scan(sources, FindingFilter(select=(case.code,)))
     assert not result.unread
     return {(one.path, one.line) for one in result.findings}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hotlap.scanning import Wanted, repair_text
+from hotlap.scanning import FindingFilter, repair_text
 
 HEAD = """\
 import numpy as np
@@ -54,7 +54,7 @@ def made(text: str, argument: object):
 
 
 def repaired(text: str, code: str, unsafe: bool = False) -> str:
-    return repair_text(HEAD + text, Wanted(select=(code,)), unsafe)
+    return repair_text(HEAD + text, FindingFilter(select=(code,)), unsafe)
 
 
 def test_arithmetic_of_a_lambda_is_done_on_the_column():
@@ -66,7 +66,7 @@ def test_arithmetic_of_a_lambda_is_done_on_the_column():
     assert "lambda x: x * x" in fixed
     assert 'lambda x: f"{x}"' in fixed
     pd.testing.assert_frame_equal(made(fixed, frame()).frame, made(HEAD + COLUMNS, frame()).frame)
-    assert repair_text(fixed, Wanted(select=("D304",)), unsafe=True) == fixed
+    assert repair_text(fixed, FindingFilter(select=("D304",)), unsafe=True) == fixed
 
 
 def test_a_copy_of_what_is_new_is_left_out_and_the_old_frame_stays_as_it_was():

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from hotlap.scanning import Wanted, repair_text, scan_text
+from hotlap.scanning import FindingFilter, repair_text, scan_text
 
 HEAD = """\
 import torch
@@ -127,14 +127,14 @@ def space_model(space: dict) -> torch.nn.Module:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_safe_fixes_leave_every_loss_and_weight_as_it_was(name):
     text = HEAD + PROGRAMS[name]
-    fixed = repair_text(text, Wanted(), unsafe=False)
+    fixed = repair_text(text, FindingFilter(), unsafe=False)
     assert fixed != text
     assert trained(fixed) == trained(text.replace(f", {REFUSED}", ""))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unsafe_fixes_leave_a_program_that_trains(name):
-    fixed = repair_text(HEAD + PROGRAMS[name], Wanted(ignore=("D1",)), unsafe=True)
+    fixed = repair_text(HEAD + PROGRAMS[name], FindingFilter(ignore=("D1",)), unsafe=True)
     losses, _ = trained(fixed)
     expected, _ = trained((HEAD + PROGRAMS[name]).replace(f", {REFUSED}", ""))
     assert len(losses) == len(expected)
@@ -148,24 +148,24 @@ def flat(losses: list) -> torch.Tensor:
 @pytest.mark.parametrize("unsafe", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_second_fix_changes_nothing_and_nothing_fixable_is_left(name, unsafe):
-    fixed = repair_text(HEAD + PROGRAMS[name], Wanted(), unsafe)
+    fixed = repair_text(HEAD + PROGRAMS[name], FindingFilter(), unsafe)
     ast.parse(fixed)
-    assert repair_text(fixed, Wanted(), unsafe) == fixed
+    assert repair_text(fixed, FindingFilter(), unsafe) == fixed
     allowed = {"safe", "unsafe"} if unsafe else {"safe"}
-    assert not [one for one in scan_text(fixed, Wanted()).findings if one.applicability in allowed]
+    assert not [one for one in scan_text(fixed, FindingFilter()).findings if one.applicability in allowed]
 
 
 def test_comments_and_layout_stay():
-    fixed = repair_text(HEAD + LISTED, Wanted(pedantic=True), unsafe=False)
+    fixed = repair_text(HEAD + LISTED, FindingFilter(pedantic=True), unsafe=False)
     assert "    shuffle=True,  # as always\n    pin_memory=True,\n)" in fixed
-    assert "# the order is drawn anew" in repair_text(HEAD + PLAIN, Wanted(), unsafe=False)
+    assert "# the order is drawn anew" in repair_text(HEAD + PLAIN, FindingFilter(), unsafe=False)
     kept = [line for line in (HEAD + LISTED).splitlines() if line not in fixed.splitlines()]
     assert all("criterion" in line or "zeros" in line or ".to(" in line or "item" in line for line in kept)
 
 
 def test_a_value_that_is_needed_at_once_is_left_where_it_is():
     text = HEAD + PLAIN.replace("torch.cuda.empty_cache()", "print(total)")
-    fixed = repair_text(text, Wanted(select=("H201",)), unsafe=True)
+    fixed = repair_text(text, FindingFilter(select=("H201",)), unsafe=True)
     assert "total += loss.item() * x.size(0)" in fixed
     assert "correct += (out.argmax(1) == y).sum()\n" in fixed
 
@@ -180,7 +180,7 @@ def test_a_value_that_is_needed_at_once_is_left_where_it_is():
 )
 def test_a_call_goes_with_what_was_there_for_its_sake(line, expected):
     text = f"import torch\nfor x in batches:\n    model(x).backward()\n    {line}\n"
-    fixed = repair_text(text, Wanted(select=("H101",)), unsafe=False)
+    fixed = repair_text(text, FindingFilter(select=("H101",)), unsafe=False)
     assert "empty_cache" not in fixed
     ast.parse(fixed)
     assert "is_available" not in fixed if expected is None else expected in fixed
@@ -188,10 +188,10 @@ def test_a_call_goes_with_what_was_there_for_its_sake(line, expected):
 
 def test_every_use_of_an_imported_name_changes_or_none():
     text = "from torch.cuda.amp import autocast, GradScaler\n\nscaler = GradScaler()\nwith autocast(True):\n    pass\n"
-    fixed = repair_text(text, Wanted(select=("C201",)), unsafe=False)
+    fixed = repair_text(text, FindingFilter(select=("C201",)), unsafe=False)
     assert fixed == (
         'from torch.amp import autocast, GradScaler\n\nscaler = GradScaler("cuda")\n'
         'with autocast("cuda", enabled=True):\n    pass\n'
     )
     passed_on = text + "run(autocast)\n"
-    assert repair_text(passed_on, Wanted(select=("C201",)), unsafe=False) == passed_on
+    assert repair_text(passed_on, FindingFilter(select=("C201",)), unsafe=False) == passed_on

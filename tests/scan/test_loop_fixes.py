@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hotlap.scanning import Wanted, repair_text, scan_text
+from hotlap.scanning import FindingFilter, repair_text, scan_text
 from tests.scan.test_fixes import HEAD, trained
 
 
 def fixed(text: str, code: str, unsafe: bool = True) -> str:
-    result = repair_text(text, Wanted(select=(code,)), unsafe)
-    assert repair_text(result, Wanted(select=(code,)), unsafe) == result
+    result = repair_text(text, FindingFilter(select=(code,)), unsafe)
+    assert repair_text(result, FindingFilter(select=(code,)), unsafe) == result
     return result
 
 
@@ -49,7 +49,7 @@ def test_a_dictionary_that_is_kept_is_shown_and_left_as_it_is():
         "    def training_step(self, batch, number):\n        loss = self.elbo(batch)\n"
         '        result = {"loss": loss}\n        self.results.append(result)\n        return result\n'
     )
-    assert [one.applicability for one in scan_text(text, Wanted(select=("H223",))).findings] == ["display-only"]
+    assert [one.applicability for one in scan_text(text, FindingFilter(select=("H223",))).findings] == ["display-only"]
     assert fixed(text, "H223") == text
 
 
@@ -151,9 +151,9 @@ def test_threads_are_told_to_torch_where_the_number_is_known(value, expected):
 
 def test_threads_set_before_the_imports_are_as_they_should_be():
     text = 'import os\n\nos.environ["OMP_NUM_THREADS"] = "4"\nimport torch\n'
-    assert not scan_text(text, Wanted(select=("C113",), pedantic=True)).findings
+    assert not scan_text(text, FindingFilter(select=("C113",), pedantic=True)).findings
     later = 'import os\nimport numpy\n\nos.environ["OMP_NUM_THREADS"] = "4"\n'
-    assert len(scan_text(later, Wanted(select=("C113",))).findings) == 1
+    assert len(scan_text(later, FindingFilter(select=("C113",))).findings) == 1
     assert fixed(later, "C113") == later  # without torch nobody can be told
 
 
@@ -166,4 +166,4 @@ def test_a_property_with_a_setter_is_two_functions_of_one_name():
         "            if kernel.shape:\n                model(x).mean().backward()\n            optimizer.step()\n"
         "        torch.save(model.state_dict(), 'last.pt')\n"
     )
-    assert {one.code for one in scan_text(text, Wanted(select=("H205", "H224"))).findings} == {"H224"}
+    assert {one.code for one in scan_text(text, FindingFilter(select=("H205", "H224"))).findings} == {"H224"}

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hotlap.analysis.parse import files
-from hotlap.scanning import Wanted, repairing
+from hotlap.scanning import FindingFilter, repair
 from tests.scan.command import PROGRAM, TWO, scan
 
 
@@ -58,7 +58,7 @@ def test_a_write_that_fails_leaves_the_old_file(project, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(repairing.os, "fsync", full)
+    monkeypatch.setattr(repair.os, "fsync", full)
     code, text = scan("--fix", *TWO)
     assert code == 2
     assert "No space left on device; it is as it was" in text
@@ -71,16 +71,16 @@ def test_an_interrupted_write_leaves_the_old_file(project, monkeypatch):
         raise KeyboardInterrupt
 
     sources, _ = files.discover(["train.py"])
-    (one,), _ = repairing.repair(sources, Wanted(select=("H101",)), unsafe=False)
-    monkeypatch.setattr(repairing.os, "fsync", interrupted)
+    (one,), _ = repair.repair(sources, FindingFilter(select=("H101",)), unsafe=False)
+    monkeypatch.setattr(repair.os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        repairing.write(one)
+        repair.write(one)
     assert (project / "train.py").read_text() == PROGRAM
     assert left_behind(project) == []
 
 
 def test_a_file_that_was_changed_meanwhile_is_left_alone(project, monkeypatch):
-    real = repairing.write
+    real = repair.write
 
     def slow(one):
         (project / "train.py").write_text("# mine\n" + PROGRAM)
@@ -94,7 +94,7 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(project, monkeypatch):
 
 
 def test_a_read_only_file_is_left_alone(project, monkeypatch):
-    monkeypatch.setattr(repairing.os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(repair.os, "access", lambda path, mode: mode != os.W_OK)
     code, text = scan("--fix", *TWO)
     assert code == 2
     assert "read-only" in text

@@ -19,7 +19,7 @@ from hotlap.records.codec import from_json
 from hotlap.records.session import Session
 from hotlap.trial import metric
 from hotlap.trial.agent import Agent
-from hotlap.trial.order import Order, Told
+from hotlap.trial.order import Order, ProcessReport
 
 DEFAULTS = {"steps": 12, "seed_shift": 0, "nudge": 0.0, "readings": 0, "metric": None, "tag": None}
 
@@ -51,9 +51,9 @@ def entered(tmp_path):
     metric.take_to(None)
 
 
-def told(folder) -> Told:
+def told(folder) -> ProcessReport:
     (path,) = folder.glob("told-*.json")
-    return from_json(Told, path.read_text(), str(path))
+    return from_json(ProcessReport, path.read_text(), str(path))
 
 
 def train(steps, optimizers=1, loader=False, each=lambda step: None):

@@ -18,14 +18,14 @@ from hotlap.cli.run import _finder
 from hotlap.cli.tune import tune
 from hotlap.errors import HotlapError, ResumeRefused, RunNotFound
 from hotlap.judge.verdict import judge
-from hotlap.plan import saved
+from hotlap.plan import saved_plan
 from hotlap.plan.candidates import candidates
 from hotlap.process import tree
 from hotlap.records.plan import Risk
-from hotlap.records.tuning import Asked, Tuning
-from hotlap.trial.scripted import ScriptedRunner
+from hotlap.records.tune_record import TuneRecord, TuneRequest
+from hotlap.trial.scripted_runner import ScriptedRunner
 from hotlap.workflows import tune as tuning
-from hotlap.workflows.tune.book import Doing, Watcher
+from hotlap.workflows.tune.book import Activity, Watcher
 
 
 class Stopped(Exception):
@@ -121,8 +121,8 @@ def resume(run, **given):
 
 
 def of_this_source(run):
-    record = run.load("tuning", Tuning)
-    source = saved.source_hash(COMMAND)
+    record = run.load("tuning", TuneRecord)
+    source = saved_plan.source_hash(COMMAND)
     run.save("tuning", replace(record, circumstances=replace(record.circumstances, source=source)))
     return run
 
@@ -147,11 +147,11 @@ def test_a_tune_is_not_gone_on_with_on_another_machine_or_torch(other, tmp_path)
     stopped.run = lambda spec: measured(spec) if spec.number < 8 else (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(HotlapError, match="interrupted"):
         go_on(run, stopped, tmp_path)
-    before = run.load("tuning", Tuning)
+    before = run.load("tuning", TuneRecord)
     with pytest.raises(ResumeRefused, match=r"measured with other \w+ .*start anew: hotlap tune python train.py"):
         go_on(run, ScriptedRunner(gains(resident_data=2.0), **other), tmp_path)
 
-    assert run.load("tuning", Tuning) == before
+    assert run.load("tuning", TuneRecord) == before
     assert go_on(run, ScriptedRunner(gains(resident_data=2.0)), tmp_path).tuning.finished
 
 
@@ -186,7 +186,7 @@ def test_a_tune_killed_while_observing_begins_again_as_it_was_asked_for(tmp_path
     again = tuning.unfinished(None, tmp_path)
 
     assert again.id != first.id, "it is in a run of its own"
-    assert again.load("asked", Asked) == tuning.asked(options)
+    assert again.load("asked", TuneRequest) == tuning.asked(options)
     assert [one.parent.name for one in tmp_path.glob("runs/*/asked.json")] == [again.id]
 
 
@@ -206,7 +206,7 @@ def test_run_picks_up_what_was_proven_by_itself(tmp_path, monkeypatch):
 
 
 def test_what_is_under_way_is_said_with_the_best_so_far_and_the_time_left():
-    doing = Doing(
+    doing = Activity(
         trial="stacked-2-compile=default", stage="stacked", arm="new", pair=2, step=30, steps=84, best=2.04, spent=60.0,
         left=250.0, budget=600.0,
     )  # fmt: skip

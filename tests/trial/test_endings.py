@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hotlap.records.trial import Ended
+from hotlap.records.trial import EndReason
 from hotlap.trial.endings import Process, how_it_ended
-from hotlap.trial.order import Told
+from hotlap.trial.order import ProcessReport
 
 
 def ends(*seconds: float) -> list[float]:
@@ -20,7 +20,7 @@ def ends(*seconds: float) -> list[float]:
     return found
 
 
-TOLD = Told(
+TOLD = ProcessReport(
     schema=1, pid=1, rank=0, done=False, began=1.0, ends=tuple(ends(*[0.1] * 40)), marks=(), losses=(1.0,) * 40,
     readings=(), hardware="", host_mb=1.0, device_mb=None,
 )  # fmt: skip
@@ -32,33 +32,41 @@ PROCESS = Process(told=TOLD, exit_code=0, ended_by_us=None, last_words=(), probl
 @pytest.mark.parametrize(
     ("change", "ended", "why"),
     [
-        ({}, Ended.MEASURED, ""),
-        ({"told": replace(TOLD, done=True), "ended_by_us": (Ended.HUNG, "deaf")}, Ended.MEASURED, ""),
-        ({"told": replace(TOLD, ends=TOLD.ends[:9])}, Ended.TOO_SHORT, "after 9 steps"),
-        ({"told": None}, Ended.NEVER_STEPPED, "without a training step"),
-        ({"told": replace(TOLD, losses=(1.0, math.nan), done=True)}, Ended.NOT_A_NUMBER, "step 2"),
-        ({"exit_code": -9}, Ended.OUT_OF_MEMORY, "killed by the system"),
-        ({"exit_code": 1, "last_words": ["torch.OutOfMemoryError: CUDA out of memory."]}, Ended.OUT_OF_MEMORY, "CUDA"),
+        ({}, EndReason.MEASURED, ""),
+        ({"told": replace(TOLD, done=True), "ended_by_us": (EndReason.HUNG, "deaf")}, EndReason.MEASURED, ""),
+        ({"told": replace(TOLD, ends=TOLD.ends[:9])}, EndReason.TOO_SHORT, "after 9 steps"),
+        ({"told": None}, EndReason.NEVER_STEPPED, "without a training step"),
+        ({"told": replace(TOLD, losses=(1.0, math.nan), done=True)}, EndReason.NOT_A_NUMBER, "step 2"),
+        ({"exit_code": -9}, EndReason.OUT_OF_MEMORY, "killed by the system"),
+        (
+            {"exit_code": 1, "last_words": ["torch.OutOfMemoryError: CUDA out of memory."]},
+            EndReason.OUT_OF_MEMORY,
+            "CUDA",
+        ),
         (
             {"exit_code": 1, "last_words": ["RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`"]},
-            Ended.OUT_OF_MEMORY,
+            EndReason.OUT_OF_MEMORY,
             "CUBLAS_STATUS_ALLOC_FAILED",
         ),
         (
             {"exit_code": 1, "last_words": ["RuntimeError: data. DefaultCPUAllocator: not enough memory: you tried"]},
-            Ended.OUT_OF_MEMORY,
+            EndReason.OUT_OF_MEMORY,
             "DefaultCPUAllocator",
         ),
-        ({"exit_code": 1, "last_words": ["x", "MemoryError"]}, Ended.OUT_OF_MEMORY, "MemoryError"),
-        ({"exit_code": 1, "last_words": ["ValueError: of mine", "bye"]}, Ended.CRASHED, "ValueError: of mine (exit co"),
+        ({"exit_code": 1, "last_words": ["x", "MemoryError"]}, EndReason.OUT_OF_MEMORY, "MemoryError"),
+        (
+            {"exit_code": 1, "last_words": ["ValueError: of mine", "bye"]},
+            EndReason.CRASHED,
+            "ValueError: of mine (exit co",
+        ),
         (
             {"exit_code": 1, "last_words": ["RuntimeError: DataLoader worker (pid 7) exited unexpectedly"]},
-            Ended.CRASHED,
+            EndReason.CRASHED,
             "DataLoader worker (pid 7)",
         ),
-        ({"exit_code": -11}, Ended.CRASHED, "signal 11"),
-        ({"exit_code": 70, "problem": "cannot prepare"}, Ended.CRASHED, "cannot prepare"),
-        ({"ended_by_us": (Ended.OVER_TIME, "9 s")}, Ended.OVER_TIME, "9 s"),
+        ({"exit_code": -11}, EndReason.CRASHED, "signal 11"),
+        ({"exit_code": 70, "problem": "cannot prepare"}, EndReason.CRASHED, "cannot prepare"),
+        ({"ended_by_us": (EndReason.OVER_TIME, "9 s")}, EndReason.OVER_TIME, "9 s"),
     ],
 )
 def test_how_a_process_ended(change, ended, why):

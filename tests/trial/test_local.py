@@ -13,8 +13,8 @@ import pytest
 
 from hotlap.errors import RunFolderUnwritable
 from hotlap.records.plan import Choice
-from hotlap.records.trial import Ended
-from hotlap.records.tuning import Metric
+from hotlap.records.trial import EndReason
+from hotlap.records.tune_record import Metric
 from hotlap.trial import local
 from hotlap.trial.local import Limits, LocalRunner
 from hotlap.trial.runner import Spec
@@ -136,13 +136,19 @@ say = lambda steps, state=2: writer.write(Progress(state, 0, 0.0, steps, 0, 0, 0
 @pytest.mark.parametrize(
     ("text", "limits", "seconds", "ended", "why"),
     [
-        ("raise ValueError('of mine')", QUICK, 60, Ended.CRASHED, "ValueError: of mine (exit code 1)"),
-        ("raise MemoryError", QUICK, 60, Ended.OUT_OF_MEMORY, "MemoryError"),
-        ("import os; os.kill(os.getpid(), 9)", QUICK, 60, Ended.OUT_OF_MEMORY, "signal 9"),
-        ("print('done')", QUICK, 60, Ended.NEVER_STEPPED, ""),
-        ("import time; time.sleep(60)", QUICK, 0.5, Ended.OVER_TIME, "step 0 of 45"),
-        (f"{STEPPING}\nsay(7)\ntime.sleep(60)", QUICK, 60, Ended.HUNG, "no step for 1 s after step 7"),
-        ("import time; x = bytearray(1 << 28); time.sleep(60)", Limits(memory_mb=200), 60, Ended.OVER_MEMORY, "200 MB"),
+        ("raise ValueError('of mine')", QUICK, 60, EndReason.CRASHED, "ValueError: of mine (exit code 1)"),
+        ("raise MemoryError", QUICK, 60, EndReason.OUT_OF_MEMORY, "MemoryError"),
+        ("import os; os.kill(os.getpid(), 9)", QUICK, 60, EndReason.OUT_OF_MEMORY, "signal 9"),
+        ("print('done')", QUICK, 60, EndReason.NEVER_STEPPED, ""),
+        ("import time; time.sleep(60)", QUICK, 0.5, EndReason.OVER_TIME, "step 0 of 45"),
+        (f"{STEPPING}\nsay(7)\ntime.sleep(60)", QUICK, 60, EndReason.HUNG, "no step for 1 s after step 7"),
+        (
+            "import time; x = bytearray(1 << 28); time.sleep(60)",
+            Limits(memory_mb=200),
+            60,
+            EndReason.OVER_MEMORY,
+            "200 MB",
+        ),
     ],
     ids=["crash", "memory error", "killed", "no step", "over time", "hung", "over memory"],
 )
@@ -157,8 +163,9 @@ def test_whatever_happens_is_told_and_nothing_is_left(text, limits, seconds, end
 
 CLOSING_DOWN = """
 from hotlap.records.codec import SCHEMA, to_json
-from hotlap.trial.order import Told
-told = Told(schema=SCHEMA, pid=1, rank=0, done=True, began=0.0, ends=(0.1,) * 45, marks=(), losses=(), readings=(),
+from hotlap.trial.order import ProcessReport
+told = ProcessReport(schema=SCHEMA, pid=1, rank=0, done=True, began=0.0, ends=(0.1,) * 45, marks=(), losses=(),
+    readings=(),
             hardware="", torch="", host_mb=1.0, device_mb=None)
 (folder / "told-1.json").write_text(to_json(told))
 say(45, 4)
@@ -174,7 +181,7 @@ def test_an_interpreter_that_takes_long_to_close_down_is_not_waited_for(folder, 
     text = f"{STEPPING}{CLOSING_DOWN}"
     sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=Limits(grace=60.0)).run(spec())
 
-    assert sample.ended == Ended.MEASURED.value, sample.why
+    assert sample.ended == EndReason.MEASURED.value, sample.why
     assert not (folder / "late.txt").exists()
 
 
@@ -185,7 +192,7 @@ def test_the_end_of_the_users_own_code_is_told(folder):
     metric = Metric(name="left", pattern=r"left: ([0-9])", tag=None, higher_is_better=True, margin=None)
     sample = LocalRunner(script(folder, early + PROGRAM.read_text()), folder / "kept", 4.0, metric).run(spec())
 
-    assert sample.ended == Ended.MEASURED.value, sample.why
+    assert sample.ended == EndReason.MEASURED.value, sample.why
     assert [one.value for one in sample.readings] == [1.0]
 
 
@@ -193,7 +200,7 @@ def test_a_process_that_cannot_be_kept_from_writing_does_not_run(folder, monkeyp
     monkeypatch.setattr(local, "EARLY", "hotlap.trial.no_such_module:enter")
     sample = LocalRunner(script(folder, "open('written', 'w')"), folder / "kept", 1.0).run(spec())
 
-    assert sample.ended == Ended.CRASHED.value
+    assert sample.ended == EndReason.CRASHED.value
     assert "cannot prepare" in sample.why
     assert not (folder / "written").exists()
 
@@ -218,7 +225,7 @@ time.sleep(600)
     sample = runner.run(spec(seconds=3.0))
     seen = set(mine.children(recursive=True)) - before
 
-    assert sample.ended == Ended.OVER_TIME.value
+    assert sample.ended == EndReason.OVER_TIME.value
     assert [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
     assert not any(grandchild in one for one in _command_lines()), "not even one that left the group"
 
@@ -233,9 +240,10 @@ def _command_lines() -> list[str]:
 def test_a_program_that_will_not_end_once_measured_is_ended(folder):
     text = f"""{STEPPING}
 from hotlap.records.codec import to_json
-from hotlap.trial.order import Told
+from hotlap.trial.order import ProcessReport
 ends = tuple(0.1 * step for step in range(1, 46))
-told = Told(schema=1, pid=1, rank=0, done=True, began=0.05, ends=ends, marks=(), losses=(1.0,) * 45, readings=(),
+told = ProcessReport(schema=1, pid=1, rank=0, done=True, began=0.05, ends=ends, marks=(), losses=(1.0,) * 45,
+            readings=(),
             hardware="x", host_mb=1.0, device_mb=None)
 (folder / "told-1.json").write_text(to_json(told))
 say(45, 4)
@@ -243,7 +251,7 @@ time.sleep(600)
 """
     sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=QUICK).run(spec())
 
-    assert sample.ended == Ended.MEASURED.value
+    assert sample.ended == EndReason.MEASURED.value
     assert len(sample.losses) == 45
 
 

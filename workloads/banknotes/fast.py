@@ -20,9 +20,9 @@ from loss import PADDING_CLASS, loss_terms
 from model import CLASS_COUNT, NoteDetector
 from torch import Tensor, nn
 
-from hotlap.engine.config_scripts import Given, configured
+from hotlap.engine.config_scripts import ScriptArguments, configured
 from hotlap.engine.config_templates import TwoPhases
-from hotlap.engine.data import Arrays, Beside, NpyFolder, mapped, resident
+from hotlap.engine.data import Arrays, NpyFolder, ZipReader, mapped, resident
 from hotlap.engine.nn import fuse_norms
 from hotlap.engine.recipe import Checkpoints, Phase, Recipe
 from hotlap.engine.records import EpochRecord, StepRecord, seconds_apart
@@ -61,7 +61,7 @@ def prepared(images: Tensor, notes: Tensor) -> tuple[Tensor, Tensor]:
 
 def pictures(part: naive.NoteImages, device: torch.device) -> Any:
     """Pictures and padded notes, on the device where they fit."""
-    return resident(Beside(NpyFolder(part.images[0].parent), Arrays(padded_notes(part))), device=device)
+    return resident(ZipReader(NpyFolder(part.images[0].parent), Arrays(padded_notes(part))), device=device)
 
 
 def batches(source: Any, device: torch.device, size: int) -> Any:
@@ -104,7 +104,7 @@ def named_losses(outputs: tuple[Tensor, ...], targets: Tensor) -> dict[str, Tens
 
 
 def training_of(
-    settings: naive.Settings, arguments: argparse.Namespace, given: Given, device: torch.device
+    settings: naive.Settings, arguments: argparse.Namespace, given: ScriptArguments, device: torch.device
 ) -> TwoPhases:
     usual = TwoPhases(
         settings.batch_size,
@@ -141,7 +141,9 @@ def tell(record: StepRecord | EpochRecord) -> None:
         print(f"    {seconds_apart(record)}", file=sys.stderr, flush=True)
 
 
-def train(settings: naive.Settings, arguments: argparse.Namespace, given: Given, folder: Path, out: Path) -> float:
+def train(
+    settings: naive.Settings, arguments: argparse.Namespace, given: ScriptArguments, folder: Path, out: Path
+) -> float:
     device = torch.device(arguments.device)
     training = training_of(settings, arguments, given, device)
     train_set, valid_set = naive.build_datasets(folder, settings)
@@ -162,7 +164,7 @@ def train(settings: naive.Settings, arguments: argparse.Namespace, given: Given,
     return history.last.scores[naive.METRIC]
 
 
-def settings_from(arguments: argparse.Namespace, given: Given) -> naive.Settings:
+def settings_from(arguments: argparse.Namespace, given: ScriptArguments) -> naive.Settings:
     """What the options of naive.py leave out comes from the configuration."""
     settings: naive.Settings = naive.settings_from(arguments)
     if given.config is None:

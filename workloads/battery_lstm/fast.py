@@ -17,8 +17,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import cache as generated
 
-from hotlap.engine.config_scripts import Given, configured
-from hotlap.engine.config_templates import Training
+from hotlap.engine.config_scripts import ScriptArguments, configured
+from hotlap.engine.config_templates import TrainingConfig
 from hotlap.engine.data import Cache, Windows
 from hotlap.engine.metrics import RMSE
 from hotlap.engine.recipe import Checkpoints
@@ -53,7 +53,9 @@ def build_sources(folder: Path, settings: naive.Settings, device: torch.device) 
     return windows(arrays, "train", settings.lookback, device), windows(arrays, "valid", settings.lookback, device)
 
 
-def read_arguments(arguments: list[str] | None) -> tuple[naive.Settings, Given, Path, Path | None, torch.device]:
+def read_arguments(
+    arguments: list[str] | None,
+) -> tuple[naive.Settings, ScriptArguments, Path, Path | None, torch.device]:
     """The options of naive.py, and a configuration below them."""
     given = configured(arguments, TEMPLATES)
     model: dict[str, object] = {}
@@ -67,8 +69,8 @@ def read_arguments(arguments: list[str] | None) -> tuple[naive.Settings, Given, 
     return settings, given, folder, out, device
 
 
-def training_of(settings: naive.Settings, given: Given, device: torch.device) -> Training:
-    usual = Training(settings.batch_size, settings.epochs, settings.learning_rate, EVALUATION_BATCH)
+def training_of(settings: naive.Settings, given: ScriptArguments, device: torch.device) -> TrainingConfig:
+    usual = TrainingConfig(settings.batch_size, settings.epochs, settings.learning_rate, EVALUATION_BATCH)
     decided = {"clip": settings.clip if math.isfinite(settings.clip) else None}
     half = {"precision": "fp16"} if settings.mixed_precision else {}
     return given.settled(settings, device, usual, **decided, **half)
@@ -80,7 +82,7 @@ def tell(record: StepRecord | EpochRecord) -> None:
         print(f"    {seconds_apart(record)}", file=sys.stderr, flush=True)
 
 
-def train(settings: naive.Settings, given: Given, folder: Path, out: Path, device: torch.device) -> float:
+def train(settings: naive.Settings, given: ScriptArguments, folder: Path, out: Path, device: torch.device) -> float:
     torch.manual_seed(settings.seed)
     train_data, valid_data = build_sources(folder, settings, device)
     model = naive.build_model(settings).to(device)

@@ -19,8 +19,8 @@ from model import LeakCNN
 from torch import Tensor
 
 from hotlap.engine import BinaryF1, Checkpoints, EpochRecord, GroupMeans, Mean, Metric, StepRecord, Trainer
-from hotlap.engine.config_scripts import Given, configured
-from hotlap.engine.config_templates import Training
+from hotlap.engine.config_scripts import ScriptArguments, configured
+from hotlap.engine.config_templates import TrainingConfig
 from hotlap.engine.data import Tensors
 from hotlap.engine.metrics import f1, majority
 from hotlap.engine.records import seconds_apart
@@ -93,9 +93,9 @@ def tell(record: StepRecord | EpochRecord) -> None:
 
 
 def training_of(
-    settings: naive.Settings, arguments: argparse.Namespace, given: Given, device: torch.device
-) -> Training:
-    usual = Training(
+    settings: naive.Settings, arguments: argparse.Namespace, given: ScriptArguments, device: torch.device
+) -> TrainingConfig:
+    usual = TrainingConfig(
         settings.batch_size,
         settings.epochs,
         settings.learning_rate,
@@ -110,7 +110,9 @@ def training_of(
     return given.settled(settings, device, usual, **decided)
 
 
-def train(settings: naive.Settings, arguments: argparse.Namespace, given: Given, folder: Path, out: Path) -> float:
+def train(
+    settings: naive.Settings, arguments: argparse.Namespace, given: ScriptArguments, folder: Path, out: Path
+) -> float:
     device = torch.device(arguments.device)
     train_data, _, _ = load_part(folder / "train.h5", device)
     valid_data, file_label, long = load_part(folder / "valid.h5", device)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import libcst as cst
 from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
 
-from hotlap.records.scanned import Scanned
+from hotlap.records.scan_finding import ScanFinding
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Change = Callable[[Any], Any]
@@ -35,7 +35,7 @@ class Tree:
         self.taken: set[cst.CSTNode] = set()
         self.once: set[tuple[cst.CSTNode, str]] = set()
 
-    def apply(self, fix: Callable[[Place], None], finding: Scanned) -> bool:
+    def apply(self, fix: Callable[[Place], None], finding: ScanFinding) -> bool:
         """Collect the changes of one fix, or none of them when the fix cannot be made whole."""
         place = Place(self, finding)
         try:
@@ -96,7 +96,7 @@ class _Around:
 class Place:
     """What a fix works on: `place.found` is the finding, `place.node(kind)` the tree's node it points at."""
 
-    def __init__(self, tree: Tree, found: Scanned) -> None:
+    def __init__(self, tree: Tree, found: ScanFinding) -> None:
         self.tree, self.found = tree, found
         self.changes: dict[cst.CSTNode, list[Change]] = {}
         self.takes: list[cst.CSTNode] = []

@@ -9,7 +9,7 @@ from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse.facts import Function
 from hotlap.analysis.parse.terms import Term
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _MOVES = ("to", "cuda", "to_device")
 MOVING = "moves the batch to the device"

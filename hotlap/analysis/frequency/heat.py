@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 
 class Side(IntEnum):

@@ -10,7 +10,7 @@ from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse.facts import Call, Class, Function
 from hotlap.analysis.parse.terms import LOADER, Term
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _TRAIN_BATCH = frozenset(
     "training_step on_train_batch_start on_train_batch_end on_before_backward on_after_backward on_before_zero_grad "

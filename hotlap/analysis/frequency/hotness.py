@@ -36,7 +36,7 @@ from hotlap.analysis.parse.facts import (
 )
 from hotlap.analysis.parse.statements import is_static
 from hotlap.analysis.parse.terms import NUMBER
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _LONGEST = 12  # calls in a chain
 _BETWEEN = (Frequency.EPOCH, Frequency.RARE)  # how often a training evaluates

@@ -8,7 +8,7 @@ from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse.facts import Class
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _RESULTS = frozenset("compute result results get_value value get_metric get_score evaluate summary".split())
 

@@ -64,21 +64,21 @@ class Reader:
         """Return the properties of a class of the file."""
         raise NotImplementedError
 
-    def define_lambda(self, node: ast.Lambda, scope: Calling) -> Term:
+    def define_lambda(self, node: ast.Lambda, scope: ReadState) -> Term:
         raise NotImplementedError
 
-    def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
+    def assign_attribute(self, scope: ReadState, target: ast.Attribute, term: Term) -> None:
         raise NotImplementedError
 
-    def put_attribute(self, scope: Calling, container: ast.Attribute, term: Term) -> None:
+    def put_attribute(self, scope: ReadState, container: ast.Attribute, term: Term) -> None:
         """Note `self.table[key] = …`."""
         raise NotImplementedError
 
-    def register(self, scope: Calling, node: ast.Call) -> None:
+    def register(self, scope: ReadState, node: ast.Call) -> None:
         raise NotImplementedError
 
 
-class Calling:
+class ReadState:
     """The state of reading one function. `keep` of the reader holds every term when a rule will ask for it."""
 
     def __init__(self, reader: Reader, function: Function, environment: dict[str, Term]) -> None:

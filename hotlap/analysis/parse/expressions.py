@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from hotlap.analysis.parse import guards, torch_names
-from hotlap.analysis.parse.call_values import Calling, Reader
+from hotlap.analysis.parse.call_values import Reader, ReadState
 from hotlap.analysis.parse.calls import given_by, is_on_device, put, times
 from hotlap.analysis.parse.facts import Call, Function, Loop, Stack
 from hotlap.analysis.parse.terms import (
@@ -30,7 +30,7 @@ from hotlap.analysis.parse.terms import (
 from hotlap.analysis.parse.tree import walk
 
 
-class Expressions(Calling):
+class Expressions(ReadState):
     """Reads the expressions of one function."""
 
     def __init__(

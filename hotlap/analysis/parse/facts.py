@@ -55,7 +55,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Handing:
+class KeywordForwarding:
     """A call that gets the `**options` of the function it stands in."""
 
     callee: Term
@@ -74,7 +74,7 @@ class Function:
     defaults: tuple[tuple[int, Term], ...] = ()  # classes, functions and modules that stand in for an argument
     flags: tuple[tuple[str, bool], ...] = ()  # arguments that are True or False unless given
     rest: str = ""  # `*args`
-    hands: tuple[Handing, ...] = ()
+    hands: tuple[KeywordForwarding, ...] = ()
     decorators: tuple[tuple[str, tuple[str, ...]], ...] = ()  # full name, and the names given to it
     loops: list[Loop] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)

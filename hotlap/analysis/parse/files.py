@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hotlap.analysis.parse import notebooks
 from hotlap.errors import ScanRefused
-from hotlap.records.scanned import Unread
+from hotlap.records.scan_finding import Unread
 
 _MOST_AROUND = 2000  # files
 LARGEST = 2_000_000  # bytes; what is larger was written by a program
@@ -34,7 +34,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedFile:
     source: Source
     text: str
     tree: ast.Module
@@ -154,7 +154,7 @@ def _source(path: str, top: str) -> Source:
     return Source(path, ".".join(parts) or base.name, package)
 
 
-def read(source: Source) -> Parsed | Unread:
+def read(source: Source) -> ParsedFile | Unread:
     """Return the parsed file, or why it cannot be parsed."""
     text = load(source)
     return text if isinstance(text, Unread) else parse(source, text)
@@ -193,12 +193,12 @@ def decoded(data: bytes) -> str | None:
         return None
 
 
-def parse(source: Source, text: str) -> Parsed | Unread:
+def parse(source: Source, text: str) -> ParsedFile | Unread:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             plain = text.replace("\r\n", "\n").replace("\r", "\n")
-            return Parsed(source, plain, ast.parse(plain))
+            return ParsedFile(source, plain, ast.parse(plain))
     except SyntaxError as error:
         return Unread(source.path, _why(error))
     except (ValueError, RecursionError, MemoryError) as error:

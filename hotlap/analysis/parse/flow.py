@@ -6,7 +6,7 @@ import ast
 
 from hotlap.analysis.parse import statements, torch_names
 from hotlap.analysis.parse.body import Body, FileState
-from hotlap.analysis.parse.call_values import Calling
+from hotlap.analysis.parse.call_values import ReadState
 from hotlap.analysis.parse.calls import is_library, last_name
 from hotlap.analysis.parse.facts import Call, Class, Function, Stack, Summary
 from hotlap.analysis.parse.features import features
@@ -157,7 +157,7 @@ class FileReader(FileState):
     def properties(self, owner: str) -> frozenset[str]:
         return self.summary.classes[owner].properties
 
-    def define_lambda(self, node: ast.Lambda, scope: Calling) -> Term:
+    def define_lambda(self, node: ast.Lambda, scope: ReadState) -> Term:
         name = f"{scope.function.name}.<lambda:{node.lineno}:{node.col_offset}>"
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         function = Function(name, node.lineno, "", tuple(argument.arg for argument in every), (UNKNOWN,) * len(every))
@@ -185,7 +185,7 @@ class FileReader(FileState):
         for key, term in inner.names.items():
             made.attributes.setdefault(key, term)
 
-    def register(self, scope: Calling, node: ast.Call) -> None:
+    def register(self, scope: ReadState, node: ast.Call) -> None:
         """Note self.register_buffer("name", …)."""
         function = node.func
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and node.args:
@@ -193,7 +193,7 @@ class FileReader(FileState):
             if isinstance(owner, tuple) and owner[0] == "self" and isinstance(name, ast.Constant):
                 self.summary.classes[owner[1]].attributes[str(name.value)] = TENSOR
 
-    def put_attribute(self, scope: Calling, container: ast.Attribute, term: Term) -> None:
+    def put_attribute(self, scope: ReadState, container: ast.Attribute, term: Term) -> None:
         owner = scope.lookup(container.value.id) if isinstance(container.value, ast.Name) else UNKNOWN
         if isinstance(owner, tuple) and owner[0] == "self":
             key = (owner[1], container.attr)
@@ -208,7 +208,7 @@ class FileReader(FileState):
             if isinstance(known, tuple) and known[0] in ("dict", "list") and depth(term) < DEEPEST - 1:
                 attributes[name] = (known[0], join(known[1], term))
 
-    def assign_attribute(self, scope: Calling, target: ast.Attribute, term: Term) -> None:
+    def assign_attribute(self, scope: ReadState, target: ast.Attribute, term: Term) -> None:
         base = target.value
         if isinstance(base, ast.Name):
             owner = scope.lookup(base.id)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hotlap.analysis.parse.calls import last_name
-from hotlap.analysis.parse.facts import Handing
+from hotlap.analysis.parse.facts import KeywordForwarding
 from hotlap.analysis.parse.terms import Term
 from hotlap.analysis.parse.tree import walk
 
@@ -17,7 +17,9 @@ _SOMEHOW: tuple[str, Any] = (ELSEWHERE, None)
 _PUTS = ("setdefault", "update", "pop")
 
 
-def handings(node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.expr], Term]) -> tuple[Handing, ...]:
+def handings(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.expr], Term]
+) -> tuple[KeywordForwarding, ...]:
     """Return the calls of a function that get its `**options`, with what else they get."""
     if node.args.kwarg is None:
         return ()
@@ -31,7 +33,7 @@ def handings(node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.
     given = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
     put = dict.fromkeys(_put(nodes, name), _SOMEHOW)
     return tuple(
-        Handing(
+        KeywordForwarding(
             BASE if is_base(call.func) else plain(call.func),
             tuple(_source(value, given, defaults) for value in call.args if not isinstance(value, ast.Starred)),
             tuple({**_before(call, given_before), **dict(_words(call, given, defaults)), **put}.items()),

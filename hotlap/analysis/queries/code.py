@@ -19,7 +19,7 @@ from hotlap.analysis.parse.flow import FileReader, read_closely
 from hotlap.analysis.parse.terms import FRAME, LOADER, LOADERS, MODULE, TENSOR, UNKNOWN, Term
 from hotlap.analysis.parse.torch_names import method
 from hotlap.analysis.parse.tree import fields, walk
-from hotlap.records.scanned import Confidence, Frequency
+from hotlap.records.scan_finding import Confidence, Frequency
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Repeated = ast.For | ast.AsyncFor | ast.While

@@ -11,7 +11,7 @@ from hotlap.analysis.parse.calls import BACKWARDS, is_library, may_be_model
 from hotlap.analysis.parse.terms import MODULE, NUMBER, TENSORS, TEXT, UNKNOWN, Term
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, last_name
-from hotlap.records.scanned import Frequency
+from hotlap.records.scan_finding import Frequency
 
 Block = Repeated | ast.With | ast.If | Definition
 _TRAINS = frozenset(("backward", "manual_backward", "zero_grad", "grad"))

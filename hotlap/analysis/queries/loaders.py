@@ -22,7 +22,7 @@ from hotlap.analysis.queries.mappings import assigned, mapping
 from hotlap.analysis.queries.memory import is_in_memory, tensor_dataset
 from hotlap.analysis.queries.samples import dotted
 from hotlap.analysis.queries.transfers import is_device
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _TESTING = frozenset("test testing predict prediction inference infer".split())
 _TRYING = frozenset("detect demo export visualize plot embed generate".split())

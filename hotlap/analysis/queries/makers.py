@@ -10,7 +10,7 @@ from typing import Any
 
 from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.project import Project
-from hotlap.analysis.parse.facts import Function, Handing
+from hotlap.analysis.parse.facts import Function, KeywordForwarding
 from hotlap.analysis.parse.forwarded_keywords import BASE, ELSEWHERE
 from hotlap.analysis.parse.statements import is_static
 from hotlap.analysis.parse.torch_names import LOADER_NAMES
@@ -70,7 +70,11 @@ def _own(function: Function) -> tuple[str, ...]:
 
 
 def _settings(
-    project: Project, reference: Reference, function: Function, handing: Handing, known: dict[Reference, Maker]
+    project: Project,
+    reference: Reference,
+    function: Function,
+    handing: KeywordForwarding,
+    known: dict[Reference, Maker],
 ) -> dict[str, tuple[str, Any]] | None:
     if handing.callee == BASE:
         owner = project.files[reference.path].classes.get(function.owner)
@@ -86,7 +90,7 @@ def _settings(
     return _through(known[targets[0]], handing) if targets else None
 
 
-def _through(inner: Maker, handing: Handing) -> dict[str, tuple[str, Any]]:
+def _through(inner: Maker, handing: KeywordForwarding) -> dict[str, tuple[str, Any]]:
     """A maker that calls another one."""
     given = {**dict(zip(inner.parameters, handing.arguments, strict=False)), **dict(handing.keywords)}
     settings = {word: value for word, value in given.items() if word not in inner.parameters}

@@ -17,7 +17,7 @@ from hotlap.analysis.parse.terms import LOADERS, UNKNOWN, Term
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.evaluation import trains
-from hotlap.records.scanned import Frequency
+from hotlap.records.scan_finding import Frequency
 
 _AROUND = frozenset(("enumerate", "tqdm", "iter", "track", "trange", "progress_bar", "prefetch"))
 

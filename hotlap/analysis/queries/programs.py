@@ -17,7 +17,7 @@ from hotlap.analysis.parse import features
 from hotlap.analysis.parse.facts import Function, Summary
 from hotlap.analysis.parse.terms import Term
 from hotlap.analysis.queries.code import Code, last_name
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _TRAINERS = ("lightning.", "pytorch_lightning.", "lightning_fabric.", "transformers.", "trl.", "sentence_transformers.")
 
@@ -181,7 +181,7 @@ def of(code: Code) -> Programs:
     return found
 
 
-class Advised(NamedTuple):
+class AdvicePlace(NamedTuple):
     """The place in this file to give advice at, and what its program uses."""
 
     node: ast.AST
@@ -192,7 +192,7 @@ class Advised(NamedTuple):
         return not any(name in self.uses for name in names)
 
 
-def advised(code: Code) -> Advised | None:
+def advised(code: Code) -> AdvicePlace | None:
     """Where this file speaks for a program that trains on a GPU, as far as the source can tell."""
     found = of(code).speakers.get(code.path)
     if found is None:
@@ -205,7 +205,7 @@ def advised(code: Code) -> Advised | None:
         return None
     text = "trains here" if anchor.rank else "the framework trains here"
     heat = Heat(Frequency.BATCH, Confidence.MEDIUM, Side.TRAIN, (Step(code.path, anchor.line, text),))
-    return Advised(node, uses, heat)
+    return AdvicePlace(node, uses, heat)
 
 
 def _node(code: Code, anchor: Anchor) -> ast.AST | None:

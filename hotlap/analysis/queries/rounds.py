@@ -11,7 +11,7 @@ from hotlap.analysis.frequency.hotness import LoopKind
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.loaders import Loader
-from hotlap.records.scanned import Frequency
+from hotlap.records.scan_finding import Frequency
 
 _AROUND = frozenset("enumerate tqdm iter zip track trange progress_bar list cycle islice len next".split())
 _ONCE_HOOKS = frozenset(("test_dataloader", "predict_dataloader"))  # of Lightning: once, after the training

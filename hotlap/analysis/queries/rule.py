@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 
 from hotlap.analysis.frequency.heat import Heat
 from hotlap.analysis.queries.code import Code
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.parse.facts import Summary
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, last_name
-from hotlap.records.scanned import Frequency
+from hotlap.records.scan_finding import Frequency
 
 _MEMOS = frozenset("cache lru_cache cached memoize memoized cached_property".split())
 _TESTED = frozenset("Test Testing Inference Infer Predict Prediction".split())

@@ -12,7 +12,7 @@ from hotlap.analysis.queries.code import Code, Repeated, last_name
 
 
 @dataclass(frozen=True)
-class Accumulated:
+class Accumulation:
     """`name` gets the value in `loop`, and nobody looks at it before the loop is over."""
 
     name: str
@@ -21,7 +21,7 @@ class Accumulated:
     listed: bool  # appended to a list, not added up
 
 
-def accumulated(code: Code, call: ast.Call) -> Accumulated | None:
+def accumulated(code: Code, call: ast.Call) -> Accumulation | None:
     """Where `.item()` could as well be made once, after the loop; None where the value is needed at once."""
     loop = next(code.loops(call), None)
     if loop is None or not code.is_batch_loop(loop) or isinstance(call.func, ast.Name):
@@ -30,7 +30,7 @@ def accumulated(code: Code, call: ast.Call) -> Accumulated | None:
     name, listed = _receiver(code, statement, call)
     if not name or not _only_collected(loop, name, code) or not _starts_empty(code, loop, name, listed):
         return None
-    return Accumulated(name, loop, _counts(code, call), listed)
+    return Accumulation(name, loop, _counts(code, call), listed)
 
 
 def _receiver(code: Code, statement: ast.stmt, call: ast.Call) -> tuple[str, bool]:

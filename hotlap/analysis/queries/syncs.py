@@ -11,7 +11,7 @@ from hotlap.analysis.queries.code import Code, keyword
 from hotlap.analysis.queries.defaults import default
 from hotlap.analysis.queries.graphs import differentiated, is_tensor
 from hotlap.analysis.queries.invariant import stored_in
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 READERS = ("item", "cpu", "numpy", "tolist", "to", "float", "int", "bool")
 

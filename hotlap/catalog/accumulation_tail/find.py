@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability
+from hotlap.records.scan_finding import Applicability
 
 WORDS = (".step(",)
 ONLY_HOT = True

@@ -13,7 +13,7 @@ from typing import Any
 from hotlap.catalog.activation_checkpointing.blocks import repeated
 from hotlap.runtime.attributes import Attributes
 from hotlap.runtime.forward_reads import Readings
-from hotlap.runtime.rehearsal import Rehearsed, compiled, hooked, own_buffers, parallel, rehearse
+from hotlap.runtime.rehearsal import RehearsalResult, compiled, hooked, own_buffers, parallel, rehearse
 from hotlap.runtime.site import Original, Site
 
 SHORT = 0.15  # of the device's memory free after the first steps
@@ -93,7 +93,7 @@ class FirstCall:
             proof = "gradients bit-equal on a batch" if plain else "too little memory to compare gradients"
             self._site.applied(f"{len(self._blocks)} blocks, {proof}")
 
-    def _rehearsed(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rehearsed | None:
+    def _rehearsed(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RehearsalResult | None:
         try:
             return rehearse(self._site.torch, module, args, kwargs)
         except RuntimeError:  # also torch's CheckpointError and OutOfMemoryError

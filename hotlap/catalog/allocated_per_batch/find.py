@@ -11,7 +11,7 @@ from hotlap.analysis.queries.code import Code, Definition, Repeated, is_constant
 from hotlap.analysis.queries.invariant import is_changed, is_invariant, set_by
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("torch.", "nn.", "Loss(")
 ONLY_HOT = True

@@ -10,7 +10,7 @@ from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.queries.code import Code, is_constant, keyword
 from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("detect_anomaly",)
 _SWITCH = frozenset(("torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.set_detect_anomaly"))

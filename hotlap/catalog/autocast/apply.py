@@ -7,8 +7,8 @@ from typing import Any
 
 from hotlap.catalog.autocast.choice import precision
 from hotlap.catalog.autocast.hardware import FP16
-from hotlap.catalog.autocast.scaling import Scaling
-from hotlap.runtime.declined import Declined
+from hotlap.catalog.autocast.hidden_scaler import HiddenScaler
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.site import Original, Site
 
 
@@ -26,7 +26,7 @@ class Half:
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._own: str | None = None  # what the program does by itself
         self._roots: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # to dtypes
-        self._scaling: Scaling | None = None
+        self._scaling: HiddenScaler | None = None
 
     def watched(self, original: Original) -> Original:
         """Whether the program uses autocast itself, also inside the root; taken off once the root is known."""
@@ -51,7 +51,7 @@ class Half:
             return
         try:
             chosen = precision(site.torch, root, site.value, self.optimizers)
-        except Declined as why:
+        except EntryDeclined as why:
             site.refused(str(why))
             return
         site.stand_in_for(root, self.call)
@@ -64,7 +64,7 @@ class Half:
         site = self._site
         if self._scaling is None:
             device = next(iter(root.parameters())).device
-            scaling = self._scaling = Scaling(site.torch, device, self.optimizers)
+            scaling = self._scaling = HiddenScaler(site.torch, device, self.optimizers)
             site.stand_in(site.seams.backward, scaling.backward)
             site.before(site.seams.stepping, scaling.before_step)
             site.after(site.seams.stepping, lambda optimizer, _: scaling.after_step(optimizer))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hotlap.catalog.autocast import hardware
 from hotlap.catalog.autocast.hardware import BF16, FP16
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.rehearsal import hooked, parallel
 
 
@@ -18,9 +18,9 @@ def precision(torch: Any, root: Any, asked: str | None, optimizers: Iterable[Any
     older = device.type == "cuda" and not hardware.supports(torch, device, BF16)
     chosen = asked or (FP16 if older and not recurrent else BF16)
     if chosen == BF16 and recurrent:
-        raise Declined("recurrent layers in bfloat16 were measured 7 to 13 times slower than in float32")
+        raise EntryDeclined("recurrent layers in bfloat16 were measured 7 to 13 times slower than in float32")
     if not hardware.supports(torch, device, chosen):
-        raise Declined(f"this {_name(device)} has no {chosen} of its own and would be slower by far")
+        raise EntryDeclined(f"this {_name(device)} has no {chosen} of its own and would be slower by far")
     if chosen == FP16:
         _check_scalable(torch, root, optimizers)
     return chosen
@@ -33,7 +33,7 @@ def _name(device: Any) -> str:
 def _device(root: Any) -> Any:
     devices = {one.device for one in root.parameters()}
     if len(devices) != 1:
-        raise Declined(f"the model lies on {len(devices)} devices")
+        raise EntryDeclined(f"the model lies on {len(devices)} devices")
     return devices.pop()
 
 
@@ -41,16 +41,16 @@ def _check_weights(torch: Any, root: Any) -> None:
     kinds = {one.dtype for one in root.parameters() if one.is_floating_point()}
     if kinds != {torch.float32}:
         names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-        raise Declined(f"the model's weights are {names}, not float32")
+        raise EntryDeclined(f"the model's weights are {names}, not float32")
 
 
 def _check_scalable(torch: Any, root: Any, optimizers: Iterable[Any]) -> None:
     """Between backward and its end gradients are scaled: nobody else may look at them then."""
     if hooked(torch, root):
-        raise Declined("hooks in the model would see scaled gradients")
+        raise EntryDeclined("hooks in the model would see scaled gradients")
     if parallel(root) not in (None, "DistributedDataParallel"):
-        raise Declined(f"gradients inside {parallel(root)} cannot be scaled from outside")
+        raise EntryDeclined(f"gradients inside {parallel(root)} cannot be scaled from outside")
     if any(getattr(one, "sparse", False) for one in root.modules()):
-        raise Declined("sparse gradients cannot be scaled")
+        raise EntryDeclined("sparse gradients cannot be scaled")
     if any(type(one).__name__ == "LBFGS" for one in optimizers):
-        raise Declined("LBFGS computes gradients several times a step")
+        raise EntryDeclined("LBFGS computes gradients several times a step")

@@ -8,7 +8,7 @@ from hotlap.analysis.parse import features
 from hotlap.analysis.queries import programs
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
 

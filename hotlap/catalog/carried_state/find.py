@@ -11,7 +11,7 @@ from hotlap.analysis.queries.code import Code, Repeated, is_constant, last_name
 from hotlap.analysis.queries.loaders import loader, loaders, made_at
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import dotted
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("detach", "repackage", ".data", "LSTM", "GRU", "RNN", "hidden", "state")
 ONLY_HOT = True

@@ -11,7 +11,7 @@ from typing import Any
 
 from hotlap.catalog.channels_last.layout import shaped
 from hotlap.runtime.draws import Buffers, Position, cuda_devices, has_own_generator, recorded_draws
-from hotlap.runtime.rehearsal import Rehearsed, compiled, hooked, parallel, rehearse, signature
+from hotlap.runtime.rehearsal import RehearsalResult, compiled, hooked, parallel, rehearse, signature
 from hotlap.runtime.silence import silenced
 from hotlap.runtime.site import Original, Site
 
@@ -99,7 +99,9 @@ class ChannelsLast:
         if has_own_generator(drawn) or (drawn and not self._devices):
             raise Unfit("the model draws random numbers, from a stream on which it cannot be seen how many")
 
-    def _rehearsed(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Rehearsed, list[Any]]:
+    def _rehearsed(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[RehearsalResult, list[Any]]:
         try:
             with recorded_draws(self._torch) as drawn:
                 return rehearse(self._torch, module, args, kwargs), drawn

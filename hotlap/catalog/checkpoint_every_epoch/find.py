@@ -14,7 +14,7 @@ from hotlap.analysis.queries.code import Code, Definition, keyword, last_name
 from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence, Frequency
+from hotlap.records.scan_finding import Confidence, Frequency
 
 WORDS = ("torch.save", "save(", "deepcopy", "state_dict", "save_pretrained", "save_checkpoint", "save_state")
 _OFTEN = (Frequency.EPOCH, Frequency.BATCH, Frequency.SAMPLE)

@@ -11,7 +11,15 @@ import types
 from functools import partial
 from typing import Any
 
-from hotlap.catalog.compile.attempt import Before, Compiled, FirstCall, Graphs, NotWorthIt, backward_at_once, near
+from hotlap.catalog.compile.attempt import (
+    Before,
+    CompiledForward,
+    FirstCall,
+    Graphs,
+    NotWorthIt,
+    backward_at_once,
+    near,
+)
 from hotlap.loading.identity import ByIdentity
 from hotlap.patch.roots import is_compiled
 from hotlap.runtime.forwards import call_with, is_wrapper
@@ -61,7 +69,7 @@ class CompiledRoots:
     def __init__(self, site: Site) -> None:
         self.site, self.torch = site, site.torch
         self._roots: ByIdentity[Root] = ByIdentity()
-        self._compiled: dict[Any, Compiled] = {}  # by forward
+        self._compiled: dict[Any, CompiledForward] = {}  # by forward
         self._compiling: Root | None = None
         site.ledger.later(self._roots.clear)
         site.ledger.later(self._compiled.clear)
@@ -122,7 +130,7 @@ def differentiates_again(first: Any, args: tuple[Any, ...], kwargs: dict[str, An
 class Root:
     """One root module: which inputs it is compiled for, and what came of it."""
 
-    def __init__(self, site: Site, module: Any, earlier: dict[Any, Compiled]) -> None:
+    def __init__(self, site: Site, module: Any, earlier: dict[Any, CompiledForward]) -> None:
         self.site, self.torch = site, site.torch
         self.name = type(module).__name__
         self._earlier = earlier
@@ -159,7 +167,7 @@ class Root:
     def _looked_at(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One of the first calls, in which code is compiled. What fails or draws otherwise is made again as it was."""
         self._function = function
-        earlier = self._earlier.get(function) or Compiled(None)
+        earlier = self._earlier.get(function) or CompiledForward(None)
         if earlier.times >= most_recompiles(self.torch):
             self.site.no_effect(f"{self.name} was compiled for {earlier.times} models, and Dynamo takes no more")
             self._for = MISSING_KIND
@@ -186,7 +194,7 @@ class Root:
         return function(module, *args, **kwargs)
 
     def _compiled_call(
-        self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], earlier: Compiled
+        self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], earlier: CompiledForward
     ) -> Any:
         """A model of a class that was compiled before, such as that of the next fold, has the code of that one."""
         with backward_at_once():

@@ -96,7 +96,7 @@ def backward_at_once() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledForward:
     """What was made of a forward, for how many models in turn; Dynamo gives up on code compiled too often."""
 
     code: Any
@@ -115,7 +115,7 @@ class Graphs:
     def start(self) -> None:
         self._before = counts()
 
-    def judge(self, code: Any, earlier: Compiled) -> Compiled:
+    def judge(self, code: Any, earlier: CompiledForward) -> CompiledForward:
         graphs, operations = counts()
         self._graphs, self._operations = graphs - self._before[0], operations - self._before[1]
         if self._graphs == 0 and earlier.times > 0:
@@ -125,7 +125,7 @@ class Graphs:
             raise NotWorthIt("Dynamo compiled nothing of it")
         if self._graphs > 1 and self._operations / self._graphs < FEWEST:
             raise NotWorthIt(f"it broke into {self._graphs} graphs of {self._operations} operations in all")
-        return Compiled(code, self._graphs, self._operations, earlier.times + 1)
+        return CompiledForward(code, self._graphs, self._operations, earlier.times + 1)
 
     def grown(self) -> bool:
         """Whether the call had to be compiled again."""

@@ -7,15 +7,15 @@ import weakref
 from typing import Any
 
 from hotlap.catalog.cuda_graphs.functions import Functions
-from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot
 from hotlap.catalog.cuda_graphs.habits import Habits
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.losses import Losses
 from hotlap.catalog.cuda_graphs.models import Models
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
 from hotlap.catalog.cuda_graphs.rules import Differs, has_own_hooks, why_not_root
-from hotlap.catalog.cuda_graphs.stepping import Stepping
-from hotlap.runtime.declined import Declined
+from hotlap.catalog.cuda_graphs.step_replay import StepReplay
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING, call_with
 from hotlap.runtime.site import Site
 
@@ -33,7 +33,7 @@ class Graphs:
     def __init__(self, site: Site, recorder: Recorder) -> None:
         self.site, self.torch, self.recorder = site, site.torch, recorder
         self.habits = Habits()
-        self.stepping, self.losses = Stepping(self), Losses(self)
+        self.stepping, self.losses = StepReplay(self), Losses(self)
         self.functions = Functions(self, self.losses)
         self.models: Models | None = None  # where there are several, or several calls of one before a backward
         self._root: Any = lambda: None
@@ -157,7 +157,7 @@ class Graphs:
         except Differs as difference:
             self.site.differs(str(difference))
             return MISSING
-        except Declined as refusal:
+        except EntryDeclined as refusal:
             self._refuse(str(refusal))
             return MISSING
         except Exception as error:
@@ -176,7 +176,7 @@ class Graphs:
         model = None if self.models is None or self.site.closed else self.models.of(module)
         found = MISSING if model is None else model(module, forward, args, kwargs)
         if found is MISSING and self.models is not None and (why := self.models.why_not) is not None:
-            raise Declined(why)
+            raise EntryDeclined(why)
         return found
 
     def _record(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -192,7 +192,7 @@ class Graphs:
         why = why_not_root(self.torch, module, self.recorder.device_type)
         why = why or self._why_not_now()
         if why is not None:
-            raise Declined(why)
+            raise EntryDeclined(why)
         self._recordings += 1
         self._misses = 0
         self._graphed = GraphedRoot(self.torch, self.recorder, module, forward, args, kwargs)

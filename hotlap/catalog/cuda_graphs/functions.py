@@ -14,9 +14,9 @@ from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.losses import Losses
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.purity import Constants
-from hotlap.catalog.cuda_graphs.recorded import RecordedFunction, Shared
+from hotlap.catalog.cuda_graphs.recorded_function import RecordedFunction, SharedMemory
 from hotlap.catalog.cuda_graphs.watch import NamedFunction, Watch
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 
 WATCHED = 4  # replays of the root, then a step is watched …
@@ -90,12 +90,12 @@ class Calls:
         self.why_not: str | None = None
         self._recorded: dict[Any, RecordedFunction] = {}
         self._seen: set[Any] = set()
-        self._shared = Shared(graphs.torch, graphs.recorder)
+        self._shared = SharedMemory(graphs.torch, graphs.recorder)
         self._plainly = self._replayed = float("inf")  # the host's seconds for a forward, the least that was seen
         self._replays = 0
         try:
             self._constants = Constants(graphs.torch, place.function)
-        except Declined as refusal:
+        except EntryDeclined as refusal:
             self.why_not = str(refusal)
 
     @property
@@ -111,7 +111,7 @@ class Calls:
     def _guarded(self, plainly: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             return self._outcome(plainly, args, kwargs)
-        except Declined as refusal:
+        except EntryDeclined as refusal:
             self._give_up(str(refusal))
         except Exception as error:
             if plainly.func.error is error or self._graphs.site.seams.guard.strict:
@@ -124,7 +124,7 @@ class Calls:
         leaves, shape = self._torch.utils._pytree.tree_flatten((args, kwargs))
         kinds = kinds_of(self._torch, leaves, self._graphs.recorder.device_type, differentiated=True)
         if kinds is None:
-            raise Declined("its arguments cannot be recorded")
+            raise EntryDeclined("its arguments cannot be recorded")
         self._still_fits()
         key = (str(shape) if kwargs else len(args), tuple(kinds))
         recorded = self._recorded.get(key)
@@ -141,11 +141,11 @@ class Calls:
 
     def _still_fits(self) -> None:
         if not self._constants.hold():
-            raise Declined("what it reads has changed")
+            raise EntryDeclined("what it reads has changed")
         if len(self._seen) > MOST_SEEN and self._replays < len(self._seen):
-            raise Declined("its arguments are of another kind at each call")
+            raise EntryDeclined("its arguments are of another kind at each call")
         if self._replays >= TRIED and self._replayed > FASTER * self._plainly:
-            raise Declined("replaying it takes the host as long as computing it")
+            raise EntryDeclined("replaying it takes the host as long as computing it")
 
     def _first(self, key: Any, plainly: Any) -> Any:
         """Of its kind: as always, and timed."""
@@ -162,7 +162,7 @@ class Calls:
         recorded = RecordedFunction(self._shared, root, self._function, args, kwargs)
         if before != [one._version for one in self._constants.tensors]:
             recorded.forget()
-            raise Declined("it writes into a tensor that is not an argument")
+            raise EntryDeclined("it writes into a tensor that is not an argument")
         self._recorded[key] = recorded
         self._graphs.tell()
         return recorded

@@ -13,12 +13,12 @@ from functools import partial
 from inspect import unwrap
 from typing import Any
 
-from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, near
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, near
 from hotlap.catalog.cuda_graphs.habits import is_plain_backward
 from hotlap.catalog.cuda_graphs.inputs import Inputs, kinds_of
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.recorder import Recording
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 
 NAMES = (
@@ -66,7 +66,7 @@ class Losses:
                 return MISSING
             assert self._recorded is not None
             loss = self._recorded(name, args, kwargs)
-        except Declined as refusal:
+        except EntryDeclined as refusal:
             self.why_not = str(refusal)
             self.drop()
             return MISSING
@@ -133,14 +133,14 @@ class RecordedLoss:
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise Declined("it waits for a value of the device") from error
+            raise EntryDeclined("it waits for a value of the device") from error
         reference = [loss.clone(), upstream.clone()]
         self._recorder.aside(self._work)
         recording = self._recorder.record(self._work)
         upstream.zero_()
         recording.replay()
         if not all(near(self._torch, *pair) for pair in zip([recording.outcome, upstream], reference, strict=True)):
-            raise Declined("a replay gives another loss")
+            raise EntryDeclined("a replay gives another loss")
         return recording
 
     def _work(self) -> Any:
@@ -151,7 +151,7 @@ class RecordedLoss:
             with self._root.own_casts():
                 loss = self._function(output, *rest, **named)
             if loss.dim() or not loss.requires_grad:
-                raise Declined("it is not one number that depends on the output")
+                raise EntryDeclined("it is not one number that depends on the output")
             (gradient,) = self._grad([loss], [output])
         self._root.upstream.copy_(gradient)
         return loss.detach()

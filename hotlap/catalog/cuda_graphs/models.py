@@ -11,11 +11,11 @@ import weakref
 from collections import Counter
 from typing import Any
 
-from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot
 from hotlap.catalog.cuda_graphs.inputs import kinds_of
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.rules import Differs, why_not_root
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 
 SEEN = 3  # calls of a kind, then it is recorded
@@ -92,7 +92,7 @@ class Model:
             recording = self._recorded(module, forward, args, kwargs)
         except Differs:
             raise
-        except Declined as refusal:
+        except EntryDeclined as refusal:
             self.why_not = str(refusal)
             self.drop()
             self._graphs.tell()
@@ -114,7 +114,7 @@ class Model:
         if not leads_through and not any(trained):
             return None
         if (why := why_not_root(torch, module, kind, leads_through)) is not None:
-            raise Declined(why)
+            raise EntryDeclined(why)
         self._made += 1
         recording = GraphedRoot(torch, self._graphs.recorder, module, forward, args, kwargs, differentiated=True)
         self.recordings.append(recording)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from hotlap.catalog.cuda_graphs.graphed import GraphedRoot
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot
 from hotlap.catalog.cuda_graphs.habits import Habits
 from hotlap.catalog.cuda_graphs.recorder import Recorder
 from hotlap.runtime.site import Site

@@ -13,7 +13,7 @@ import math
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 HARMLESS = frozenset(
@@ -58,9 +58,9 @@ class Constants:
         self._functions.append((function, function.__code__))
         name = function.__name__
         if function.__closure__:
-            raise Declined(f"{name} uses variables of the function around it")
+            raise EntryDeclined(f"{name} uses variables of the function around it")
         if function.__code__.co_flags & GENERATES:
-            raise Declined(f"{name} is a generator")
+            raise EntryDeclined(f"{name} is a generator")
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._check(f"a default of {name}", value)
         self._read_code(name, function.__code__, function.__globals__)
@@ -70,12 +70,12 @@ class Constants:
         for instruction in dis.get_instructions(code):
             word, operation = instruction.argval, instruction.opname
             if operation in LEAVE_BEHIND:
-                raise Declined(f"{name} {LEAVE_BEHIND[operation]}")
+                raise EntryDeclined(f"{name} {LEAVE_BEHIND[operation]}")
             if operation in ("PRECALL", "CACHE", "PUSH_NULL"):
                 continue
             takes = operation in ("LOAD_ATTR", "LOAD_METHOD")
             if takes and word in REACH_OUT:
-                raise Declined(f"{name} uses .{word}")
+                raise EntryDeclined(f"{name} uses .{word}")
             if takes and holder is not None:
                 holder = self._member(name, holder, str(word))
             elif operation == "LOAD_GLOBAL":
@@ -90,13 +90,13 @@ class Constants:
         if word not in names:
             value = getattr(builtins, word, None)
             if word not in HARMLESS and not (isinstance(value, type) and issubclass(value, BaseException)):
-                raise Declined(f"{name} uses {word}")
+                raise EntryDeclined(f"{name} uses {word}")
             return None
         return self._taken(f"{word} of {name}", names, word)
 
     def _member(self, name: str, module: ModuleType, word: str) -> Any:
         if word not in vars(module):
-            raise Declined(f"{name} uses {module.__name__}.{word}, which is not there")
+            raise EntryDeclined(f"{name} uses {module.__name__}.{word}, which is not there")
         return self._taken(f"{module.__name__}.{word} of {name}", vars(module), word)
 
     def _taken(self, what: str, names: dict[str, Any], word: str) -> Any:
@@ -113,10 +113,10 @@ class Constants:
                 self._read(value)
         elif isinstance(value, self._torch.Tensor):
             if type(value) is not self._torch.Tensor or value.requires_grad:
-                raise Declined(f"{what} is trained, or a tensor of a kind of its own")
+                raise EntryDeclined(f"{what} is trained, or a tensor of a kind of its own")
             self.tensors.append(value)
         elif not self._is_constant(value):
-            raise Declined(f"{what} is {type(value).__name__}, which may hold or do anything")
+            raise EntryDeclined(f"{what} is {type(value).__name__}, which may hold or do anything")
         return None
 
     def _is_constant(self, value: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
-from hotlap.patch.unwarned import unwarned
+from hotlap.patch.silenced_warnings import unwarned
 
 PROTOTYPE = "Synchronization debug mode is a prototype feature"
 Work = Callable[[], Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotlap.patch.roots import is_compiled
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import is_wrapper
 
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -17,7 +17,7 @@ GLOBAL_HOOKS = (
 )
 
 
-class Differs(Declined):
+class Differs(EntryDeclined):
     """What was replayed so far may have been wrong."""
 
 

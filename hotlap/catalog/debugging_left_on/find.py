@@ -12,7 +12,7 @@ from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Repeated, is_constant, keyword
 from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "profile", "emit_nvtx", "gradcheck")
 _VARIABLES = {

@@ -9,7 +9,7 @@ from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.queries.code import Code, last_name, spread
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence, Frequency
+from hotlap.records.scan_finding import Applicability, Confidence, Frequency
 
 WORDS = ("cuda.amp", "cpu.amp", "cuda import amp")
 _NAMES = ("autocast", "GradScaler")

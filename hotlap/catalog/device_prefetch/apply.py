@@ -10,23 +10,23 @@ from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.runtime.site import Site
 
 if TYPE_CHECKING:
-    from hotlap.catalog.resident_data.watched import Learning
+    from hotlap.catalog.resident_data.device_leaves import DeviceLeaves
 
 IDLE = 4  # batches in a row that needed no copy: the rest of the epoch is left alone
 
 
 def apply(site: Site) -> None:
-    prefetching = Prefetching(site, CudaCopies(site.torch))
+    prefetching = PrefetchIterator(site, CudaCopies(site.torch))
     site.after(site.seams.iterating, prefetching.iterated)
     site.ledger.later(prefetching.leave)
 
 
-class Prefetching:
+class PrefetchIterator:
     def __init__(self, site: Site, copies: Any) -> None:
         self._site, self._copies = site, copies
         self._home = os.getpid()
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._learned: weakref.WeakKeyDictionary[Any, Learning] = weakref.WeakKeyDictionary()
+        self._learned: weakref.WeakKeyDictionary[Any, DeviceLeaves] = weakref.WeakKeyDictionary()
 
     def iterated(self, loader: Any, args: Any, kwargs: Any, iterator: Any) -> None:
         """Iterators are never saved, and end with their epoch; the attribute set on one here ends with it."""
@@ -52,13 +52,13 @@ class Prefetching:
 class Ahead:
     """In place of an iterator's _next_data. It holds the iterator weakly: dropped, it must end its workers at once."""
 
-    def __init__(self, site: Site, copies: Any, loader: Any, iterator: Any, learning: Learning) -> None:
+    def __init__(self, site: Site, copies: Any, loader: Any, iterator: Any, learning: DeviceLeaves) -> None:
         self._site, self._copies, self._learning = site, copies, learning
         self._name = type(loader.dataset).__name__
         self._iterator = weakref.ref(iterator)
         # Without workers a batch fetched earlier would draw its random numbers earlier.
         self._looks_ahead = bool(getattr(iterator, "_workers", None)) and loader._auto_collation
-        self._next: Fetched | None = None
+        self._next: FetchedBatch | None = None
         self._idle = 0
 
     @property
@@ -92,7 +92,7 @@ class Ahead:
         iterator: Any = self._iterator()
         type(iterator)._try_put_index(iterator)
 
-    def _fetched_early(self) -> Fetched:
+    def _fetched_early(self) -> FetchedBatch:
         """The sampler is not asked before the program asks for this batch: it may be changed until then."""
         iterator: Any = self._iterator()
         iterator._try_put_index = _nothing
@@ -101,28 +101,28 @@ class Ahead:
         finally:
             vars(iterator).pop("_try_put_index", None)
 
-    def _fetched(self) -> Fetched:
+    def _fetched(self) -> FetchedBatch:
         """Errors of the loader, and its end, come out when their batch is asked for."""
         try:
             batch = self._usual()
         except Exception as error:  # noqa: BLE001 raised again in its turn
-            return Fetched(None, error=error.with_traceback(None))  # its frames hold the iterator
+            return FetchedBatch(None, error=error.with_traceback(None))  # its frames hold the iterator
         try:
             return self._sent(batch)
         except Exception as error:
             if self._site.seams.guard.strict:
                 raise
             self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
-            return Fetched(batch)
+            return FetchedBatch(batch)
 
-    def _sent(self, batch: Any) -> Fetched:
+    def _sent(self, batch: Any) -> FetchedBatch:
         layout, leaves = take_apart(self._site.torch, batch, None)
         if not self._learning.settled:
-            return Fetched(self._watched(batch, layout, leaves))
+            return FetchedBatch(self._watched(batch, layout, leaves))
         devices = {leaf: device for leaf, device in self._learning.devices.items() if leaf < len(leaves)}
         leaves, event = self._copies.send(leaves, devices)
         self._idle = self._idle + 1 if event is None else 0
-        return Fetched(layout.build(iter(leaves)), event, leaves) if event is not None else Fetched(batch)
+        return FetchedBatch(layout.build(iter(leaves)), event, leaves) if event is not None else FetchedBatch(batch)
 
     def _watched(self, batch: Any, layout: Layout, leaves: list[Any]) -> Any:
         tensor = self._site.torch.Tensor
@@ -146,7 +146,7 @@ def _nothing() -> None:
     """In place of asking the sampler."""
 
 
-class Fetched:
+class FetchedBatch:
     def __init__(self, batch: Any, event: Any = None, leaves: Any = (), error: Exception | None = None) -> None:
         self.batch, self.event, self.leaves, self.error = batch, event, leaves, error
 
@@ -165,10 +165,10 @@ class CudaCopies:
         self._torch = torch
         self._streams: dict[Any, Any] = {}
 
-    def learning(self) -> Learning:
-        from hotlap.catalog.resident_data.watched import Learning
+    def learning(self) -> DeviceLeaves:
+        from hotlap.catalog.resident_data.device_leaves import DeviceLeaves
 
-        return Learning()
+        return DeviceLeaves()
 
     def send(self, leaves: list[Any], devices: dict[int, Any]) -> tuple[list[Any], Any]:
         """Leaves on the host go to their device; the event tells when all are there, None that none went."""

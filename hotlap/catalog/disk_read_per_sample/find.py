@@ -13,7 +13,7 @@ from hotlap.analysis.queries.reads import ARCHIVE, ARRAY, PICTURE, READS, SOUND,
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import dependents, is_kept, mentions, per_sample, set_to
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 __all__ = ["ONLY_HOT", "WORDS", "find"]
 ONLY_HOT = True

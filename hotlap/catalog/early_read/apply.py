@@ -17,8 +17,8 @@ from typing import Any
 from hotlap.catalog.early_read.backward import Backward
 from hotlap.catalog.early_read.reader import CudaReader, Reader
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.hidden_frames import from_line, leave_no_frame
 from hotlap.patch.signals import raised_by_signal
-from hotlap.patch.unseen import from_line, leave_no_frame
 from hotlap.runtime.site import Site
 
 REMEMBERED = 4  # losses: a program with two optimizers reads both at the end of the step

@@ -14,7 +14,7 @@ from hotlap.analysis.queries.groups import group_loops
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import mentions, only_shows, per_sample
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("for ",)
 ONLY_HOT = True

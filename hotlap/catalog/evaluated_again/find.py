@@ -9,7 +9,7 @@ from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.passes import Pass, other_arguments, passes
 from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("epoch", "train", "evaluat", "validat")
 

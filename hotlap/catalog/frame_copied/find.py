@@ -13,7 +13,7 @@ from hotlap.analysis.queries.frames import is_frame, is_grouped
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import dotted, mentions, prepares
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (".copy()", ".copy(deep", ".append(", "concat(")
 _NEW = frozenset(

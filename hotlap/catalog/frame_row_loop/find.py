@@ -14,7 +14,7 @@ from hotlap.analysis.queries.reads import READS
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import mentions, only_shows, prepares
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 Turns = ast.For | ast.comprehension
 WORDS = (".iterrows", ".itertuples", ".apply(", ".applymap(", ".map(", ".iloc[", ".loc[", ".at[", ".iat[")

@@ -13,7 +13,7 @@ from hotlap.analysis.queries.memory import returned_by
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import is_for_test, is_kept, mentions, per_sample, set_to
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("frame", "df[", ".iloc", ".loc", ".at[", ".iat[", "pandas", "pd.", "DataFrame", "Series", "get_group")
 ONLY_HOT = True

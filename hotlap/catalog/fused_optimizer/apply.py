@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hotlap.catalog.fused_optimizer.chosen import Chosen, separate
 from hotlap.catalog.fused_optimizer.proof import Proof, is_due
 from hotlap.catalog.fused_optimizer.tensors import (
-    Seen,
+    TensorSnapshot,
     begin_late_momenta,
     is_laid_out_anew,
     mark_as_written,
     why_not_tensors,
 )
+from hotlap.catalog.fused_optimizer.user_settings import UserSettings, separate
 from hotlap.loading.identity import ByIdentity
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
@@ -24,19 +24,19 @@ SGD = "torch.optim.sgd"
 
 
 def apply(site: Site) -> None:
-    fused = Fused(site)
+    fused = FusedOptimizers(site)
     site.before(site.seams.stepping, fused.step_begins)
     site.after(site.seams.stepping, fused.step_ends)
 
 
-class Fused:
+class FusedOptimizers:
     """The optimizers that step fused, each with what the user had chosen."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._switched: ByIdentity[Chosen] = ByIdentity()
+        self._switched: ByIdentity[UserSettings] = ByIdentity()
         self._proofs: ByIdentity[Proof] = ByIdentity()  # of a step under way
-        self._seen: ByIdentity[Seen] = ByIdentity()
+        self._seen: ByIdentity[TensorSnapshot] = ByIdentity()
         self._attends = False
 
     def step_begins(self, optimizer: Any) -> None:
@@ -51,7 +51,7 @@ class Fused:
         else:
             self._begin(optimizer, chosen)
 
-    def _is_unfit(self, optimizer: Any, chosen: Chosen) -> bool:
+    def _is_unfit(self, optimizer: Any, chosen: UserSettings) -> bool:
         if optimizer._optimizer_step_pre_hooks:
             return True
         seen = self._seen.get(optimizer)
@@ -60,10 +60,10 @@ class Fused:
         if why_not_tensors(optimizer) is not None:
             return True
         if chosen.steps > 2:  # its state is there
-            self._seen.put(optimizer, Seen(optimizer))
+            self._seen.put(optimizer, TensorSnapshot(optimizer))
         return False
 
-    def _begin(self, optimizer: Any, chosen: Chosen) -> None:
+    def _begin(self, optimizer: Any, chosen: UserSettings) -> None:
         if is_due(chosen.steps):
             self._proofs.put(optimizer, Proof(self._site.torch, optimizer, chosen.own))
         chosen.step_begins(optimizer)
@@ -88,7 +88,7 @@ class Fused:
             self._site.refused(f"{name}: {why}")
         else:
             self._attend()
-            chosen = Chosen(optimizer)
+            chosen = UserSettings(optimizer)
             self._switched.put(optimizer, chosen)
             self._begin(optimizer, chosen)
             tensors = sum(len(group["params"]) for group in optimizer.param_groups)

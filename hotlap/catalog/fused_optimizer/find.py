@@ -12,7 +12,7 @@ from hotlap.analysis.queries.code import Code, spread
 from hotlap.analysis.queries.loaders import loader
 from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence, Frequency, Step
+from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("optim",)
 _FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))

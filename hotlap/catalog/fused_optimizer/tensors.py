@@ -50,7 +50,7 @@ def mark_as_written(torch: Any, optimizer: Any) -> None:
     torch.autograd.graph.increment_version(written)
 
 
-class Seen:
+class TensorSnapshot:
     """The tensors that an optimizer steps with, as they were when all of them were looked at: a program may put others
     in their place, or lay its weights out anew. Asked at every step, so without Python's own loops.
     """

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from gc import collect  # the function itself: another entry may stand in for it in its module
 from typing import Any
 
-from hotlap.patch.unseen import leave_no_frame
+from hotlap.patch.hidden_frames import leave_no_frame
 from hotlap.runtime.site import Original, Site
 
 WARM = 5  # optimizer steps before anything is frozen: caches and state are there by then

@@ -17,7 +17,7 @@ from hotlap.analysis.queries.environments import is_acting
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
 from hotlap.analysis.queries.transfers import is_device, transfers
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (".to(", "cuda(", ".type_as(", "device(")
 ONLY_HOT = True

@@ -17,7 +17,7 @@ from hotlap.analysis.queries.repeats import repeats
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import set_to
 from hotlap.analysis.queries.sums import accumulated
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("[", "sched", "torch.", ".item(", ".cpu(", ".numpy(", ".tolist(", "cpu", "float(", "int(", "bool(")
 ONLY_HOT = True

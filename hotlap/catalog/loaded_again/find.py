@@ -17,7 +17,7 @@ from hotlap.analysis.queries.reads import ARRAY, MODELS, TABLE, WORDS, read_of, 
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import dependents, in_tests, is_kept, loops, mentions, per_sample
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 __all__ = ["WORDS", "find"]
 _WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())

@@ -14,13 +14,13 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.catalog.loader_persistent.hidden import hide_between_epochs, show
+from hotlap.catalog.loader_persistent.idle_workers import hide_between_epochs, show
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.loader_persistent.worker_warnings import WarningFlag
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
 from hotlap.patch.forks import why_no_processes
-from hotlap.runtime.declined import Declined, no_effect
-from hotlap.runtime.loader_arguments import Making, OnceStarted, when_made
+from hotlap.runtime.decline import EntryDeclined, no_effect
+from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, when_made
 from hotlap.runtime.site import Original, Site
 
 LOOKING_PAYS = 0.15  # seconds, which it takes to start workers
@@ -41,42 +41,46 @@ _kept: weakref.WeakKeyDictionary[Any, LivingWorkers] = weakref.WeakKeyDictionary
 
 
 def apply(site: Site) -> None:
-    keeping = Keeping(site)
+    keeping = PersistentLoaders(site)
     when_made(site, keeping.settings)
     site.stand_in(site.seams.iterating, keeping.iterate)
     site.ledger.later(keeping.close)
 
 
-def _check(site: Site, making: Making) -> None:
+def _check(site: Site, making: LoaderArguments) -> None:
     if making.workers == 0:
         raise no_effect(f"{making.name} is loaded without workers")
     if making.given.get("persistent_workers"):
         raise no_effect(f"the workers of {making.name} stay alive already")
     if making.iterable:
-        raise Declined(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
+        raise EntryDeclined(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
     if making.start_method != "fork":
-        raise Declined(f"{making.name}: its workers are no forks: whether its items warn, once in each, is not seen")
+        raise EntryDeclined(
+            f"{making.name}: its workers are no forks: whether its items warn, once in each, is not seen"
+        )
     if making.given.get("worker_init_fn") is not None:
-        raise Declined(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
+        raise EntryDeclined(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
     if (why := why_no_processes()) is not None:
-        raise Declined(why)
+        raise EntryDeclined(why)
     try:
         studies = pure_but_for_draws(making.dataset, making.given.get("collate_fn"))
     except Unfit as unfit:
-        raise Declined(f"{making.name}: {unfit}") from None
+        raise EntryDeclined(f"{making.name}: {unfit}") from None
     if any(study.opened for study in studies):
-        raise Declined(f"{making.name}: its workers open a file and keep it, which may be another in the next epoch")
+        raise EntryDeclined(
+            f"{making.name}: its workers open a file and keep it, which may be another in the next epoch"
+        )
 
 
-class Keeping:
+class PersistentLoaders:
     """The loaders whose workers stay because of us."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._owner = site, os.getpid()
         self._ours: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._started = OnceStarted(site)
+        self._started = WorkerStartNotice(site)
 
-    def settings(self, making: Making) -> dict[str, Any]:
+    def settings(self, making: LoaderArguments) -> dict[str, Any]:
         _check(self._site, making)
         self._ours.add(making.loader)
         self._started.say(making.dataset, f"workers of {making.name}")

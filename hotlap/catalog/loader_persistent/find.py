@@ -11,7 +11,7 @@ from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.defaults import default, is_given
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import set_to
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from hotlap.loading.pure import Unfit, pure
 from hotlap.loading.weight import weight_of
-from hotlap.runtime.declined import Declined, no_effect
-from hotlap.runtime.loader_arguments import Making
+from hotlap.runtime.decline import EntryDeclined, no_effect
+from hotlap.runtime.loader_arguments import LoaderArguments
 from hotlap.runtime.site import Original, Site
 
 
@@ -24,7 +24,7 @@ def _begin(site: Site, original: Original, args: tuple[Any, ...], kwargs: dict[s
         if not site.torch.cuda.is_initialized():
             raise no_effect("the training uses no CUDA yet")
         check(_making(site.torch, loader), bool(loader.pin_memory))
-    except Declined as declined:
+    except EntryDeclined as declined:
         site.decline(declined)
         return original(*args, **kwargs)
     vars(loader)["pin_memory"] = True
@@ -36,28 +36,28 @@ def _begin(site: Site, original: Original, args: tuple[Any, ...], kwargs: dict[s
     return outcome
 
 
-def _making(torch: Any, loader: Any) -> Making:
+def _making(torch: Any, loader: Any) -> LoaderArguments:
     names = ("dataset", "num_workers", "collate_fn", "batch_size", "sampler", "multiprocessing_context")
     given = {name: getattr(loader, name) for name in names}
     if loader.batch_sampler is not None:
         given |= {"batch_sampler": loader.batch_sampler, "batch_size": 1}
-    return Making(torch, given)
+    return LoaderArguments(torch, given)
 
 
-def check(making: Making, pinned: bool) -> None:
+def check(making: LoaderArguments, pinned: bool) -> None:
     if pinned:
         raise no_effect(f"the loader of {making.name} pins already")
     if making.workers == 0:
         raise no_effect(f"without workers the training itself would copy the batches of {making.name} once more")
     if making.iterable:
-        raise Declined(f"{making.name} is a stream: what its batches are made of is not known")
+        raise EntryDeclined(f"{making.name} is a stream: what its batches are made of is not known")
     if making.given.get("collate_fn") is not making.torch.utils.data.default_collate:
-        raise Declined(f"{making.name} has a collate_fn of its own: pinning would make lists of its tuples")
+        raise EntryDeclined(f"{making.name} has a collate_fn of its own: pinning would make lists of its tuples")
     try:
         weight = weight_of(making.torch, making.dataset, pure(making.dataset))
     except Unfit as why:
-        raise Declined(f"{making.name}: {why}") from None
+        raise EntryDeclined(f"{making.name}: {why}") from None
     if not weight.on_host:
-        raise Declined(f"{making.name} makes its samples on the device")
+        raise EntryDeclined(f"{making.name} makes its samples on the device")
     if not weight.plain:
-        raise Declined(f"the batches of {making.name} hold objects that torch may not pin as they are")
+        raise EntryDeclined(f"the batches of {making.name} hold objects that torch may not pin as they are")

@@ -12,7 +12,7 @@ from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.defaults import default, is_given
 from hotlap.analysis.queries.memory import makes_samples
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 _MOVES = re.compile(r"\.cuda\(|\.to\(|[\"']cuda|Trainer\(|Accelerator\(|Fabric\(")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hotlap.analysis.queries import loaders
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotlap.analysis.queries import loaders
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability
+from hotlap.records.scan_finding import Applicability
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 _KNOWN = frozenset((*loaders.POSITIONS, "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order"))

@@ -9,8 +9,8 @@ from multiprocessing import forkserver
 from typing import Any
 
 from hotlap.loading.pure import Unfit, pure, pure_collate
-from hotlap.runtime.declined import Declined, no_effect
-from hotlap.runtime.loader_arguments import Making, when_made
+from hotlap.runtime.decline import EntryDeclined, no_effect
+from hotlap.runtime.loader_arguments import LoaderArguments, when_made
 from hotlap.runtime.main_script import why_not_twice
 from hotlap.runtime.site import Original, Site
 
@@ -20,14 +20,14 @@ CHANGES_WHAT_IS_SENT = ("__getstate__", "__setstate__", "__reduce__", "__reduce_
 
 
 def apply(site: Site) -> None:
-    starting = Starting(site)
+    starting = WorkerStarter(site)
     site.no_effect("no loader starts workers")
     when_made(site, starting.made)
     site.replace(site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__", starting.begin)
     site.ledger.later(starting.take_back)
 
 
-class Starting:
+class WorkerStarter:
     """Decides when workers start, not when a loader is made: trying it takes seconds, and a loader whose data another
     entry keeps starts none.
     """
@@ -37,7 +37,7 @@ class Starting:
         self._given: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._changed: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def made(self, making: Making) -> dict[str, Any]:
+    def made(self, making: LoaderArguments) -> dict[str, Any]:
         self._given[making.loader] = making.given
         return {}
 
@@ -46,12 +46,12 @@ class Starting:
         given = self._given.get(loader)
         if given is not None and loader not in self._changed:
             try:
-                self._choose(loader, Making(self._site.torch, given))
-            except Declined as declined:
+                self._choose(loader, LoaderArguments(self._site.torch, given))
+            except EntryDeclined as declined:
                 self._site.decline(declined)
         return original(*args, **kwargs)
 
-    def _choose(self, loader: Any, making: Making) -> None:
+    def _choose(self, loader: Any, making: LoaderArguments) -> None:
         if loader.multiprocessing_context is not None:
             raise no_effect(f"the loader of {making.name} names its start method itself")
         method = self._site.value or found(self._site, making)
@@ -77,7 +77,7 @@ def import_torch_once() -> None:
         multiprocessing.set_forkserver_preload([*NOTHING_SAID, "torch.utils.data"])
 
 
-def found(site: Site, making: Making) -> str:
+def found(site: Site, making: LoaderArguments) -> str:
     """Not by fork once the device is in use."""
     if making.start_method != "fork":
         raise no_effect(f"workers start by {making.start_method} already")
@@ -86,28 +86,28 @@ def found(site: Site, making: Making) -> str:
     raise no_effect("a fork is safe here: CUDA is not in use")
 
 
-def _check(making: Making, method: str) -> None:
+def _check(making: LoaderArguments, method: str) -> None:
     before = making.start_method
     if method == before:
         raise no_effect(f"workers start by {method} already")
     if method not in multiprocessing.get_all_start_methods():
-        raise Declined(f"this system starts no process by {method}")
+        raise EntryDeclined(f"this system starts no process by {method}")
     if method == "fork":
-        raise Declined(f"this program starts its workers by {before}; forking it may not be safe")
+        raise EntryDeclined(f"this program starts its workers by {before}; forking it may not be safe")
     if making.iterable:
-        raise Declined(f"{making.name} is a stream: it cannot be tried beforehand")
+        raise EntryDeclined(f"{making.name} is a stream: it cannot be tried beforehand")
     why = why_not_twice()
     if why is not None:
-        raise Declined(why)
+        raise EntryDeclined(why)
     try:
         known = pure(making.dataset)
         if (collate := making.given.get("collate_fn")) is not None:
             pure_collate(collate, known)
         pickle.dumps((making.dataset, making.given.get("collate_fn")))
     except Unfit as unfit:
-        raise Declined(f"{making.name}: {unfit}") from None
+        raise EntryDeclined(f"{making.name}: {unfit}") from None
     except Exception as error:
         what = f"it cannot be sent to a process started by {method} ({type(error).__name__}: {error})"
-        raise Declined(f"{making.name}: {what}") from error
+        raise EntryDeclined(f"{making.name}: {what}") from error
     if any(name in vars(kind) for kind in type(making.dataset).__mro__[:-1] for name in CHANGES_WHAT_IS_SENT):
-        raise Declined(f"{making.name} changes what is sent of it to another process")
+        raise EntryDeclined(f"{making.name} changes what is sent of it to another process")

@@ -17,7 +17,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import set_to
 from hotlap.analysis.queries.syncs import shown
 from hotlap.analysis.queries.transfers import is_device, transfers
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("cuda", ".to(", "device=")
 _STARTING = ("multiprocessing.", "torch.multiprocessing.", "concurrent.futures.", "multiprocess.")

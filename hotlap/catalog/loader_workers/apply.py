@@ -12,8 +12,8 @@ from hotlap.loading.pure import Unfit, pure, pure_collate
 from hotlap.loading.weight import Weight, weight_of
 from hotlap.machine import cores_of_a_rank
 from hotlap.patch.forks import why_no_processes
-from hotlap.runtime.declined import Declined, no_effect
-from hotlap.runtime.loader_arguments import Making, OnceStarted, when_made
+from hotlap.runtime.decline import EntryDeclined, no_effect
+from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, when_made
 from hotlap.runtime.main_script import why_not_twice
 from hotlap.runtime.site import Site
 
@@ -22,17 +22,17 @@ PREFETCH = 2  # batches a worker has under way unless told otherwise
 
 
 def apply(site: Site) -> None:
-    reaper, started = Reaper(), OnceStarted(site)
+    reaper, started = Reaper(), WorkerStartNotice(site)
     when_made(site, lambda making: _settings(site, making, started))
     site.after(site.seams.iterating, lambda loader, args, kwargs, iterator: reaper.watch(iterator))
     site.ledger.later(reaper.close)
 
 
-def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any]:
+def _settings(site: Site, making: LoaderArguments, started: WorkerStartNotice) -> dict[str, Any]:
     _check_kind(site, making)
     most = _most(site, making)
     if making.start_method != "fork" and (why := why_not_twice()) is not None:
-        raise Declined(why)
+        raise EntryDeclined(why)
     weight = None if making.iterable else _weight(site, making)
     workers = _count(site, making, weight, most)
     said = f"{making.name}: {making.workers} → {workers} workers"
@@ -42,7 +42,7 @@ def _settings(site: Site, making: Making, started: OnceStarted) -> dict[str, Any
     return {"num_workers": workers}
 
 
-def _weight(site: Site, making: Making) -> Weight:
+def _weight(site: Site, making: LoaderArguments) -> Weight:
     """Of a dataset that gives the same items in every process."""
     try:
         known = pure(making.dataset)
@@ -52,33 +52,33 @@ def _weight(site: Site, making: Making) -> Weight:
             raise Unfit("the last digits of its items depend on the number of threads, and a worker has one")
         weight = weight_of(site.torch, making.dataset, known)
     except Unfit as why:
-        raise Declined(f"{making.name}: {why}; give its loader num_workers in the program") from None
+        raise EntryDeclined(f"{making.name}: {why}; give its loader num_workers in the program") from None
     if not weight.on_host:
-        raise Declined(f"{making.name} makes its samples on the device")
+        raise EntryDeclined(f"{making.name} makes its samples on the device")
     batch = weight.item_us * making.batch_size
     if site.value is None and batch < LIGHT_BATCH_US:
         raise no_effect(f"{making.name}: a batch takes only {batch:.0f} µs to fetch, sending it would cost more")
     return weight
 
 
-def _check_kind(site: Site, making: Making) -> None:
+def _check_kind(site: Site, making: LoaderArguments) -> None:
     if multiprocessing.current_process().daemon:
         raise no_effect("this process may start no others")
     if not site.asked and (why := why_no_processes()) is not None:
-        raise Declined(f"{why}; ask for it by name")
+        raise EntryDeclined(f"{why}; ask for it by name")
     if making.iterable:
         if not shards_itself(making):
-            raise Declined(f"{making.name} is a stream: every worker would repeat all of it")
+            raise EntryDeclined(f"{making.name} is a stream: every worker would repeat all of it")
         if not site.asked:
-            raise Declined(
+            raise EntryDeclined(
                 f"{making.name} is a stream: with other workers its batches are other ones; ask for it by name"
             )
     strange = making.strange_sampler()
     if strange is not None and not site.asked:
-        raise Declined(f"workers read the sampler {strange} ahead of the training; ask for it by name")
+        raise EntryDeclined(f"workers read the sampler {strange} ahead of the training; ask for it by name")
 
 
-def shards_itself(making: Making) -> bool:
+def shards_itself(making: LoaderArguments) -> bool:
     """Whether a stream splits itself among workers; found in the names its class uses."""
     if making.given.get("worker_init_fn") is not None:
         return True
@@ -91,7 +91,7 @@ def shards_itself(making: Making) -> bool:
     return False
 
 
-def _most(site: Site, making: Making) -> int:
+def _most(site: Site, making: LoaderArguments) -> int:
     """Workers that the cores allow. Who asks for a number gets it, up to one core left for the training."""
     cores = cores_of_a_rank()
     threads = 1 if site.value is not None else machine.training_threads(site.torch)
@@ -104,7 +104,7 @@ def _most(site: Site, making: Making) -> int:
     return most
 
 
-def _count(site: Site, making: Making, weight: Weight | None, most: int) -> int:
+def _count(site: Site, making: LoaderArguments, weight: Weight | None, most: int) -> int:
     """As many as make a batch each millisecond, or as asked for; within cores, memory and batches."""
     depth = making.given.get("prefetch_factor") or PREFETCH
     size = 0 if weight is None else weight.item_bytes * making.batch_size
@@ -122,7 +122,7 @@ def _count(site: Site, making: Making, weight: Weight | None, most: int) -> int:
     return int(workers)
 
 
-def _batches(making: Making) -> int | None:
+def _batches(making: LoaderArguments) -> int | None:
     try:
         return math.ceil(len(making.dataset) / making.batch_size)
     except TypeError:

@@ -10,7 +10,7 @@ from hotlap.analysis.queries import loaders, rounds
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.defaults import default, is_given
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("oader(", "DataLoader", "num_workers")
 _USUAL = 4  # a bound that leaves cores to the training on most machines

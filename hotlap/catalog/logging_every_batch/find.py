@@ -11,7 +11,7 @@ from hotlap.analysis.queries import logs
 from hotlap.analysis.queries.code import Code, Repeated
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("print(", "log(", "info(", "write(", "add_scalar", "add_histogram", "log_metric", "writerow", "add_image")
 ONLY_HOT = True

@@ -14,7 +14,7 @@ from hotlap.analysis.queries.elements import ElementLoop, element_loops
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import only_shows
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("for ", "sklearn", "bleu")
 ONLY_HOT = True

@@ -12,7 +12,7 @@ from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated
 from hotlap.analysis.queries.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence, Frequency
+from hotlap.records.scan_finding import Applicability, Confidence, Frequency
 
 WORDS = ("no_grad",)
 _WHY = "no_grad still counts versions and views of every tensor, for an evaluation that needs neither"

@@ -11,7 +11,7 @@ from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, is_constant, last_name
 from hotlap.analysis.queries.evaluation import at_once, comprehended, evaluations, is_plain, returns_tensors, runs_model
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("for ", "while ")
 ONLY_HOT = True

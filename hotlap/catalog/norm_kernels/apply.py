@@ -20,7 +20,7 @@ PATIENCE = 40  # calls of a layer in which CUDA graphs should have taken over
 
 
 def apply(site: Site) -> None:
-    site.when_root(Taken(site).known)
+    site.when_root(ReplacedNorms(site).known)
 
 
 class Layer:
@@ -43,7 +43,7 @@ class Layer:
         return list(parent._modules) == self.order and not any(map(is_watched, found))
 
 
-class Taken:
+class ReplacedNorms:
     """The layers whose calls are ours, and the activations behind them."""
 
     def __init__(self, site: Site) -> None:

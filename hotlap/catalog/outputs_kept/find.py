@@ -12,7 +12,7 @@ from hotlap.analysis.queries.graphs import Graphs, differentiated, is_tensor
 from hotlap.analysis.queries.invariant import set_by
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (".append(", "+=", "+ ", "torch.cat", ".extend(", ".update(")
 ONLY_HOT = True

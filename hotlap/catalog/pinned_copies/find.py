@@ -20,7 +20,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import dependents, mentions
 from hotlap.analysis.queries.syncs import shown
 from hotlap.analysis.queries.transfers import transfers
-from hotlap.records.scanned import Applicability, Confidence, Frequency
+from hotlap.records.scan_finding import Applicability, Confidence, Frequency
 
 WORDS = (".to(", "cuda(", "to_device(", "move_to(")
 ONLY_HOT = True

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from hotlap.patch.dynamo import keep_out
+from hotlap.patch.hidden_frames import leave_no_frame, unseen
 from hotlap.patch.ledger import Layer
 from hotlap.patch.operations import ANYWHERE, watching
-from hotlap.patch.unseen import leave_no_frame, unseen
 from hotlap.runtime.site import Site
 
 ARGUMENTS = (str, type(None))  # which torch takes; others are an error of the program

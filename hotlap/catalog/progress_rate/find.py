@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hotlap.analysis.queries.code import Code, keyword, spread
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability
+from hotlap.records.scan_finding import Applicability
 
 WORDS = ("set_postfix", "set_description")
 ONLY_HOT = True

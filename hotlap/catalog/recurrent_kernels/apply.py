@@ -13,11 +13,11 @@ from hotlap.runtime.site import Original, Site
 
 
 def apply(site: Site) -> None:
-    swapped = Swapped(site)
+    swapped = ReplacedLayers(site)
     site.when_root(swapped.known)
 
 
-class Swapped:
+class ReplacedLayers:
     """The layers whose calls are ours."""
 
     def __init__(self, site: Site) -> None:

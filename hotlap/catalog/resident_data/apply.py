@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hotlap.catalog.resident_data.identity import Often, Weakly, same_function
-from hotlap.catalog.resident_data.ragged import stored
-from hotlap.catalog.resident_data.rows import Wanted
+from hotlap.catalog.resident_data.custom_collate import stored
+from hotlap.catalog.resident_data.identity import RepeatedClasses, Weakly, same_function
+from hotlap.catalog.resident_data.rows import BatchIndices
 from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Changed, Unfit, fetch, is_traced, levels_of
-from hotlap.loading.purity.known import genuine_of
-from hotlap.loading.unprofiled import is_profiled, unprofiled
+from hotlap.loading.outside_profiles import is_profiled, unprofiled
+from hotlap.loading.pure import DataChanged, Unfit, fetch, is_traced, levels_of
+from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.patch.forks import why_no_processes
 from hotlap.patch.signals import raised_by_signal
 from hotlap.patch.voice import say
@@ -25,7 +25,7 @@ from hotlap.runtime.loader_arguments import start_method
 from hotlap.runtime.site import Original, Site
 
 if TYPE_CHECKING:
-    from hotlap.catalog.resident_data.watched import Learning
+    from hotlap.catalog.resident_data.device_leaves import DeviceLeaves
 
 SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
 MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
@@ -50,7 +50,7 @@ class Keeper:
         self._persistent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._learned: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._told: dict[int, str] = {}
-        self._often = Often()
+        self._often = RepeatedClasses()
 
     def forget(self) -> None:
         """Not in a process forked from this one: iterators let go there would end our workers, and what lies on a
@@ -84,11 +84,11 @@ class Keeper:
         """Whether workers that stay have shown all of it, or all but what is soon fetched here. Till then, and once it
         is kept, no change of the dataset concerns their loader: they have a copy of it from their start.
         """
-        from hotlap.catalog.resident_data.iterator import Recording
+        from hotlap.catalog.resident_data.iterator import RecordingIterator
 
         several = self._stores.get(loader.dataset) or []
         store = next((rows.store for rows in several if rows.is_for(loader.collate_fn)), None)
-        if type(before) is not Recording or not before.showing or store is None:
+        if type(before) is not RecordingIterator or not before.showing or store is None:
             return False
         if not store.missing:
             return True
@@ -222,9 +222,14 @@ class Keeper:
     # Iterating
 
     def _iterator(self, original: Original, loader: Any, kept: DatasetRows, store: Store) -> Any:
-        from hotlap.catalog.resident_data.iterator import Gathering, GatheringForWorkers, Recording, made_by_torch
+        from hotlap.catalog.resident_data.iterator import (
+            GatheringIterator,
+            GatheringIteratorForWorkers,
+            RecordingIterator,
+            made_by_torch,
+        )
 
-        self.site.seams.watch_fetches_of(Gathering)
+        self.site.seams.watch_fetches_of(GatheringIterator)
         before = self._persistent.get(loader)
         left_to_workers = bool(loader.num_workers) and store.missing > 0
         if left_to_workers and start_method(loader.multiprocessing_context) != "fork" and store.forks_only:
@@ -233,15 +238,17 @@ class Keeper:
         failed = partial(self._failed, kept, store)
         self.site.coming |= store.missing > 0
         if not left_to_workers:
-            pick = Picking(self, kept, store, loader, self._learning(loader, kept))
+            pick = BatchPicker(self, kept, store, loader, self._learning(loader, kept))
             usual = before if before is not None else loader._iterator
-            make = partial(GatheringForWorkers if loader.num_workers else Gathering, loader, pick, failed, usual)
+            make = partial(
+                GatheringIteratorForWorkers if loader.num_workers else GatheringIterator, loader, pick, failed, usual
+            )
             iterator = make() if usual is not None else made_by_torch(loader, make)
         elif loader._iterator is not None or not getattr(loader, "in_order", True):
             self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
             return original()
         else:
-            iterator = made_by_torch(loader, partial(Recording, loader, store, failed))
+            iterator = made_by_torch(loader, partial(RecordingIterator, loader, store, failed))
             self.tell(kept, f"{store.name}: {store.total} items, kept as its workers fetch them the first time")
         if loader.persistent_workers and loader.num_workers:
             self._persistent[loader] = iterator
@@ -249,7 +256,7 @@ class Keeper:
 
     def _failed(self, kept: DatasetRows, store: Store, error: Exception) -> None:
         if isinstance(error, Unfit):
-            if isinstance(error, Changed):
+            if isinstance(error, DataChanged):
                 self._doubt(store, str(error))
             self._drop(kept, store, str(error))
         elif self.site.seams.guard.strict or raised_by_signal(error):
@@ -265,17 +272,17 @@ class Keeper:
 
     # Devices
 
-    def _learning(self, loader: Any, kept: DatasetRows) -> Learning | None:
+    def _learning(self, loader: Any, kept: DatasetRows) -> DeviceLeaves | None:
         """What is known of how this loader's batches are used; a loader made anew on the same line is used alike."""
         if self.site.value == "host" or not self.on_a_device():
             return None
         if loader not in self._learned:
             key = (_place(), type(loader.sampler), loader.batch_size)
             self._learned[loader] = kept.by_place.setdefault(key, new_learning())
-        learning: Learning = self._learned[loader]
+        learning: DeviceLeaves = self._learned[loader]
         return learning
 
-    def settle(self, kept: DatasetRows, store: Store, learning: Learning) -> None:
+    def settle(self, kept: DatasetRows, store: Store, learning: DeviceLeaves) -> None:
         """It is known which leaves go to a device, and all are there: copy them if they fit."""
         wanted, learning.waiting = learning.waiting, {}
         device = next(iter(wanted.values()))
@@ -307,7 +314,7 @@ class DatasetRows:
     asked: bool = False  # for an epoch
     again: bool = False  # and for another
     read: bool = False  # batches were made from it
-    by_place: dict[Any, Learning] = field(default_factory=dict)
+    by_place: dict[Any, DeviceLeaves] = field(default_factory=dict)
 
     def is_for(self, collate: Any) -> bool:
         """The store holds its collate_fn; without one it may be gone."""
@@ -315,10 +322,12 @@ class DatasetRows:
         return mine is not None and same_function(mine, collate)
 
 
-class Picking:
+class BatchPicker:
     """Makes a batch from the store."""
 
-    def __init__(self, keeper: Keeper, kept: DatasetRows, store: Store, loader: Any, learning: Learning | None) -> None:
+    def __init__(
+        self, keeper: Keeper, kept: DatasetRows, store: Store, loader: Any, learning: DeviceLeaves | None
+    ) -> None:
         self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, loader.dataset
         self._learning = learning
         self._ready = False
@@ -331,10 +340,10 @@ class Picking:
         self._untried = 0  # batches since a row of one was last fetched the program's own way too
         self._spent, self._since = 0.0, time.perf_counter()
 
-    def __call__(self, wanted: Wanted, pin: bool) -> Any:
+    def __call__(self, wanted: BatchIndices, pin: bool) -> Any:
         store, learning, began = self._store, self._learning, time.perf_counter()
         if self._looks and (what := self._changed(wanted)) is not None:
-            raise Changed(f"{what}, which its items are made from, was changed during an epoch")
+            raise DataChanged(f"{what}, which its items are made from, was changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
         if (batch := self._not_from_store(wanted)) is not None:
@@ -362,7 +371,7 @@ class Picking:
         if store.paid > MOST_TO_KEEP + SHARE_TO_KEEP * (time.perf_counter() - self._since) and store.spoiled is None:
             store.spoiled = f"to keep what the first epoch fetches has taken {store.paid:.1f} s, which is too much"
 
-    def _changed(self, wanted: Wanted) -> str | None:
+    def _changed(self, wanted: BatchIndices) -> str | None:
         watch = self._store.watch
         if not self._live:
             return watch.changed_elsewhere(at_epoch=False)
@@ -372,7 +381,7 @@ class Picking:
             return found
         return watch.changed_in(self._levels.rows(wanted.indices))
 
-    def _not_from_store(self, wanted: Wanted) -> Any:
+    def _not_from_store(self, wanted: BatchIndices) -> Any:
         """A batch fetched as the program does: while it is timed as it is, and where rows are missing."""
         store, waits = self._store, self._live and self._keeper.site.waits()
         if waits and not store.missing:
@@ -383,7 +392,7 @@ class Picking:
                 self._keeper.fill_soon(self._dataset, self._kept, store, here=True)
         return store.fetched(self._dataset, wanted.indices.tolist()) if store.missing else None
 
-    def _try_one(self, wanted: Wanted) -> None:
+    def _try_one(self, wanted: BatchIndices) -> None:
         """A row of this batch fetched the program's own way too, as often as a hundredth of the time allows."""
         now = time.perf_counter()
         self._untried += 1
@@ -392,7 +401,7 @@ class Picking:
         row = int(wanted.indices[self._store.random.randrange(len(wanted.indices))])
         if not self._store.is_row(self._dataset, row):
             self._store.unsure = max(self._untried, self._store.unsure)
-            raise Changed(f"item {row}, fetched as the program does, is not what was kept")
+            raise DataChanged(f"item {row}, fetched as the program does, is not what was kept")
         self._untried = 0
         self._spent += time.perf_counter() - now
 
@@ -405,10 +414,10 @@ class Picking:
             self._keeper.tell(self._kept, f"{store.name}: {store.total} items, {where}")
 
 
-def new_learning() -> Learning:
-    from hotlap.catalog.resident_data.watched import Learning
+def new_learning() -> DeviceLeaves:
+    from hotlap.catalog.resident_data.device_leaves import DeviceLeaves
 
-    return Learning()
+    return DeviceLeaves()
 
 
 def unsuited(torch: Any, loader: Any) -> str | None:

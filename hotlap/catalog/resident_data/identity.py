@@ -7,12 +7,12 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from hotlap.loading.purity.known import same_atom
+from hotlap.loading.purity.pure_operations import same_atom
 
 MANY = 6
 
 
-class Often:
+class RepeatedClasses:
     """Classes of which a program makes one dataset after another: proving each costs more than reading it once."""
 
     def __init__(self) -> None:

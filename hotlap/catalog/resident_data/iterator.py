@@ -25,10 +25,10 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from hotlap.catalog.resident_data.drawn import drawn
-from hotlap.catalog.resident_data.rows import Wanted
+from hotlap.catalog.resident_data.rows import BatchIndices
+from hotlap.catalog.resident_data.sampled_indices import drawn
+from hotlap.loading.outside_profiles import are_operations_seen, unprofiled, unseen_operations
 from hotlap.loading.pure import is_traced
-from hotlap.loading.unprofiled import are_operations_seen, unprofiled, unseen_operations
 
 Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
@@ -38,10 +38,10 @@ _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, wh
 
 
 class Pick(Protocol):
-    def __call__(self, wanted: Wanted, pin: bool) -> Any: ...
+    def __call__(self, wanted: BatchIndices, pin: bool) -> Any: ...
 
 
-class Gathering(_SingleProcessDataLoaderIter):
+class GatheringIterator(_SingleProcessDataLoaderIter):
     """`before`: the iterator of persistent workers that torch would go on with, which draws no base seed again.
 
     To the program it is what torch gives for a loader without workers.
@@ -51,7 +51,7 @@ class Gathering(_SingleProcessDataLoaderIter):
         if before is None:
             _begin(self, loader)
         else:
-            _BaseDataLoaderIter.__init__(self, _Aside(loader))  # type: ignore[arg-type]
+            _BaseDataLoaderIter.__init__(self, _LoaderWithoutSampling(loader))  # type: ignore[arg-type]
             self._pin_memory, self._pin_memory_device = before._pin_memory, before._pin_memory_device
         self._total, self._pins = len(loader.dataset), self._pin_memory
         self._index_sampler = loader._index_sampler
@@ -61,7 +61,7 @@ class Gathering(_SingleProcessDataLoaderIter):
         self._own_way = True
         self._ahead_by = (loader.prefetch_factor or 2) * loader.num_workers
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
-        self._waiting: deque[tuple[list[Any] | None, Wanted | None]] = deque()
+        self._waiting: deque[tuple[list[Any] | None, BatchIndices | None]] = deque()
         self._draw(loader)
         if loader.num_workers:
             self._reset(loader, first_iter=before is None)
@@ -98,7 +98,7 @@ class Gathering(_SingleProcessDataLoaderIter):
             indices = next(self._drawn)
         except StopIteration:
             return
-        own = isinstance(indices, Wanted)
+        own = isinstance(indices, BatchIndices)
         self._waiting.append((None, indices) if own else (indices, wanted(indices, self._total)))
 
     def _next_data(self) -> Any:
@@ -125,7 +125,7 @@ class Gathering(_SingleProcessDataLoaderIter):
         finally:
             self._dataset_fetcher, self._pin_memory = self._plain, pins
 
-    def _made(self, indices: list[Any] | None, rows: Wanted | None) -> Any:
+    def _made(self, indices: list[Any] | None, rows: BatchIndices | None) -> Any:
         """Indices that are no row numbers, and anything that fails, go the usual way.
 
         So does all while the program profiles itself: without workers its own fetching is in the profile.
@@ -157,7 +157,7 @@ class Gathering(_SingleProcessDataLoaderIter):
 class _OwnFetcher:
     """In place of torch's fetcher, for one batch."""
 
-    def __init__(self, iterator: Gathering) -> None:
+    def __init__(self, iterator: GatheringIterator) -> None:
         self._iterator = iterator
 
     def fetch(self, indices: list[Any]) -> Any:
@@ -165,7 +165,7 @@ class _OwnFetcher:
         return iterator._made(indices, wanted(indices, iterator._total))
 
 
-class GatheringForWorkers(Gathering):
+class GatheringIteratorForWorkers(GatheringIterator):
     """To the program it is what torch gives for a loader with workers: there are none, which it may ask to end."""
 
     _workers: tuple[Any, ...] = ()
@@ -179,13 +179,13 @@ class GatheringForWorkers(Gathering):
 
 
 for _kind, _usual in (
-    (Gathering, _SingleProcessDataLoaderIter),
-    (GatheringForWorkers, _MultiProcessingDataLoaderIter),
+    (GatheringIterator, _SingleProcessDataLoaderIter),
+    (GatheringIteratorForWorkers, _MultiProcessingDataLoaderIter),
 ):
     _kind.__module__, _kind.__name__, _kind.__qualname__ = _usual.__module__, _usual.__name__, _usual.__qualname__
 
 
-class Shown(Protocol):
+class BatchObserver(Protocol):
     """What keeps the batches that workers make."""
 
     def collate_in_workers(self) -> Any: ...
@@ -199,10 +199,10 @@ class Shown(Protocol):
         ...
 
 
-class Recording(_MultiProcessingDataLoaderIter):
+class RecordingIterator(_MultiProcessingDataLoaderIter):
     """Torch's own iterator over its workers; each batch is shown, with its indices, before it is handed out."""
 
-    def __init__(self, loader: Any, store: Shown, failed: Failed) -> None:
+    def __init__(self, loader: Any, store: BatchObserver, failed: Failed) -> None:
         self._under_way: deque[Any] = deque()
         self._store, self._failed = store, failed
         self.showing = True
@@ -256,20 +256,20 @@ class _Begun(Exception):
     """All that an iterator over workers does before it starts them was done."""
 
 
-def _begin(iterator: Gathering, loader: Any) -> None:
+def _begin(iterator: GatheringIterator, loader: Any) -> None:
     """As the class does that torch would have made: what it warns of is told with the place."""
     usual = unwrap(_MultiProcessingDataLoaderIter.__init__)
     if loader.num_workers and usual.__code__.co_freevars == ("__class__",):
         begin = FunctionType(usual.__code__, usual.__globals__, closure=(CellType(_SingleProcessDataLoaderIter),))
         with suppress(_Begun):
-            begin(iterator, _Unstarted(loader))
+            begin(iterator, _LoaderBeforeWorkers(loader))
     elif not loader.num_workers:
         _SingleProcessDataLoaderIter.__init__(iterator, loader)
     if "_base_seed" not in vars(iterator):
         _BaseDataLoaderIter.__init__(iterator, loader)
 
 
-class _Unstarted:
+class _LoaderBeforeWorkers:
     """A loader that is read until it says how many batches its workers are to be ahead."""
 
     def __init__(self, loader: Any) -> None:
@@ -283,7 +283,7 @@ class _Unstarted:
         return getattr(self._loader, name)
 
 
-class _Aside:
+class _LoaderWithoutSampling:
     """A loader whose sampler and generator are left alone, and of which nothing is said again."""
 
     pin_memory = False
@@ -301,9 +301,9 @@ def _usual_name(loader: Any) -> str:
     return "_MultiProcessingDataLoaderIter" if loader.num_workers else "_SingleProcessDataLoaderIter"
 
 
-def wanted(indices: Any, total: int) -> Wanted | None:
+def wanted(indices: Any, total: int) -> BatchIndices | None:
     rows = as_indices(indices, total) if isinstance(indices, list | tuple) else None
-    return None if rows is None else Wanted(rows)
+    return None if rows is None else BatchIndices(rows)
 
 
 def as_indices(indices: Any, total: int) -> Any:

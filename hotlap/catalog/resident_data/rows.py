@@ -12,7 +12,7 @@ MOST_ON_HOST = 16 << 10  # bytes of a batch: it is copied out, and of a larger o
 ALIGNED = 128  # bytes: kernels are chosen by alignment, and a batch of its own is aligned
 
 
-class Wanted:
+class BatchIndices:
     """The indices of one batch; on a device they are copied there once, from pinned memory, without a wait."""
 
     __slots__ = ("_indices", "length", "order", "start")
@@ -91,7 +91,7 @@ class TensorRows:
         laid = leaf if self._plain else leaf.permute(0, *self._order)
         self.base.index_copy_(0, rows.to(self.base.device), laid)
 
-    def take(self, wanted: Wanted, device: Any = None, pin: bool = False) -> Any:
+    def take(self, wanted: BatchIndices, device: Any = None, pin: bool = False) -> Any:
         base = self.base if device is None else self._copy_on(device)
         pin = pin and base.is_cpu
         key, order = (id(self), device, pin), wanted.order if self._own or device is not None else None
@@ -169,7 +169,7 @@ class TextRows:
         for row, text in zip(rows.tolist(), leaf, strict=True):
             self._rows[row] = text
 
-    def take(self, wanted: Wanted, device: Any = None, pin: bool = False) -> Any:
+    def take(self, wanted: BatchIndices, device: Any = None, pin: bool = False) -> Any:
         """Pinning makes lists of them."""
         picked = [self._rows[row] for row in wanted.indices.tolist()]
         return picked if pin else self._made(picked)

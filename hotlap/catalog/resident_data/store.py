@@ -13,12 +13,12 @@ from typing import Any
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.progress import Progress
-from hotlap.catalog.resident_data.rows import Rows, TensorRows, TextRows, Wanted, rows_for
+from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows, TextRows, rows_for
 from hotlap.catalog.resident_data.sameness import like, same
 from hotlap.loading.files import read_files
 from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, warnings_raised
 from hotlap.loading.purity import Study
-from hotlap.loading.purity.known import genuine_of
+from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.machine import free_bytes, held_bytes, ranks_here
 from hotlap.patch.signals import raised_by_signal
 
@@ -200,11 +200,13 @@ class Store:
 
     # Reading
 
-    def batch(self, wanted: Wanted, devices: Mapping[int, Any] = MappingProxyType({}), pin: bool = False) -> list[Any]:
+    def batch(
+        self, wanted: BatchIndices, devices: Mapping[int, Any] = MappingProxyType({}), pin: bool = False
+    ) -> list[Any]:
         """The leaves of a batch, some on a device; the layout puts them together."""
         return [rows.take(wanted, devices.get(leaf), pin) for leaf, rows in enumerate(self.rows)]
 
-    def built(self, leaves: list[Any], wanted: Wanted, pin: bool) -> Any:
+    def built(self, leaves: list[Any], wanted: BatchIndices, pin: bool) -> Any:
         """The batch that these leaves belong to."""
         return (self._pinned_layout if pin else self.layout).build(iter(leaves))
 
@@ -249,10 +251,10 @@ class Store:
 
     def is_row(self, dataset: Any, row: int) -> bool:
         """Whether an item, fetched as the program does, is what was kept of it."""
-        kept = self._kept_item(Wanted(self.torch.tensor([row], device="cpu")))
+        kept = self._kept_item(BatchIndices(self.torch.tensor([row], device="cpu")))
         return same(self.torch, self._item(dataset, row), kept)
 
-    def _kept_item(self, wanted: Wanted) -> list[Any]:
+    def _kept_item(self, wanted: BatchIndices) -> list[Any]:
         return self.batch(wanted)
 
     def _item(self, dataset: Any, row: int) -> list[Any]:

@@ -9,14 +9,14 @@ import weakref
 from typing import Any
 
 from hotlap.catalog.resident_data.apply import unsuited
-from hotlap.catalog.resident_data.identity import Often
+from hotlap.catalog.resident_data.identity import RepeatedClasses
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
 from hotlap.catalog.sample_cache.copies import copied, faithful_copy
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
+from hotlap.loading.outside_profiles import is_profiled, unprofiled
 from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, levels_of, pure, visit
-from hotlap.loading.unprofiled import is_profiled, unprofiled
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.patch.voice import say
 from hotlap.runtime.site import Original, Site
@@ -41,8 +41,8 @@ class Keeper:
         self._busy = False  # a dataset may read a loader of its own
         self._caches: AlsoOfLists[Cache | None] = AlsoOfLists()
         self._refused: AlsoOfLists[bool] = AlsoOfLists()
-        self._often = Often()
-        self._fetchers: weakref.WeakSet[Remembering] = weakref.WeakSet()
+        self._often = RepeatedClasses()
+        self._fetchers: weakref.WeakSet[CachingFetcher] = weakref.WeakSet()
 
     def forget(self) -> None:
         """Epochs under way go on without."""
@@ -72,7 +72,7 @@ class Keeper:
     def _with(self, iterator: Any, cache: Cache, name: str) -> Any:
         data = self._torch.utils.data
         if type(getattr(iterator, "_dataset_fetcher", None)) is data._utils.fetch._MapDatasetFetcher:
-            iterator._dataset_fetcher = fetcher = Remembering(iterator._dataset_fetcher, cache)
+            iterator._dataset_fetcher = fetcher = CachingFetcher(iterator._dataset_fetcher, cache)
             self._fetchers.add(fetcher)
             self._site.applied(f"{name}: {cache.total} samples, up to {megabytes(cache.limit)}, as they are fetched")
         return iterator
@@ -214,7 +214,7 @@ class Cache:
                 raise Unfit(f"sample {key} has changed since it was kept")
 
 
-class Remembering:
+class CachingFetcher:
     """In place of torch's fetcher."""
 
     def __init__(self, original: Any, cache: Cache) -> None:

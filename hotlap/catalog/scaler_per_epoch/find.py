@@ -13,7 +13,7 @@ from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Repeated, is_constant, keyword
 from hotlap.analysis.queries.invariant import is_invariant, set_by
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Frequency
+from hotlap.records.scan_finding import Applicability, Frequency
 
 WORDS = ("GradScaler",)
 

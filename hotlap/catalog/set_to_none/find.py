@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.analysis.queries.code import Code, is_constant, keyword
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Frequency
+from hotlap.records.scan_finding import Applicability, Frequency
 
 WORDS = ("zero_grad",)
 

@@ -10,7 +10,7 @@ from hotlap.analysis.queries import syncs
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.repeats import repeats, within
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (".item(", ".cpu(", ".tolist(", "float(")
 ONLY_HOT = True

@@ -13,7 +13,7 @@ from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import is_kept, per_sample, prepares
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence, Frequency
+from hotlap.records.scan_finding import Confidence, Frequency
 
 WORDS = ("torch.", "np.", "numpy")
 _MAKERS = frozenset(

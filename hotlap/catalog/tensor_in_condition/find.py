@@ -12,7 +12,7 @@ from hotlap.analysis.queries.code import Code, is_constant, last_name
 from hotlap.analysis.queries.graphs import differentiated, is_tensor
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = (
     "if ",

@@ -10,7 +10,7 @@ from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.graphs import differentiated, is_tensor
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = ("print(", "{", "%", "add_scalar", "log(", "set_postfix", "info(", "str(", "write(")
 ONLY_HOT = True

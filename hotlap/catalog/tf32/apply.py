@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from hotlap.patch.unwarned import unwarned
+from hotlap.patch.silenced_warnings import unwarned
 from hotlap.runtime.site import Site
 
 ADVICE = r"(?is).*(tf32|precision)"  # against the older interface, which the user did not use

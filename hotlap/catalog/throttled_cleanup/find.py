@@ -9,7 +9,7 @@ from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Applicability
+from hotlap.records.scan_finding import Applicability
 
 WORDS = ("empty_cache", "gc.collect", "synchronize", "ipc_collect", "collect(")
 ONLY_HOT = True

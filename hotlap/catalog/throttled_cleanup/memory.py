@@ -10,7 +10,7 @@ MUCH = 64 << 20  # bytes
 SHARE = 0.05  # of what was held: growth below it is not worth a collection
 
 
-class Held(NamedTuple):
+class MemoryUse(NamedTuple):
     host: int
     device: int
 
@@ -18,17 +18,17 @@ class Held(NamedTuple):
 class Memory:
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
-        self._base = Held(0, 0)
+        self._base = MemoryUse(0, 0)
 
-    def held(self) -> Held:
+    def held(self) -> MemoryUse:
         """Some 20 µs for the host; the device is not waited for."""
         device = self._cuda.memory_allocated() if self._cuda.is_initialized() else 0
-        return Held(held_bytes().resident, device)
+        return MemoryUse(held_bytes().resident, device)
 
     def has_grown(self) -> bool:
         return self._is_more(self.held())
 
-    def collected(self, before: Held, found: int) -> bool:
+    def collected(self, before: MemoryUse, found: int) -> bool:
         """Told after each collection; `found` is what it returned. Whether it was of use.
 
         Allocators give memory back late: where it had grown, any garbage counts as the cause.
@@ -37,6 +37,6 @@ class Memory:
         self._base = self.held()
         return (grew and found > 0) or any(was - now > MUCH for was, now in zip(before, self._base, strict=True))
 
-    def _is_more(self, held: Held) -> bool:
+    def _is_more(self, held: MemoryUse) -> bool:
         """Than after the last collection."""
         return any(now - base > max(MUCH, SHARE * base) for now, base in zip(held, self._base, strict=True))

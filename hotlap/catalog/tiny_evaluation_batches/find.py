@@ -14,7 +14,7 @@ from hotlap.analysis.queries import evaluation, loaders
 from hotlap.analysis.queries.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 WORDS = ("DataLoader(", "eval_batch_size", "unsqueeze(0)", "unsqueeze(dim=0)", "[None")
 _HOOKS = frozenset(("val_dataloader", "test_dataloader", "predict_dataloader", "get_eval_dataloader"))

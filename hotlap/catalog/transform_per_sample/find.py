@@ -13,8 +13,8 @@ from hotlap.analysis.queries.code import Code, Definition, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import dependents, dotted, is_for_test, is_kept, mentions, per_sample, set_to
 from hotlap.analysis.queries.syncs import shown
-from hotlap.catalog.transform_per_sample import given
-from hotlap.records.scanned import Confidence
+from hotlap.catalog.transform_per_sample import dataset_transforms
+from hotlap.records.scan_finding import Confidence
 
 WORDS = (
     "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",
@@ -42,7 +42,7 @@ _TOKENIZING = frozenset("padding truncation return_tensors add_special_tokens re
 
 
 def find(code: Code) -> Iterator[Found]:
-    yield from given.to_datasets(code)
+    yield from dataset_transforms.to_datasets(code)
     if not code.hotness.is_hot(code.path):
         return
     yield from _in_steps(code)
@@ -74,7 +74,7 @@ def _keeps_modules(code: Code, call: ast.Call) -> bool:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
         if dotted(node.targets[0].value).startswith("self.")
     ]
-    return bool(filed) and all(given.repeated(code, value) is not None for value in filed)
+    return bool(filed) and all(dataset_transforms.repeated(code, value) is not None for value in filed)
 
 
 def _in_steps(code: Code) -> Iterator[Found]:
@@ -199,8 +199,8 @@ def _source(code: Code, node: ast.expr) -> str:
 
 def _made(code: Code, node: ast.expr) -> bool:
     """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
-    made = [node] if isinstance(node, ast.Call) else _put(code, node) or given.origins(code, node)
-    return any(given.repeated(code, value) is not None for value in made)
+    made = [node] if isinstance(node, ast.Call) else _put(code, node) or dataset_transforms.origins(code, node)
+    return any(dataset_transforms.repeated(code, value) is not None for value in made)
 
 
 def _put(code: Code, node: ast.expr) -> list[ast.expr]:

@@ -11,9 +11,9 @@ import weakref
 from typing import Any
 
 from hotlap.catalog.whole_batch_fetch.source import Source, source_of
+from hotlap.loading.outside_profiles import is_profiled
 from hotlap.loading.pure import Unfit, Watch, is_traced, pure
-from hotlap.loading.unprofiled import is_profiled
-from hotlap.runtime.declined import Declined, no_effect
+from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.site import Site
 
 UNDER_TEST = 0.01  # of the time, spent on batches that are fetched the program's own way too
@@ -33,7 +33,7 @@ def _look(site: Site, loader: Any, iterator: Any, fetchers: weakref.WeakSet[Whol
         check(site.torch, loader, iterator)
         source = source_of(site.torch, loader.dataset)
         watch = pure(loader.dataset).watch(site.torch, contents=False)
-    except Declined as declined:
+    except EntryDeclined as declined:
         site.decline(declined)
         return
     except Unfit as why:

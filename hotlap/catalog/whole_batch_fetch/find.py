@@ -16,7 +16,7 @@ from hotlap.analysis.queries.memory import returned_by
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import in_tests, mentions, per_sample, set_to
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 WORDS = ("TensorDataset", "__getitem__", "DataLoader(")
 _REPAIR = (

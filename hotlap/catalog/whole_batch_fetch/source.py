@@ -7,8 +7,8 @@ import inspect
 import textwrap
 from typing import Any
 
-from hotlap.loading.purity.known import genuine_of
-from hotlap.runtime.declined import no_effect
+from hotlap.loading.purity.pure_operations import genuine_of
+from hotlap.runtime.decline import no_effect
 
 
 class Source:

@@ -13,7 +13,7 @@ from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import mentions, prepares, set_to
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence
+from hotlap.records.scan_finding import Confidence
 
 WORDS = (".append(", " for ")
 _STACKS = frozenset(

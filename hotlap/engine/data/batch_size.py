@@ -32,7 +32,7 @@ Step = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(frozen=True)
-class Measured:
+class BatchSizeMeasurement:
     """One batch size. `memory` is the device's peak on CUDA; elsewhere what a step holds: weights, gradients,
     optimizer state, the batch, and what the backward pass keeps."""
 
@@ -53,16 +53,16 @@ class BatchSizes:
     now: int
     learning_rate: float
     adaptive: bool
-    measured: tuple[Measured, ...]
+    measured: tuple[BatchSizeMeasurement, ...]
     out_of_memory: tuple[int, ...]
     enough: float = 0.95
 
     @property
-    def fastest(self) -> Measured:
+    def fastest(self) -> BatchSizeMeasurement:
         return max(self.measured, key=lambda measured: measured.samples_a_second)
 
     @property
-    def suggested(self) -> Measured:
+    def suggested(self) -> BatchSizeMeasurement:
         limit = self.enough * self.fastest.samples_a_second
         return next(measured for measured in self.measured if measured.samples_a_second >= limit)
 
@@ -115,7 +115,7 @@ def measure_batch_sizes(
     sizes = sorted({size for size in candidates or doublings(now, source.rows) if 1 <= size <= source.rows})
     if not sizes:
         raise DataError(f"no candidate batch size fits the {source.rows} rows: {candidates}")
-    done: list[Measured] = []
+    done: list[BatchSizeMeasurement] = []
     refused: list[int] = []
     with torch.random.fork_rng(devices=cuda_of(source.device)), left_alone(optimizer):
         for size in sizes:
@@ -164,7 +164,7 @@ def cuda_of(device: torch.device) -> list[torch.device]:
 
 def try_size(
     model: nn.Module, optimizer: torch.optim.Optimizer, step: Step, source: Resident, size: int, seconds: float
-) -> Measured | None:
+) -> BatchSizeMeasurement | None:
     """None when it does not fit in memory."""
     try:
         twins = copy.deepcopy((model, optimizer))  # together: the optimizer then has the twin's weights
@@ -180,7 +180,7 @@ def try_size(
 
 def timed(
     model: nn.Module, optimizer: torch.optim.Optimizer, step: Step, source: Resident, size: int, seconds: float
-) -> Measured:
+) -> BatchSizeMeasurement:
     device = source.device
     index = torch.arange(size, device=device)
     model.train()
@@ -195,7 +195,7 @@ def timed(
         finish(device)  # host sync: this is a measurement, not a training
         times.append(time.perf_counter() - started)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else max(kept)
-    return Measured(size, tuple(times), memory)
+    return BatchSizeMeasurement(size, tuple(times), memory)
 
 
 def finish(device: torch.device) -> None:

@@ -122,7 +122,7 @@ def ngrams(
     if len(flat) < n:
         return out.to(dtype)
     places, rows = gram_places(flat, lengths, n)
-    numbers = Numbering(vocabulary, n).numbers(flat, places)
+    numbers = NgramIndex(vocabulary, n).numbers(flat, places)
     known = numbers >= 0
     cells = rows[known] * len(vocabulary) + numbers[known]
     out.view(-1).numpy()[cells] = 1
@@ -205,7 +205,7 @@ def gram_places(flat: Array, lengths: Array, n: int) -> tuple[Array, Array]:
     return places, rows[places]
 
 
-class Numbering:
+class NgramIndex:
     """The place of an n-gram in the vocabulary, by a table over the letters that occur in it."""
 
     def __init__(self, vocabulary: Sequence[str], n: int) -> None:

@@ -162,7 +162,7 @@ class NpyFolder:
             out[0][place] = values
 
 
-class Beside:
+class ZipReader:
     """Columns of several readers with the same rows, side by side: pictures from files, labels from memory."""
 
     def __init__(self, *readers: Reader) -> None:
@@ -179,7 +179,7 @@ class Beside:
             first += len(reader.columns)
 
 
-class Chained:
+class ChainReader:
     """Readers with the same columns, one after the other: many files as one. Those without rows are left out."""
 
     def __init__(self, *given: Reader) -> None:

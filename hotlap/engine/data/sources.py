@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hotlap.engine.data.errors import DataMismatch, EmptySplit
 from hotlap.engine.data.readers import unmasked
-from hotlap.engine.seam import AnySource, Batch, Resident, Streamed
+from hotlap.engine.seam import AnySource, Batch, Resident, StreamSource
 
 Dtypes = Sequence[torch.dtype | None]
 ArrayLike = Tensor | np.ndarray[Any, Any]
@@ -114,7 +114,7 @@ class Subset:
         return with_rows(self.source.gather(self.chosen.index_select(0, index)), len(index))
 
 
-class Mapped:
+class MapSource:
     """A function over the gathered batch, on the device. It must be capture-safe for the step to become one graph."""
 
     def __init__(self, source: Resident, function: Callable[..., Batch | Tensor]) -> None:
@@ -125,7 +125,7 @@ class Mapped:
         return with_rows(as_batch(self.function(*self.source.gather(index))), len(index))
 
 
-class Concatenated:
+class ConcatSource:
     """Resident sources one after the other.
 
     Every batch gathers from every part and keeps what belongs to it, because a graph cannot have shapes that depend
@@ -137,8 +137,8 @@ class Concatenated:
             raise EmptySplit("no sources were given")
         if any(not is_resident(part) for part in parts):
             raise DataMismatch(
-                f"only resident sources can be joined by Concatenated, not {[type(part).__name__ for part in parts]}; "
-                f"join the readers of streams instead: Stream(Chained(first, second))"
+                f"only resident sources can be joined by ConcatSource, not {[type(part).__name__ for part in parts]}; "
+                f"join the readers of streams instead: Stream(ChainReader(first, second))"
             )
         self.parts, self.device = parts, parts[0].device
         if any(part.device != self.device for part in parts):
@@ -169,7 +169,7 @@ class Concatenated:
 class StreamedSubset:
     """Some rows of a streamed source, in the order named."""
 
-    def __init__(self, source: Streamed, rows: Tensor) -> None:
+    def __init__(self, source: StreamSource, rows: Tensor) -> None:
         self.source = source
         self.chosen = row_numbers(rows, source.rows).to("cpu")
         self.rows = len(self.chosen)
@@ -179,10 +179,10 @@ class StreamedSubset:
         return with_rows_asked(batches, len(order), batch_size)
 
 
-class StreamedMapped:
+class MapStream:
     """A function over each batch of a streamed source, once it is on the device."""
 
-    def __init__(self, source: Streamed, function: Callable[..., Batch | Tensor]) -> None:
+    def __init__(self, source: StreamSource, function: Callable[..., Batch | Tensor]) -> None:
         self.source, self.function, self.rows = source, function, source.rows
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
@@ -251,9 +251,9 @@ def subset(source: AnySource, rows: ArrayLike | Sequence[int] | Sequence[bool]) 
     return Subset(source, chosen) if is_resident(source) else StreamedSubset(source, chosen)  # type: ignore[arg-type]
 
 
-def mapped(source: AnySource, function: Callable[..., Batch | Tensor]) -> Mapped | StreamedMapped:
+def mapped(source: AnySource, function: Callable[..., Batch | Tensor]) -> MapSource | MapStream:
     """`function(*batch)` over every batch, on the device."""
-    return Mapped(source, function) if is_resident(source) else StreamedMapped(source, function)  # type: ignore[arg-type]
+    return MapSource(source, function) if is_resident(source) else MapStream(source, function)  # type: ignore[arg-type]
 
 
 def split(source: AnySource, share: float, seed: int | None = None) -> tuple[AnySource, AnySource]:

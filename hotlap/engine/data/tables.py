@@ -22,7 +22,7 @@ from hotlap.engine.data.readers import Array, Column
 KEEP_BYTES = 256 * 2**20
 
 
-class Grouped:
+class RowGroups:
     """Rows in groups that are decoded as a whole, the last used kept within a number of bytes."""
 
     def __init__(self, path: Path, names: Sequence[str], group_rows: Sequence[int], keep_bytes: int) -> None:
@@ -115,7 +115,7 @@ def equal_lengths(column: Any, length: int) -> bool:
     return bool((lengths == length).all())
 
 
-class Parquet(Grouped):
+class Parquet(RowGroups):
     """Columns of one Parquet file."""
 
     def __init__(self, path: Path | str, *columns: str, keep_bytes: int = KEEP_BYTES) -> None:
@@ -134,7 +134,7 @@ class Parquet(Grouped):
         return self.file.read_row_group(group, columns=list(self.names))
 
 
-class Arrow(Grouped):
+class Arrow(RowGroups):
     """Columns of one Arrow (Feather version 2) file, memory-mapped."""
 
     def __init__(self, path: Path | str, *columns: str, keep_bytes: int = KEEP_BYTES) -> None:

@@ -83,18 +83,18 @@ class Plan:
         many = multiprocessors(shape.device)
         self.parts = {number: max(1, min(most, blocks * many // self.tiles)) for number, blocks in BLOCKS.items()}
 
-    def launch(self, number: int, stream: int, row_parts: int, given: Given) -> None:
+    def launch(self, number: int, stream: int, row_parts: int, given: PassArguments) -> None:
         settles = number not in BLOCKS
         blocks = self.shape.channels // CHANNELS if settles else row_parts * self.tiles
         self.kernels[number].launch(blocks, THREADS, stream, given.packed(self.shape, row_parts))
 
-    def forward(self, given: Given) -> None:
+    def forward(self, given: PassArguments) -> None:
         stream, parts = stream_of(self.shape.device), self.parts[MOMENTS]
         self.launch(MOMENTS, stream, parts, given)
         self.launch(SETTLE, stream, parts, given)
         self.launch(APPLY, stream, self.parts[APPLY], given)
 
-    def backward(self, given: Given) -> None:
+    def backward(self, given: PassArguments) -> None:
         stream, parts = stream_of(self.shape.device), self.parts[SUMS]
         self.launch(SUMS, stream, parts, given)
         self.launch(SETTLE_SUMS, stream, parts, given)
@@ -109,7 +109,7 @@ def planned(shape: Shape) -> Plan:
 
 
 @dataclass
-class Given:
+class PassArguments:
     """The arguments of the launches of one pass; None where there is nothing."""
 
     x: Tensor

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hotlap.kernels.norms.launches import MOMENTS, SUMS, Given, Plan
+from hotlap.kernels.norms.launches import MOMENTS, SUMS, PassArguments, Plan
 
 OF_ACTIVATION = {"none": lambda x: x, "relu": functional.relu, "silu": functional.silu}
 
@@ -45,7 +45,7 @@ def _forward(
     parts = torch.empty(2 * plan.parts[MOMENTS] * channels, dtype=torch.float32, device=x.device)
     y = torch.empty_like(x)
     plan.forward(
-        Given(
+        PassArguments(
             x, kept, parts, y, weight, bias, statistics.mean, statistics.variance, statistics.tracked,
             momentum=statistics.momentum, eps=eps,
         )
@@ -55,7 +55,7 @@ def _forward(
     return y, kept
 
 
-class Normalised(torch.autograd.Function):
+class NormFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, statistics: Statistics, eps: float, x: Tensor, weight: Tensor | None, bias: Tensor | None
@@ -77,11 +77,11 @@ class Normalised(torch.autograd.Function):
         dx = torch.empty_like(x) if needs_x else None
         dweight = torch.empty_like(weight) if needs_weight else None
         dbias = torch.empty_like(bias) if needs_bias else None
-        plan.backward(Given(x, kept, parts, g=g, dx=dx, dweight=dweight, dbias=dbias))
+        plan.backward(PassArguments(x, kept, parts, g=g, dx=dx, dweight=dweight, dbias=dbias))
         return None, None, None, dx, dweight, dbias
 
 
-_apply: Any = super(torch.autograd.Function, Normalised).apply  # without functorch's part, of which we need nothing
+_apply: Any = super(torch.autograd.Function, NormFunction).apply  # without functorch's part, of which we need nothing
 
 
 def _by_torch(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, g: Tensor) -> list[Tensor | None]:

@@ -57,7 +57,7 @@ def _difference(one: Tensor, other: Tensor) -> Tensor:
     return torch.sub(one.to(wide), other.to(wide)).abs_().max().double()
 
 
-class Compared:
+class AgreementReference:
     """What one shape's variants are held against."""
 
     def __init__(self, key: Key, layer: Any, x: Tensor, dy: Tensor) -> None:
@@ -92,7 +92,7 @@ def agreeing(key: Key, layer: Any, x: Tensor, dy: Tensor, variants: list[Variant
     """Those whose outputs and gradients are torch.nn's but for rounding."""
     if not variants:
         return []
-    compared, found = Compared(key, layer, x, dy), []
+    compared, found = AgreementReference(key, layer, x, dy), []
     for variant in variants:
         try:
             ours = [tensor.detach() for tensor in probe.by_ours(key, layer, x, dy, str(variant))]

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hotlap.kernels.recurrent.cuda_recurrence import pack_sums, pack_walk
-from hotlap.kernels.recurrent.plans import Level, Parting, Plan, planned
+from hotlap.kernels.recurrent.plans import Level, Plan, RowPartition, planned
 from hotlap.kernels.recurrent.precision import products
-from hotlap.kernels.recurrent.stack import Given, SavedOutputs, Shape
-from hotlap.kernels.recurrent.unwind import Gradients, Incoming, Needs, input_of, through_dropout
+from hotlap.kernels.recurrent.stack import SavedOutputs, Shape, StackInputs
+from hotlap.kernels.recurrent.unwind import Gradients, Needs, OutputGradients, input_of, through_dropout
 
 FLOAT = 4
 
@@ -70,7 +70,7 @@ def allocate(plan: Plan, x: Tensor, keep: bool) -> SavedOutputs:
     )
 
 
-def forward(plan: Plan, given: Given, made: SavedOutputs) -> SavedOutputs:
+def forward(plan: Plan, given: StackInputs, made: SavedOutputs) -> SavedOutputs:
     x, shape = given.x, plan.shape
     h0, c0, stream = dense(given.h0), dense(given.c0), plan.stream()
     for layer in range(shape.layers):
@@ -85,8 +85,8 @@ def forward(plan: Plan, given: Given, made: SavedOutputs) -> SavedOutputs:
 
 
 def _walk(
-    plan: Plan, level: Level, given: Given, made: SavedOutputs, state: int, x: Tensor, y: Tensor, h0: Tensor | None,
-    c0: Tensor | None, stream: int,
+    plan: Plan, level: Level, given: StackInputs, made: SavedOutputs, state: int, x: Tensor, y: Tensor,
+    h0: Tensor | None, c0: Tensor | None, stream: int,
 ) -> None:  # fmt: skip
     shape = plan.shape
     of_x, of_h, *biases = _weights(shape, given.flat, state)
@@ -118,7 +118,7 @@ def _products(plan: Plan, level: Level, x: Tensor, of_x: Tensor, cells: Tensor, 
         return torch.mm(x.reshape(-1, level.features), of_x.t(), out=place)
 
 
-def again(plan: Plan, given: Given, kept: SavedOutputs) -> Tensor:
+def again(plan: Plan, given: StackInputs, kept: SavedOutputs) -> Tensor:
     """The gates once more, the same bits: a backward pass before this one has overwritten them."""
     shape, y = plan.shape, torch.empty_like(kept.y)
     state = y.new_empty((shape.states, plan.batch, shape.hidden))
@@ -144,7 +144,7 @@ class Gates(NamedTuple):
 
 
 def backward(
-    plan: Plan, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs, overwrite: bool = False
+    plan: Plan, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs, overwrite: bool = False
 ) -> Gradients:
     """overwrite: kept.cells is not needed any more."""
     shape, back = plan.shape, Backward(plan, given, kept, coming, needs, overwrite)
@@ -168,7 +168,7 @@ class Backward:
     """The layers from the last to the first; `walk` leaves the gradients of the gates, the others make of them."""
 
     def __init__(
-        self, plan: Plan, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs, overwrite: bool
+        self, plan: Plan, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs, overwrite: bool
     ) -> None:
         lstm, sizes = plan.shape.kind == "lstm", (plan.shape.states, plan.batch, plan.shape.hidden)
         self.plan, self.given, self.kept, self.stream = plan, given, kept, plan.stream()
@@ -267,7 +267,7 @@ Rows = tuple[Tensor, int, int, int]  # a tensor, floats from row to row, columns
 
 
 def in_parts(
-    parting: Parting, left: Rows, right: Rows, more: tuple[Tensor, Tensor] | None = None
+    parting: RowPartition, left: Rows, right: Rows, more: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor | None, int]:
     """left.T @ right in parts, one after the other, and how many; `more` is a product to be added to them."""
     (a, a_row, a_columns, a_first), (b, b_row, b_columns, b_first) = left, right

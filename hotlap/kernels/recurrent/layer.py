@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hotlap.kernels.recurrent.geometry import WALKED_AT_MOST
 from hotlap.kernels.recurrent.ops import recurrent
-from hotlap.kernels.recurrent.stack import Given, Shape
+from hotlap.kernels.recurrent.stack import Shape, StackInputs
 
 
 def shape_of(module: Any, kind: str, exact: bool, variant: str) -> Shape:
@@ -27,10 +27,10 @@ def run(
     compiling = plain is None and torch.compiler.is_compiling()
     flat = plain or [getattr(module, name) for name in module._flat_weights_names]  # a parametrization makes them anew
     if x.dtype == torch.float32 == flat[0].dtype and autocast is None:
-        return recurrent(shape, Given(_dense(x, shape, compiling), h0, c0, flat), compiling)
+        return recurrent(shape, StackInputs(_dense(x, shape, compiling), h0, c0, flat), compiling)
     wanted = autocast or x.dtype
     inside = torch.float64 if x.dtype == torch.float64 else torch.float32  # low precision accumulates in float32
-    given = Given(
+    given = StackInputs(
         _dense(x.to(inside), shape, compiling),
         None if h0 is None else h0.to(inside),
         None if c0 is None else c0.to(inside),

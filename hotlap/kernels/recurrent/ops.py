@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hotlap.kernels.recurrent import direct, stack, unwind
 from hotlap.kernels.recurrent.plans import Plan
-from hotlap.kernels.recurrent.stack import Given, SavedOutputs, Shape
-from hotlap.kernels.recurrent.unwind import Gradients, Incoming, Needs
+from hotlap.kernels.recurrent.stack import SavedOutputs, Shape, StackInputs
+from hotlap.kernels.recurrent.unwind import Gradients, Needs, OutputGradients
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 SECOND = "recurrent layers have no second derivatives, as cuDNN's have none"
@@ -27,7 +27,7 @@ FORWARD = f"({_GIVEN}, {_SHAPE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 BACKWARD = f"({_GIVEN}, {_KEPT}, {_SHAPE}) -> Tensor[]"  # written out: torch 2.6 cannot read list[Tensor]
 
 
-def recurrent(shape: Shape, given: Given, compiling: bool = False) -> Outputs:
+def recurrent(shape: Shape, given: StackInputs, compiling: bool = False) -> Outputs:
     """y, h_n and c_n, which is no state of a GRU and means nothing there."""
     if compiling:
         y, h_n, c_n, *_ = torch.ops.hotlap.recurrent(
@@ -57,14 +57,14 @@ def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_in_float32
-def _forward(shape: Shape, given: Given, keep: bool) -> tuple[SavedOutputs, Plan | None]:
+def _forward(shape: Shape, given: StackInputs, keep: bool) -> tuple[SavedOutputs, Plan | None]:
     if shape.by_cuda:
         plan = direct.plan_for(shape, given.x)
         return direct.forward(plan, given, direct.allocate(plan, given.x, keep)), plan
     return stack.forward(shape, given, stack.allocate(shape, given.x, keep), keep_gates=keep), None
 
 
-def _any_requires_grad(given: Given) -> bool:
+def _any_requires_grad(given: StackInputs) -> bool:
     return any(tensor is not None and tensor.requires_grad for tensor in (given.x, given.h0, given.c0, *given.flat))
 
 
@@ -73,7 +73,7 @@ class Recurrent(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, shape: Shape, x: Tensor, h0: Tensor | None, c0: Tensor | None, *flat: Tensor) -> Any:
-        kept, ctx.plan = _forward(shape, Given(x, h0, c0, flat), True)
+        kept, ctx.plan = _forward(shape, StackInputs(x, h0, c0, flat), True)
         ctx.shape, ctx.gates, ctx.spent = shape, kept.gates, False
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, h0, c0, kept.y, kept.inner, kept.cells, kept.masks, *flat)
@@ -87,11 +87,11 @@ class Recurrent(torch.autograd.Function):
 @_in_float32
 def _of_inputs(ctx: Any, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None = None) -> Any:
     x, h0, c0, y, inner, cells, masks, *flat = ctx.saved_tensors
-    kept, coming = SavedOutputs(y, y, y, inner, cells, masks, ctx.gates), Incoming(dy, dh_n, dc_n)
+    kept, coming = SavedOutputs(y, y, y, inner, cells, masks, ctx.gates), OutputGradients(dy, dh_n, dc_n)
     _, needs_x, needs_h0, needs_c0, *_ = ctx.needs_input_grad
     needs = Needs(needs_x, needs_h0, needs_c0)
     if ctx.plan is not None:
-        given = Given(x, h0, c0, flat)
+        given = StackInputs(x, h0, c0, flat)
         if ctx.spent:
             kept.cells = direct.again(ctx.plan, given, kept)
         ctx.spent = True
@@ -99,7 +99,7 @@ def _of_inputs(ctx: Any, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | 
     else:
         _with_states(ctx.shape, kept)
         ctx.gates = None  # overwritten by its gradients; a second backward makes the gates again
-        made = unwind.backward(ctx.shape, Given(x, h0, c0, flat), kept, coming, needs)
+        made = unwind.backward(ctx.shape, StackInputs(x, h0, c0, flat), kept, coming, needs)
     return None, made.x, made.h0 if needs_h0 else None, made.c0 if needs_c0 else None, *made.flat
 
 
@@ -121,14 +121,14 @@ def _with_states(shape: Shape, kept: SavedOutputs) -> None:
 
 
 @_in_float32
-def _into(shape: Shape, given: Given, kept: SavedOutputs) -> SavedOutputs:
+def _into(shape: Shape, given: StackInputs, kept: SavedOutputs) -> SavedOutputs:
     if shape.by_cuda:
         return direct.forward(direct.plan_for(shape, given.x), given, kept)
     return stack.forward(shape, given, kept)
 
 
 @_in_float32
-def _back(shape: Shape, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs) -> Gradients:
+def _back(shape: Shape, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs) -> Gradients:
     if shape.by_cuda:
         return direct.backward(direct.plan_for(shape, given.x), given, kept, coming, needs)
     return unwind.backward(shape, given, kept, coming, needs)
@@ -140,7 +140,7 @@ def _recurrent(
     hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    given, kept = Given(x, h0, c0, flat), stack.allocate(shape, x, keep=True)
+    given, kept = StackInputs(x, h0, c0, flat), stack.allocate(shape, x, keep=True)
     kept = _into(shape, given, kept)
     return kept.y, kept.h_n, kept.c_n, kept.inner, kept.cells, kept.masks
 
@@ -162,8 +162,8 @@ def _recurrent_backward(
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
     kept = SavedOutputs(y, y, y, inner, cells, masks)
     _with_states(shape, kept)
-    coming = Incoming(dy, dh_n, dc_n if kind == "lstm" else None)
-    made = _back(shape, Given(x, h0, c0, flat), kept, coming, Needs(needs_x))
+    coming = OutputGradients(dy, dh_n, dc_n if kind == "lstm" else None)
+    made = _back(shape, StackInputs(x, h0, c0, flat), kept, coming, Needs(needs_x))
     nothing = x.new_empty(0)
     dc0 = kept.c_n if made.c0 is None else made.c0
     return [nothing if made.x is None else made.x, nothing if made.h0 is None else made.h0, dc0, *made.flat]

@@ -17,7 +17,7 @@ EXACT_INPUTS, EXACT_INPUTS_HIDDEN = 64, 256
 
 
 @dataclass(frozen=True)
-class Parting:
+class RowPartition:
     """left.T @ right over many rows, in parts that fill the device; rows that are left over are a part of their own."""
 
     parts: int
@@ -25,15 +25,15 @@ class Parting:
     rest: int
 
 
-def parting(rows: int, left: int, right: int) -> Parting:
+def parting(rows: int, left: int, right: int) -> RowPartition:
     """As many parts as divide the rows evenly, unless those are far too few."""
     if rows == 0:
-        return Parting(0, 0, 0)
+        return RowPartition(0, 0, 0)
     tiles = -(-left // TILE) * -(-right // TILE)
     wanted = max(1, min(TILES_AT_ONCE // tiles, rows // ROWS_OF_A_PART))
     even = next(parts for parts in range(wanted, 0, -1) if rows % parts == 0)
     parts = even if 2 * even > wanted else wanted
-    return Parting(parts, rows // parts, rows % parts)
+    return RowPartition(parts, rows // parts, rows % parts)
 
 
 class Launch:

@@ -70,14 +70,14 @@ class SavedOutputs:
 
 
 @dataclass
-class Given:
+class StackInputs:
     x: Tensor  # steps × batch × features
     h0: Tensor | None  # (layers × directions) × batch × hidden
     c0: Tensor | None
     flat: Sequence[Tensor]  # weights as torch.nn lists them
 
 
-def forward(shape: Shape, given: Given, kept: SavedOutputs, keep_gates: bool = False) -> SavedOutputs:
+def forward(shape: Shape, given: StackInputs, kept: SavedOutputs, keep_gates: bool = False) -> SavedOutputs:
     last_state = shape.states - 1 if keep_gates else -1
     x = given.x
     for layer in range(shape.layers):
@@ -109,7 +109,7 @@ def allocate(shape: Shape, x: Tensor, keep: bool) -> SavedOutputs:
     )
 
 
-def _walk(shape: Shape, given: Given, kept: SavedOutputs, state: int, x: Tensor, y: Tensor, keep: bool) -> Tensor:
+def _walk(shape: Shape, given: StackInputs, kept: SavedOutputs, state: int, x: Tensor, y: Tensor, keep: bool) -> Tensor:
     of_x, of_h, bias_ih, bias_hh = shape.weights(given.flat, state)
     width = shape.gates * shape.hidden
     flat = x.reshape(-1, x.shape[2])

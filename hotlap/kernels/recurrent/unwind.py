@@ -16,14 +16,14 @@ from torch import Tensor
 from hotlap.kernels.recurrent import recurrence_steps
 from hotlap.kernels.recurrent.precision import products
 from hotlap.kernels.recurrent.recurrence import Recurrence
-from hotlap.kernels.recurrent.stack import Given, SavedOutputs, Shape, at, side
+from hotlap.kernels.recurrent.stack import SavedOutputs, Shape, StackInputs, at, side
 
 TILE, TILES_AT_ONCE = 64, 256  # of a large product: columns of one tile, and tiles that keep a large GPU busy
 ROWS_OF_A_PART = 1024
 
 
 @dataclass
-class Incoming:
+class OutputGradients:
     y: Tensor | None
     h_n: Tensor | None
     c_n: Tensor | None
@@ -45,7 +45,7 @@ class Needs(NamedTuple):
     c0: bool = True
 
 
-def backward(shape: Shape, given: Given, kept: SavedOutputs, coming: Incoming, needs: Needs) -> Gradients:
+def backward(shape: Shape, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs) -> Gradients:
     made = Gradients(None, torch.empty_like(kept.h_n), torch.empty_like(kept.c_n), [])
     dy = coming.y
     by_state: list[list[Tensor]] = [[] for _ in range(shape.states)]
@@ -71,7 +71,7 @@ def _scale(shape: Shape) -> float:
     return 0.0 if shape.dropout == 1 else 1 / (1 - shape.dropout)
 
 
-def input_of(shape: Shape, given: Given, kept: SavedOutputs, layer: int) -> Tensor:
+def input_of(shape: Shape, given: StackInputs, kept: SavedOutputs, layer: int) -> Tensor:
     if layer == 0:
         return given.x
     y = kept.inner[layer - 1]
@@ -87,7 +87,9 @@ def through_dropout(shape: Shape, kept: SavedOutputs, layer: int, dx: Tensor | N
 class Layer:
     """One layer in one direction. `gates` are its products first, and their gradients once it was walked."""
 
-    def __init__(self, shape: Shape, given: Given, state: int, x: Tensor, y: Tensor, ready: Tensor | None) -> None:
+    def __init__(
+        self, shape: Shape, given: StackInputs, state: int, x: Tensor, y: Tensor, ready: Tensor | None
+    ) -> None:
         self.shape, self.state = shape, state
         self.reverse = state % shape.directions == 1
         self.of_x, self.of_h, self.bias_ih, self.bias_hh = shape.weights(given.flat, state)
@@ -132,7 +134,7 @@ class Layer:
                 elif not shared:
                     self.gates[first, columns].zero_()
 
-    def backward(self, kept: SavedOutputs, coming: Incoming, dy: Tensor | None, made: Gradients) -> Tensor:
+    def backward(self, kept: SavedOutputs, coming: OutputGradients, dy: Tensor | None, made: Gradients) -> Tensor:
         state = self.state
         recurrence = Recurrence(
             kind=self.shape.kind,

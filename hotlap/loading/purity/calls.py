@@ -15,8 +15,10 @@ from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any
 
-from hotlap.loading.purity import known
-from hotlap.loading.purity.known import (
+from hotlap.loading.purity import pure_operations
+from hotlap.loading.purity.objects import ABSENT, MissingAttribute, Objects, of_the_program, without_our_layers
+from hotlap.loading.purity.plain import is_record
+from hotlap.loading.purity.pure_operations import (
     Gives,
     draws_globally,
     is_array,
@@ -28,9 +30,7 @@ from hotlap.loading.purity.known import (
     why_not,
     written_by,
 )
-from hotlap.loading.purity.objects import ABSENT, MissingAttribute, Objects, of_the_program, without_our_layers
-from hotlap.loading.purity.plain import is_record
-from hotlap.loading.purity.seeded import (
+from hotlap.loading.purity.seeded_generators import (
     FILLING,
     GENERATOR,
     PICKING,
@@ -260,7 +260,7 @@ class Calls:
     def _builtin_method(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
         owner = thing.__self__
         if owner is None or isinstance(owner, type) or type(owner).__name__ == "module":
-            if isinstance(owner, type) and is_atom(owner) and thing.__name__ in known.METHODS:
+            if isinstance(owner, type) and is_atom(owner) and thing.__name__ in pure_operations.METHODS:
                 self.need_plain(*args, *kwargs.values())
                 return fresh(*args)
             raise Impure(why_not(thing))
@@ -279,12 +279,12 @@ class Calls:
             self._note_hooks(thing)
         if name == "__call__" and _is_known_transform(kind):
             return self._called(thing, args)
-        if name == "__call__" and type_name(kind) in known.CALL_EACH:
+        if name == "__call__" and type_name(kind) in pure_operations.CALL_EACH:
             return self._call_each(thing, args)
         if _is_module(kind):
             return self._call_module(thing, name, args, kwargs or {})
         if name in FETCHING and _is_table_of_items(kind):
-            item = self._item_of_table(thing, known.TABLES_OF_ITEMS[type_name(kind)], args)
+            item = self._item_of_table(thing, pure_operations.TABLES_OF_ITEMS[type_name(kind)], args)
             return {"__getitem__": item, "__getitems__": container(item), "__len__": fresh()}[name]
         raw = self.objects._member(kind, name)
         if isinstance(raw, FunctionType):
@@ -433,7 +433,12 @@ class Calls:
     def _object_method(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
         if type(thing).__name__ == "_Environ":
             raise Impure("reads the environment")
-        if isinstance(thing, type) and is_atom(thing) and name in known.METHODS and not issubclass(thing, Enum):
+        if (
+            isinstance(thing, type)
+            and is_atom(thing)
+            and name in pure_operations.METHODS
+            and not issubclass(thing, Enum)
+        ):
             member = getattr(thing, name, None)
             if isinstance(member, BuiltinFunctionType | MethodDescriptorType):
                 return self.call_object(member, args, kwargs)
@@ -448,17 +453,17 @@ class Calls:
         if name in ("items", "values", "keys") and not args:
             return self._of_mapping(owner, name)
         functions = [value for value in values if _is_callable(value)]
-        if name in known.CALLBACKS and functions:
+        if name in pure_operations.CALLBACKS and functions:
             self._call_back(functions)
         elif name in FILLING and is_seeded(kwargs.get("generator")):
             given = [*args, *(value for key, value in kwargs.items() if key != "generator")]
             return self._writing(owner, name, given, node, from_own=True).unsteady()
-        elif (name in known.WRITES or _in_place(name)) and not _resizes_image(owner, name):
+        elif (name in pure_operations.WRITES or _in_place(name)) and not _resizes_image(owner, name):
             return self._writing(owner, name, values, node)
-        elif name not in known.METHODS:
+        elif name not in pure_operations.METHODS:
             raise Impure(_why_no_method(name))
         self._note_tensor_method(name)
-        self.study.ordered |= name in known.ORDERED_METHODS
+        self.study.ordered |= name in pure_operations.ORDERED_METHODS
         self.study.reads_files |= name in FILE_METHODS
         self._need_no_writing(owner, name, args, kwargs)
         if name == "get" and (owner.element is not None or type(owner.known) is dict):
@@ -473,16 +478,16 @@ class Calls:
         """A value may be of any type; of those whose methods a program can replace, tensors are the usual one."""
         tensor = sys.modules["torch"].Tensor
         member = vars(tensor).get(name)
-        if isinstance(member, FunctionType) and not known.genuine_of("torch", without_our_layers(member)):
+        if isinstance(member, FunctionType) and not pure_operations.genuine_of("torch", without_our_layers(member)):
             raise Impure(f"calls .{name}(), which the program has replaced for tensors")
         self.study.names[id(tensor), name] = vars(tensor), name
 
     def _need_no_writing(self, owner: Value, name: str, args: Sequence[Value], kwargs: Names) -> None:
         if _given(kwargs.get("inplace")) or not all(
-            argument.own for argument in known.written_by_method(name, args, kwargs)
+            argument.own for argument in pure_operations.written_by_method(name, args, kwargs)
         ):
             raise Impure(f"writes into a value by .{name}()")
-        if name in known.OF_FILES and not owner.own:
+        if name in pure_operations.OF_FILES and not owner.own:
             raise Impure(f"reads a file by .{name}() that outlives the call")
         self._refuse_object_arrays([*args, *kwargs.values()])
 
@@ -491,7 +496,7 @@ class Calls:
         copies = "copy" not in kwargs
         if name in LISTING_METHODS:
             return container(fresh(owner, *values))
-        if name in known.KEEP_A_NUMBER and (owner.array or name not in ("item", "tolist")):
+        if name in pure_operations.KEEP_A_NUMBER and (owner.array or name not in ("item", "tolist")):
             return fresh(owner, *values)
         if name in READING_METHODS or (owner.array and name in COPYING_METHODS and copies):
             return fresh(owner, *values, array=owner.array)
@@ -512,10 +517,10 @@ class Calls:
         self, owner: Value, name: str, values: Sequence[Value], node: ast.expr | None, *, from_own: bool = False
     ) -> Value:
         self.need_plain(owner)
-        if owner.array and name in known.OF_CONTAINERS:
+        if owner.array and name in pure_operations.OF_CONTAINERS:
             raise Impure(f"writes into an element of an array by .{name}()")
         may_draw = from_own or (self.study.may_draw and name[:5] not in ("share", "pin_m"))
-        if name in known.NOT_IN_PLACE and not may_draw:
+        if name in pure_operations.NOT_IN_PLACE and not may_draw:
             raise Impure(_why_no_method(name))
         if not owner.own:
             what = "a value" if node is None else ast.unparse(node)
@@ -536,7 +541,7 @@ class Calls:
             return fresh(*values)
         if is_record(kind):
             return sequence(values) if not kwargs else container(either(values))
-        if is_atom(kind) or kind in known.CONTAINERS or is_array(kind) or is_table(kind):
+        if is_atom(kind) or kind in pure_operations.CONTAINERS or is_array(kind) or is_table(kind):
             self.need_plain(*values)
             return alias(*values) if not is_atom(kind) else fresh(*values)
         if _is_known_transform(kind):
@@ -664,7 +669,7 @@ class Calls:
             candidate = value.known
             if candidate is UNKNOWN:
                 return None
-            small = is_atom(type(candidate)) or type(candidate) in known.CONTAINERS
+            small = is_atom(type(candidate)) or type(candidate) in pure_operations.CONTAINERS
             return bool(candidate) if small else None
         if value.plain or value.made:
             return None
@@ -960,11 +965,11 @@ def _code_of_call(kind: type) -> Any:
 
 
 def _is_known_transform(kind: type) -> bool:
-    return type_name(kind) in known.CALLED and known.genuine_of("torchvision", _code_of_call(kind))
+    return type_name(kind) in pure_operations.CALLED and pure_operations.genuine_of("torchvision", _code_of_call(kind))
 
 
 def _is_table_of_items(kind: type) -> bool:
-    return type_name(kind) in known.TABLES_OF_ITEMS
+    return type_name(kind) in pure_operations.TABLES_OF_ITEMS
 
 
 def _runs_code(callee: Value) -> bool:
@@ -998,7 +1003,7 @@ def _given(value: Value | None) -> bool:
 
 def _resizes_image(owner: Value, name: str) -> bool:
     """Which gives a new one, where an array is written into."""
-    return name == "resize" and hasattr(owner.known, "getbands") and known.is_table(type(owner.known))
+    return name == "resize" and hasattr(owner.known, "getbands") and pure_operations.is_table(type(owner.known))
 
 
 def _in_place(name: str) -> bool:
@@ -1010,7 +1015,11 @@ def _makes_arrays(thing: Any) -> bool:
 
 
 def _why_no_method(name: str) -> str:
-    drawing = name in known.NOT_IN_PLACE or name.rstrip("_") in known.DRAWING or name in ("sample", "shuffle")
+    drawing = (
+        name in pure_operations.NOT_IN_PLACE
+        or name.rstrip("_") in pure_operations.DRAWING
+        or name in ("sample", "shuffle")
+    )
     return f"draws random numbers by .{name}()" if drawing else f"calls .{name}(), which is not known to be pure"
 
 

@@ -19,8 +19,15 @@ from types import (
 )
 from typing import Any
 
-from hotlap.loading.purity.known import CONTAINERS, in_the_standard_library, is_array, is_atom, is_table, why_not
 from hotlap.loading.purity.plain import elements, is_plain, is_record
+from hotlap.loading.purity.pure_operations import (
+    CONTAINERS,
+    in_the_standard_library,
+    is_array,
+    is_atom,
+    is_table,
+    why_not,
+)
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
 
@@ -214,7 +221,7 @@ class Objects:
                 return self.value_of(held[name])
         hook = self._member(kind, "__getattr__")
         if isinstance(hook, FunctionType) and hook.__module__ != "torch.nn.modules.module":
-            return Value(made=(Delegated(MethodType(hook, thing), name),))
+            return Value(made=(DelegatedAttribute(MethodType(hook, thing), name),))
         if hook is not ABSENT and not isinstance(hook, FunctionType):
             raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
         raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
@@ -296,7 +303,7 @@ class Property:
         self.getter, self.owner = getter, owner
 
 
-class Delegated:
+class DelegatedAttribute:
     """An attribute that a __getattr__ of the program's own finds."""
 
     def __init__(self, hook: MethodType, name: str) -> None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from types import FunctionType
 from typing import Any
 
-from hotlap.loading.purity.known import CONTAINERS, is_array, is_atom, is_table
+from hotlap.loading.purity.pure_operations import CONTAINERS, is_array, is_atom, is_table
 
 DEEPEST = 12
 

@@ -17,9 +17,16 @@ from typing import Any
 
 from hotlap.loading.purity.calls import FORM, Calls, Closure, Instance, Keywords, equal_to_itself_alone, is_direct
 from hotlap.loading.purity.guards import opens_once
-from hotlap.loading.purity.known import is_array, is_atom, is_method
-from hotlap.loading.purity.objects import ABSENT, Delegated, MissingAttribute, Objects, Property, of_the_program
+from hotlap.loading.purity.objects import (
+    ABSENT,
+    DelegatedAttribute,
+    MissingAttribute,
+    Objects,
+    Property,
+    of_the_program,
+)
 from hotlap.loading.purity.plain import is_record
+from hotlap.loading.purity.pure_operations import is_array, is_atom, is_method
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
 from hotlap.loading.purity.study import Impure, Study, reference
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, flat, fresh, sequence
@@ -585,7 +592,7 @@ class Reader(Calls):
         if isinstance(found, Property):
             return self.call_object(found.getter, [Value(objects=(found.owner,))], {})
         for made in found.made:
-            if isinstance(made, Delegated):
+            if isinstance(made, DelegatedAttribute):
                 found = self.call_object(made.hook, [Value(plain=True, known=made.name)], {})
         return found if later is None else either([found, later])
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
-from hotlap.patch.unwarned import python_unwarned
+from hotlap.patch.silenced_warnings import python_unwarned
 
 Definition = ast.FunctionDef | ast.Lambda
 LONGEST = 150_000  # characters of a file: reading and compiling it takes a tenth of a second

@@ -14,14 +14,14 @@ def _leave_path():
 def _enter(here):
     if sys.version_info < (3, 10) or os.environ.get("HOTLAP") == "off" or not os.environ.get("HOTLAP_SESSION"):
         return
-    # Nothing is imported by a name that the program may have a module of: see inside.py.
+    # Nothing is imported by a name that the program may have a module of: see private_package.py.
     package = os.path.dirname(os.path.dirname(here))
-    file = os.path.join(package, "patch", "inside.py")
-    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader("_hotlap_inside", file)
-    inside = type(sys)("_hotlap_inside")
-    inside.__file__ = file
-    exec(loader.get_code("_hotlap_inside"), vars(inside))
-    inside.enter(package)
+    file = os.path.join(package, "patch", "private_package.py")
+    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader("_hotlap_private_package", file)
+    private = type(sys)("_hotlap_private_package")
+    private.__file__ = file
+    exec(loader.get_code("_hotlap_private_package"), vars(private))
+    private.enter(package)
 
 
 def _boot():

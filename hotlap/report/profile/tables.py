@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotlap.records.diagnosis import Diagnosis, Written
+from hotlap.records.diagnosis import Diagnosis, SourcePattern
 from hotlap.records.figures import NONE, number, times
 from hotlap.records.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
 from hotlap.report.shared.figures import percent, short_path
@@ -63,7 +63,7 @@ def findings(seen: Observation, diagnosis: Diagnosis) -> Table:
 
 def written(seen: Observation, diagnosis: Diagnosis) -> Table:
     """Patterns in the source that no finding accounts for, those on one line together."""
-    lines: dict[tuple[str, int], list[Written]] = {}
+    lines: dict[tuple[str, int], list[SourcePattern]] = {}
     for pattern in diagnosis.written:
         lines.setdefault((pattern.finding.path, pattern.finding.line), []).append(pattern)
     found = list(lines.values())

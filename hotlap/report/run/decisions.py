@@ -8,7 +8,7 @@ from rich import table as rich_table
 from rich.console import Console
 
 from hotlap.records.codec import to_json
-from hotlap.records.decisions import Decisions, Tried
+from hotlap.records.decisions import BlockTrial, Decisions
 from hotlap.records.plan import Outcome
 from hotlap.records.visible import visible
 from hotlap.report.shared.html import document, paragraph, section, table
@@ -58,7 +58,7 @@ def rows(decisions: Decisions) -> list[tuple[str, ...]]:
     ]
 
 
-def _times(tried: Tried) -> str:
+def _times(tried: BlockTrial) -> str:
     if tried.ratio is None or tried.low is None or tried.high is None:
         return "–"
     if tried.low == 0:

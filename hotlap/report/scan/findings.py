@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hotlap.records.codec import to_json
-from hotlap.records.scanned import Applicability, Scan, Scanned
+from hotlap.records.scan_finding import Applicability, Scan, ScanFinding
 
 _FIXES = {
     Applicability.SAFE.value: "--fix repairs it",
@@ -29,7 +29,7 @@ def text(scan: Scan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def where(one: Scanned) -> str:
+def where(one: ScanFinding) -> str:
     return f"{one.path}:cell {one.cell}:{one.line}" if one.cell else f"{one.path}:{one.line}"
 
 
@@ -99,7 +99,7 @@ def _property(words: str) -> str:
 FORMATS = ("text", "json", "sarif", "github", "markdown")
 
 
-def without(scan: Scan, kept: Iterable[Scanned]) -> Scan:
+def without(scan: Scan, kept: Iterable[ScanFinding]) -> Scan:
     """Only the findings that a baseline does not know."""
     left = tuple(kept)
     return replace(scan, findings=left, known=scan.known + len(scan.findings) - len(left))

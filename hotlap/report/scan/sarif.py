@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from hotlap.records.scanned import Confidence, Scan, Scanned
+from hotlap.records.scan_finding import Confidence, Scan, ScanFinding
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -49,7 +49,7 @@ def _rule(code: str, name: str, title: str, page: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Scanned, number: int, base: Path, seen: Counter[tuple[str, str, str]]) -> dict[str, Any]:
+def _result(finding: ScanFinding, number: int, base: Path, seen: Counter[tuple[str, str, str]]) -> dict[str, Any]:
     return {
         "ruleId": finding.code,
         "ruleIndex": number,
@@ -69,7 +69,7 @@ def _result(finding: Scanned, number: int, base: Path, seen: Counter[tuple[str, 
     }
 
 
-def _fingerprint(finding: Scanned, seen: Counter[tuple[str, str, str]]) -> str:
+def _fingerprint(finding: ScanFinding, seen: Counter[tuple[str, str, str]]) -> str:
     """The text of the line, and its number among equal ones: the same when lines move."""
     key = (finding.code, finding.path, finding.source)
     seen[key] += 1
@@ -77,7 +77,7 @@ def _fingerprint(finding: Scanned, seen: Counter[tuple[str, str, str]]) -> str:
     return f"{hashlib.blake2b(text, digest_size=8).hexdigest()}:{seen[key]}"
 
 
-def _region(finding: Scanned) -> dict[str, int]:
+def _region(finding: ScanFinding) -> dict[str, int]:
     region = {"startLine": finding.line, "startColumn": finding.column}
     if finding.block:
         return region | {"endLine": finding.line, "endColumn": finding.column + max(1, len(finding.source))}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hotlap.records.trial import Ended, Sample, Stage, Trial
-from hotlap.records.tuning import Tuning
+from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Speed, Verdict
 from hotlap.report.tune.parts import Interval
 
@@ -35,18 +35,18 @@ def most(values: Iterable[float | None]) -> float | None:
 
 
 def measured(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    return tuple(sample for sample in samples if sample.ended == Ended.MEASURED.value)
+    return tuple(sample for sample in samples if sample.ended == EndReason.MEASURED.value)
 
 
 def broken(trial: Trial) -> tuple[Sample, ...]:
-    return tuple(sample for sample in trial.samples if sample.ended != Ended.MEASURED.value)
+    return tuple(sample for sample in trial.samples if sample.ended != EndReason.MEASURED.value)
 
 
 def interval(speed: Speed | None) -> Interval | None:
     return Interval(speed.ratio, speed.low, speed.high) if speed else None
 
 
-def final_trial(tuning: Tuning) -> Trial | None:
+def final_trial(tuning: TuneRecord) -> Trial | None:
     """The last of them: a tune that went on may have made it again. Without budget for one, what it was proven by."""
     found = next((trial for trial in reversed(tuning.trials) if trial.stage == Stage.FINAL.value), None)
     if found is None and tuning.speedup is not None:
@@ -54,15 +54,15 @@ def final_trial(tuning: Tuning) -> Trial | None:
     return found
 
 
-def noise_trials(tuning: Tuning) -> tuple[Trial, ...]:
+def noise_trials(tuning: TuneRecord) -> tuple[Trial, ...]:
     return tuple(trial for trial in tuning.trials if trial.stage == Stage.NOISE.value)
 
 
-def verdict_of(tuning: Tuning, stage: Stage) -> Verdict | None:
+def verdict_of(tuning: TuneRecord, stage: Stage) -> Verdict | None:
     return next((verdict for verdict in reversed(tuning.verdicts) if verdict.stage == stage.value), None)
 
 
-def baseline(tuning: Tuning) -> tuple[Sample, ...]:
+def baseline(tuning: TuneRecord) -> tuple[Sample, ...]:
     """Every process that trained as the user wrote it."""
     return tuple(
         sample

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hotlap.records.traces import Traces
 from hotlap.records.trial import Sample, Stage, Trial
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Decision, Gate
 from hotlap.report.shared.figures import clean, plural
 from hotlap.report.shared.parts import Column, Table
@@ -20,19 +20,19 @@ MARGIN = (
 MOST_NAMED = 6
 
 
-def longest_trial(tuning: Tuning) -> Trial | None:
+def longest_trial(tuning: TuneRecord) -> Trial | None:
     """The longer run of what is kept, else the trial that proved it."""
     last = tuning.lasting
     found = next((trial for trial in tuning.trials if last is not None and trial.name == last.trial), None)
     return found if found is not None else final_trial(tuning)
 
 
-def _gate(tuning: Tuning) -> Gate | None:
+def _gate(tuning: TuneRecord) -> Gate | None:
     last = tuning.lasting or tuning.speedup
     return last.gate if last is not None else None
 
 
-def compared(tuning: Tuning) -> Table:
+def compared(tuning: TuneRecord) -> Table:
     gate = _gate(tuning)
     checks = gate.checks if gate is not None and tuning.kept else ()
     return Table(
@@ -43,11 +43,11 @@ def compared(tuning: Tuning) -> Table:
     )
 
 
-def not_covered(tuning: Tuning) -> tuple[str, ...]:
+def not_covered(tuning: TuneRecord) -> tuple[str, ...]:
     return tuple(clean(line) for line in _not_covered(tuning)) if tuning.kept else ()
 
 
-def _not_covered(tuning: Tuning) -> Iterator[str]:
+def _not_covered(tuning: TuneRecord) -> Iterator[str]:
     trial = longest_trial(tuning)
     samples = measured(trial.samples) if trial is not None else ()
     traces = [sample.traces for sample in samples if sample.traces is not None]
@@ -67,7 +67,7 @@ def steps_of(samples: Sequence[Sample]) -> int:
     return min((len(sample.losses) for sample in samples), default=0)
 
 
-def _length(tuning: Tuning, samples: Sequence[Sample]) -> Iterator[str]:
+def _length(tuning: TuneRecord, samples: Sequence[Sample]) -> Iterator[str]:
     steps, epoch = steps_of(samples), tuning.epoch_steps
     if tuning.lasting is None and tuning.finished:
         yield f"Anything after {steps:,} steps: a longer run was not paid for; give a larger --budget."
@@ -98,7 +98,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def fell_later(tuning: Tuning, entry: str, value: str | None) -> str | None:
+def fell_later(tuning: TuneRecord, entry: str, value: str | None) -> str | None:
     """Why an optimisation that was kept at first did not hold over the longer run."""
     for verdict in reversed(tuning.verdicts):
         trial = next((past_trial for past_trial in tuning.trials if past_trial.name == verdict.trial), None)

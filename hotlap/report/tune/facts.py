@@ -9,7 +9,7 @@ from dataclasses import replace
 from hotlap.records.figures import NONE, number
 from hotlap.records.observation import Observation
 from hotlap.records.trial import Sample, Stage, Trial
-from hotlap.records.tuning import Asked, Tuning
+from hotlap.records.tune_record import TuneRecord, TuneRequest
 from hotlap.records.verdict import Speed
 from hotlap.report.profile.page import segments
 from hotlap.report.shared.figures import clean, duration, megabytes, plural
@@ -31,7 +31,7 @@ from hotlap.report.tune.losses import seed_name
 from hotlap.report.tune.parts import Command
 
 
-def bars(tuning: Tuning, seen: Observation | None) -> Bars:
+def bars(tuning: TuneRecord, seen: Observation | None) -> Bars:
     final = final_trial(tuning)
     before = step_ms(measured(final.of(BASE) if final else baseline(tuning)))
     after = step_ms(measured(final.of(NEW))) if final else None
@@ -59,7 +59,9 @@ def _ends(before: float | None, speed: Speed | None) -> tuple[float | None, floa
     return before / speed.high, before / speed.low
 
 
-def _bar_notes(tuning: Tuning, seen: Observation | None, before: float | None, after: float | None) -> Iterator[str]:
+def _bar_notes(
+    tuning: TuneRecord, seen: Observation | None, before: float | None, after: float | None
+) -> Iterator[str]:
     if before is None:
         yield "No step of the baseline was measured yet."
     elif after is not None:
@@ -75,7 +77,7 @@ def _bar_notes(tuning: Tuning, seen: Observation | None, before: float | None, a
         yield "The parts of a step are the shares that the profile of the baseline found."
 
 
-def before_after(tuning: Tuning) -> Table:
+def before_after(tuning: TuneRecord) -> Table:
     final = final_trial(tuning)
     arms = [measured(final.of(arm)) for arm in (BASE, NEW)] if final else [measured(baseline(tuning))]
     lines: tuple[tuple[str, Callable[[tuple[Sample, ...]], str]], ...] = (
@@ -95,7 +97,7 @@ def before_after(tuning: Tuning) -> Table:
     )
 
 
-def not_tried(tuning: Tuning) -> Table:
+def not_tried(tuning: TuneRecord) -> Table:
     """By reason, because one often holds for many."""
     by_reason: dict[str, list[str]] = {}
     for entry, why in tuning.not_tried:
@@ -107,7 +109,7 @@ def not_tried(tuning: Tuning) -> Table:
     )
 
 
-def broken_processes(tuning: Tuning) -> Table:
+def broken_processes(tuning: TuneRecord) -> Table:
     return broken_rows(tuning.trials)
 
 
@@ -123,7 +125,7 @@ def broken_rows(trials: Sequence[Trial]) -> Table:
     )
 
 
-def commands(tuning: Tuning) -> Iterator[Command]:
+def commands(tuning: TuneRecord) -> Iterator[Command]:
     command = shlex.join(tuning.asked.command)
     yield Command("Go to the folder", clean(shlex.join(["cd", tuning.asked.folder])))
     yield Command("Tune again", clean(f"hotlap tune {_options(tuning.asked)} {command}"))
@@ -138,7 +140,7 @@ def commands(tuning: Tuning) -> Iterator[Command]:
     yield Command("Draw this report again", clean(f"hotlap report {shlex.quote(tuning.run)} --html"))
 
 
-def _options(asked: Asked) -> str:
+def _options(asked: TuneRequest) -> str:
     words = ["--budget", f"{asked.budget_seconds:g}s", "--risk", asked.risk]
     words += ["--min-effect", f"{(asked.minimum - 1) * 100:g}%"]
     if asked.steps is not None:
@@ -152,7 +154,7 @@ def _options(asked: Asked) -> str:
     return shlex.join(words)
 
 
-def _repeats(tuning: Tuning) -> str:
+def _repeats(tuning: TuneRecord) -> str:
     """Whether the program as it is gives the same losses twice, which decides how strict `exact` can be."""
     by_seed: dict[int, list[tuple[float, ...]]] = {}
     for ran in (sample for trial in tuning.trials for sample in measured(trial.samples)):
@@ -167,7 +169,7 @@ def _repeats(tuning: Tuning) -> str:
     return f"yes, bit by bit ({plural(len(again), 'run')} with a seed run before)"
 
 
-def footer(tuning: Tuning) -> Iterator[tuple[str, str]]:
+def footer(tuning: TuneRecord) -> Iterator[tuple[str, str]]:
     shifts = sorted({sample.seed_shift for trial in tuning.trials for sample in trial.samples})
     ran = sum(len(trial.samples) for trial in tuning.trials)
     yield "command", clean(shlex.join(tuning.asked.command))

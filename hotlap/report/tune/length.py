@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hotlap.records.trial import Stage
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Speed, Verdict
 from hotlap.report.shared.figures import duration
 from hotlap.report.shared.parts import Column, Table
@@ -16,7 +16,7 @@ from hotlap.report.tune.rows import pays_off
 UNKNOWN_LENGTHS = (1_000, 10_000, 100_000, 1_000_000)
 
 
-def length(tuning: Tuning) -> Length:
+def length(tuning: TuneRecord) -> Length:
     final, judged = final_trial(tuning), tuning.speedup or verdict_of(tuning, Stage.FINAL)
     before = step_ms(measured(final.of(BASE))) if final else None
     after = step_ms(measured(final.of(NEW))) if final else None
@@ -25,7 +25,7 @@ def length(tuning: Tuning) -> Length:
     return Length(tuple(_facts(tuning, judged, before, after)), _table(tuning, judged, before, after))
 
 
-def _missing(tuning: Tuning) -> str:
+def _missing(tuning: TuneRecord) -> str:
     if not tuning.finished:
         return "Not known yet: the final trial against the baseline has not ended."
     if not tuning.kept:
@@ -33,7 +33,7 @@ def _missing(tuning: Tuning) -> str:
     return "Not known: the final trial measured no steps."
 
 
-def _facts(tuning: Tuning, judged: Verdict, before: float, after: float) -> Iterator[str]:
+def _facts(tuning: TuneRecord, judged: Verdict, before: float, after: float) -> Iterator[str]:
     steps = tuning.full_steps
     if steps is None:
         yield "How many steps the whole run has is not known, so here are a few lengths."
@@ -54,7 +54,7 @@ def whole(steps: int, ms: float, judged: Verdict) -> float:
     return steps * ms / 1000 + max(extra, 0.0)
 
 
-def _table(tuning: Tuning, judged: Verdict, before: float, after: float) -> Table:
+def _table(tuning: TuneRecord, judged: Verdict, before: float, after: float) -> Table:
     lengths = (tuning.full_steps,) if tuning.full_steps is not None else UNKNOWN_LENGTHS
     return Table(
         title="Training time",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hotlap.records.figures import NONE
 from hotlap.records.trial import Sample
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.report.shared.figures import clean, plural
 from hotlap.report.shared.parts import Column, Table
 from hotlap.report.tune.arms import BASE, NEW, baseline, final_trial, measured
@@ -19,7 +19,7 @@ SHOWN = 6  # rows of the table
 Values = tuple[float | None, ...]
 
 
-def losses(tuning: Tuning) -> Losses:
+def losses(tuning: TuneRecord) -> Losses:
     final = final_trial(tuning)
     own = [sample for sample in measured(baseline(tuning)) if sample.losses]
     before = [sample for sample in (final.of(BASE) if final else own) if sample.losses]
@@ -83,7 +83,7 @@ def _band(curves: Sequence[Values], bins: int) -> tuple[Values, Values]:
 
 
 def _facts(
-    tuning: Tuning, thin: Losses, before: list[Sample], after: list[Sample], own: int, width: int, paired: bool
+    tuning: TuneRecord, thin: Losses, before: list[Sample], after: list[Sample], own: int, width: int, paired: bool
 ) -> Iterator[str]:
     if not thin.steps:
         yield "No loss was seen, so there is no curve."
@@ -101,7 +101,7 @@ def _facts(
     yield from _not_finite(before, after)
 
 
-def _why_no_after(tuning: Tuning) -> str:
+def _why_no_after(tuning: TuneRecord) -> str:
     if not tuning.finished:
         return "The final trial has not run yet, so there is no curve after."
     return "There was no final trial, so there is no curve after." if tuning.kept else "Nothing is kept: only before."
@@ -175,7 +175,7 @@ def _digits(value: float | None) -> str:
     return NONE if value is None else f"{value:.4g}"
 
 
-def _metric(tuning: Tuning) -> Table | None:
+def _metric(tuning: TuneRecord) -> Table | None:
     """The last reading of each process of the final trial, by seed."""
     metric, final = tuning.asked.metric, final_trial(tuning)
     if metric is None or final is None:

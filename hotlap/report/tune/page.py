@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.observation import Observation
 from hotlap.records.trial import Stage
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.report.profile.page import page
 from hotlap.report.shared.figures import clean
 from hotlap.report.tune import coverage as tune_coverage
@@ -18,7 +18,7 @@ from hotlap.report.tune.parts import Interval, TunePage
 from hotlap.report.tune.rows import rows
 
 
-def tune_page(tuning: Tuning, seen: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
+def tune_page(tuning: TuneRecord, seen: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
     tried = rows(tuning)
     state, sentence = tune_words.state_and_sentence(tuning, tried)
     return TunePage(
@@ -47,7 +47,7 @@ def tune_page(tuning: Tuning, seen: Observation | None, diagnosis: Diagnosis | N
     )
 
 
-def _noise(tuning: Tuning) -> Interval | None:
+def _noise(tuning: TuneRecord) -> Interval | None:
     found = verdict_of(tuning, Stage.NOISE)
     return interval(found.speed if found else None)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hotlap.records.plan import Choice, Status
 from hotlap.records.trial import Stage, Trial
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Decision, Gate, Speed, Verdict
 from hotlap.report.shared.figures import clean, duration, plural, times
 from hotlap.report.tune.arms import NEW, broken, interval
@@ -18,7 +18,7 @@ FAR_TOO_MANY = 100
 Key = tuple[str, str | None]  # entry and value
 
 
-def rows(tuning: Tuning) -> tuple[Row, ...]:
+def rows(tuning: TuneRecord) -> tuple[Row, ...]:
     """Kept ones in the order of the plan, then by state in the order they were tried."""
     made = [_row(tuning, key) for key in _keys(tuning)]
     plan = [named(choice.name, choice.value) for choice in tuning.kept]
@@ -30,7 +30,7 @@ def named(entry: str, value: str | None) -> str:
     return clean(f"{entry}={value}" if value is not None else entry)
 
 
-def _keys(tuning: Tuning) -> list[Key]:
+def _keys(tuning: TuneRecord) -> list[Key]:
     """All that was tried, or kept from an earlier session, in order."""
     tried = [(trial.entry, trial.value) for trial in tuning.trials if trial.entry is not None]
     judged = [(verdict.entry, verdict.value) for verdict in tuning.verdicts if verdict.entry is not None]
@@ -41,7 +41,7 @@ def _keys(tuning: Tuning) -> list[Key]:
     return list(dict.fromkeys([*tried, *judged, *together, *kept]))
 
 
-def _group(tuning: Tuning, verdict: Verdict) -> list[Key]:
+def _group(tuning: TuneRecord, verdict: Verdict) -> list[Key]:
     """What was tried together in a trial on top of what was kept; nothing where it was one alone."""
     if verdict.entry is not None or verdict.stage != Stage.STACKED.value:
         return []
@@ -51,7 +51,7 @@ def _group(tuning: Tuning, verdict: Verdict) -> list[Key]:
     )
 
 
-def _row(tuning: Tuning, key: Key) -> Row:
+def _row(tuning: TuneRecord, key: Key) -> Row:
     alone, stacked = _verdict(tuning, key, Stage.ALONE), _verdict(tuning, key, Stage.STACKED)
     stacked = stacked or _with_others(tuning, key)
     tried = [trial for trial in tuning.trials if (trial.entry, trial.value) == key]
@@ -73,7 +73,7 @@ def _row(tuning: Tuning, key: Key) -> Row:
     )
 
 
-def _verdict(tuning: Tuning, key: Key, stage: Stage) -> Verdict | None:
+def _verdict(tuning: TuneRecord, key: Key, stage: Stage) -> Verdict | None:
     """The last one: a trial is judged again when it got more processes."""
     found = [
         verdict for verdict in tuning.verdicts if (verdict.entry, verdict.value) == key and verdict.stage == stage.value
@@ -81,7 +81,7 @@ def _verdict(tuning: Tuning, key: Key, stage: Stage) -> Verdict | None:
     return found[-1] if found else None
 
 
-def _with_others(tuning: Tuning, key: Key) -> Verdict | None:
+def _with_others(tuning: TuneRecord, key: Key) -> Verdict | None:
     """Of the last trial of several together that it was part of, with the others named in its reason."""
     for verdict in reversed(tuning.verdicts):
         group = _group(tuning, verdict)
@@ -91,11 +91,11 @@ def _with_others(tuning: Tuning, key: Key) -> Verdict | None:
     return None
 
 
-def _risk(tuning: Tuning, key: Key) -> str:
+def _risk(tuning: TuneRecord, key: Key) -> str:
     return next((candidate.risk for candidate in tuning.candidates if candidate.entry == key[0]), "")
 
 
-def _code(tuning: Tuning, key: Key, tried: list[Trial]) -> str:
+def _code(tuning: TuneRecord, key: Key, tried: list[Trial]) -> str:
     candidates = (candidate.code for candidate in tuning.candidates if candidate.entry == key[0])
     outcomes = (
         outcome.code for trial in tried for ran in trial.of(NEW) for outcome in ran.outcomes if outcome.name == key[0]
@@ -103,7 +103,7 @@ def _code(tuning: Tuning, key: Key, tried: list[Trial]) -> str:
     return next(iter([*candidates, *outcomes]), "")
 
 
-def _state(tuning: Tuning, key: Key, last: Verdict | None, tried: list[Trial]) -> str:
+def _state(tuning: TuneRecord, key: Key, last: Verdict | None, tried: list[Trial]) -> str:
     if key in [(choice.name, choice.value) for choice in tuning.kept]:
         return KEPT
     if last is None:
@@ -121,7 +121,7 @@ def gate_word(gate: Gate | None) -> str:
     return {True: "passed", False: "failed", None: "no evidence"}[gate.passed]
 
 
-def _why(tuning: Tuning, key: Key, state: str, last: Verdict | None) -> str:
+def _why(tuning: TuneRecord, key: Key, state: str, last: Verdict | None) -> str:
     if last is None:
         return "part of the plan, without a trial of its own" if state == KEPT else "its trial has not ended yet"
     if state != LEFT_OUT:
@@ -129,7 +129,7 @@ def _why(tuning: Tuning, key: Key, state: str, last: Verdict | None) -> str:
     return f"{clean(last.why)}, but {_left_out(tuning, key)}"
 
 
-def _left_out(tuning: Tuning, key: Key) -> str:
+def _left_out(tuning: TuneRecord, key: Key) -> str:
     other: Choice | None = next((choice for choice in tuning.kept if choice.name == key[0]), None)
     if other is not None:
         return f"the plan has {named(other.name, other.value)} instead"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hotlap.records.figures import number
 from hotlap.records.trial import Stage
-from hotlap.records.tuning import Tuning
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Decision, Speed, Verdict
 from hotlap.report.shared.figures import clean, duration, plural, ratio, times
 from hotlap.report.tune.arms import BASE, NEW, final_trial, interval, measured, rate, step_ms, verdict_of
@@ -31,7 +31,7 @@ THING = "optimisation"
 NOISY = 1.2  # how far alike arms may differ before that is said
 
 
-def state_and_sentence(tuning: Tuning, rows: Sequence[Row]) -> tuple[str, str]:
+def state_and_sentence(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
     if not tuning.finished:
         return UNFINISHED, _unfinished(tuning, rows)
     if tuning.speedup is None:
@@ -51,7 +51,7 @@ def _sentence(text: str) -> str:
     return _ended(text[:1].upper() + text[1:])
 
 
-def _faster(tuning: Tuning, final: Verdict) -> str:
+def _faster(tuning: TuneRecord, final: Verdict) -> str:
     speed = f"{ratio(final.speed.ratio)} times as fast" if final.speed else "faster"
     harmless = f", and harmless: {clean(final.gate.rule)}" if final.gate and final.gate.passed else ""
     longest = longest_trial(tuning)
@@ -60,13 +60,13 @@ def _faster(tuning: Tuning, final: Verdict) -> str:
     return f"Proven {speed} with {plural(len(tuning.kept), THING)}{over}{harmless}."
 
 
-def _together(tuning: Tuning) -> str:
+def _together(tuning: TuneRecord) -> str:
     speed = tuning.speedup.speed if tuning.speedup else None
     measured_as = f" measured {times(speed.ratio)}" if speed else " gave no speed"
     return f"the {plural(len(tuning.kept), THING)} kept{' together' if len(tuning.kept) > 1 else ''}{measured_as}"
 
 
-def _without_final(tuning: Tuning, rows: Sequence[Row]) -> tuple[str, str]:
+def _without_final(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
     if tuning.kept:
         kept = plural(len(tuning.kept), THING)
         return UNCLEAR, f"Inconclusive: {kept} kept one by one, but not tried together against the baseline."
@@ -80,7 +80,7 @@ def _without_final(tuning: Tuning, rows: Sequence[Row]) -> tuple[str, str]:
     return NO_SPEEDUP, f"No speed-up: of {plural(len(rows), THING)} tried, none is proven faster and harmless{also}."
 
 
-def _unfinished(tuning: Tuning, rows: Sequence[Row]) -> str:
+def _unfinished(tuning: TuneRecord, rows: Sequence[Row]) -> str:
     if not rows:
         return "Not finished: no optimisation has been tried yet."
     if not tuning.kept:
@@ -90,7 +90,7 @@ def _unfinished(tuning: Tuning, rows: Sequence[Row]) -> str:
     return f"Not finished: {plural(len(tuning.kept), THING)} kept so far; the final trial is still to come."
 
 
-def details(tuning: Tuning, said: str) -> Iterator[str]:
+def details(tuning: TuneRecord, said: str) -> Iterator[str]:
     """What stands below the sentence and is not in it already."""
     final = tuning.speedup
     if final is not None and final.gate is not None and final.gate.why and clean(final.gate.why) not in said:
@@ -107,7 +107,7 @@ def details(tuning: Tuning, said: str) -> Iterator[str]:
         yield "This is what is known so far; go on with: hotlap tune --resume"
 
 
-def _noisy(tuning: Tuning) -> Iterator[str]:
+def _noisy(tuning: TuneRecord) -> Iterator[str]:
     speed = _speed_of(verdict_of(tuning, Stage.NOISE))
     if speed is not None and speed.noise_high is not None and speed.noise_high > NOISY:
         yield (
@@ -121,7 +121,7 @@ def _still_needed(final: Verdict) -> Iterator[str]:
         yield _sentence(f"{more_processes(final.speed)} would settle it")
 
 
-def figures(tuning: Tuning, rows: Sequence[Row]) -> Iterator[Figure]:
+def figures(tuning: TuneRecord, rows: Sequence[Row]) -> Iterator[Figure]:
     yield from _speed(tuning)
     yield from _steps(tuning)
     yield _counts(rows)
@@ -140,14 +140,14 @@ def _speed_of(verdict: Verdict | None) -> Speed | None:
     return verdict.speed if verdict else None
 
 
-def _speed(tuning: Tuning) -> Iterator[Figure]:
+def _speed(tuning: TuneRecord) -> Iterator[Figure]:
     together = interval(_speed_of(tuning.speedup))
     if together is not None:
         between = ends(together)
         yield Figure("Speed-up", times(together.ratio), f"95 % interval {between}" if between else "no interval")
 
 
-def _steps(tuning: Tuning) -> Iterator[Figure]:
+def _steps(tuning: TuneRecord) -> Iterator[Figure]:
     final = final_trial(tuning)
     if final is None:
         return

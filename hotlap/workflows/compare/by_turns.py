@@ -16,7 +16,7 @@ from hotlap.errors import INTERRUPTED, BaselineUnusable, BudgetTooSmall, HotlapE
 from hotlap.process.launch import resolve
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.observation import Observation
-from hotlap.records.trial import Ended, Sample
+from hotlap.records.trial import EndReason, Sample
 from hotlap.records.verdict import Speed
 from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, LocalRunner
@@ -242,13 +242,13 @@ class _Turns:
 
     def _broken(self, which: int, sample: Sample) -> str | None:
         """Why the new arm does not train, once that is certain; of the baseline it is an error."""
-        if sample.ended == Ended.MEASURED.value:
+        if sample.ended == EndReason.MEASURED.value:
             return None
         arm = (BASE, NEW)[which]
-        failed = sum(one.arm == arm and one.ended != Ended.MEASURED.value for one in self._samples)
+        failed = sum(one.arm == arm and one.ended != EndReason.MEASURED.value for one in self._samples)
         why = f"{sample.ended}: {sample.why}" if sample.why else sample.ended
         name = self._arms[which].side.name
-        if sample.ended == Ended.TOO_SHORT.value:
+        if sample.ended == EndReason.TOO_SHORT.value:
             raise TooShort(f"{name} is too short to measure: {sample.why}; let it train longer")
         if failed < BROKEN:
             return None

@@ -15,8 +15,8 @@ from hotlap.records.codec import SCHEMA
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Risk
-from hotlap.records.trial import Block, Ended, Sample, Stage, Trial
-from hotlap.records.tuning import Tuning
+from hotlap.records.trial import Block, EndReason, Sample, Stage, Trial
+from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Speed
 
 BASE, NEW = "base", "new"
@@ -130,17 +130,17 @@ def compare_runs(base: store.Run, new: store.Run, options: Options) -> Compariso
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Kept:
+class _SideSamples:
     side: Side
     samples: tuple[Sample, ...]
     machine: str
 
 
-def _kept(run: store.Run) -> _Kept:
+def _kept(run: store.Run) -> _SideSamples:
     """A tune has many processes of the command as written; a profile has one."""
     seen = run.observation() if (run.folder / "observation.json").exists() else None
     if (run.folder / "tuning.json").exists():
-        tuned = run.load("tuning", Tuning)
+        tuned = run.load("tuning", TuneRecord)
         samples, command, machine = _as_written(tuned), tuned.asked.command, tuned.machine
     elif seen is not None:
         samples, command, machine = _profiled(seen), seen.command, ""
@@ -148,15 +148,15 @@ def _kept(run: store.Run) -> _Kept:
         raise NotComparable(f"{run.id} keeps no measured steps; compare runs of hotlap tune or hotlap profile")
     if not samples:
         raise NotComparable(f"{run.id} measured no step; run it again: hotlap profile {' '.join(command)}")
-    return _Kept(
+    return _SideSamples(
         side=Side(name=run.id, command=command), samples=samples, machine=machine_line(seen) if seen else machine
     )
 
 
-def _as_written(tuned: Tuning) -> tuple[Sample, ...]:
+def _as_written(tuned: TuneRecord) -> tuple[Sample, ...]:
     arms = [(trial, one) for trial in tuned.trials for one in trial.samples]
     plain = [one for trial, one in arms if not (trial.base if one.arm == BASE else trial.new)]
-    return tuple(one for one in plain if one.blocks and one.ended == Ended.MEASURED.value)
+    return tuple(one for one in plain if one.blocks and one.ended == EndReason.MEASURED.value)
 
 
 def _profiled(seen: Observation) -> tuple[Sample, ...]:
@@ -168,7 +168,7 @@ def _profiled(seen: Observation) -> tuple[Sample, ...]:
     )
     if not blocks:
         return ()
-    return (replace(_nothing(0, BASE), ended=Ended.MEASURED.value, blocks=blocks, losses=seen.losses),)
+    return (replace(_nothing(0, BASE), ended=EndReason.MEASURED.value, blocks=blocks, losses=seen.losses),)
 
 
 def _nothing(number: int, arm: str) -> Sample:
@@ -177,7 +177,7 @@ def _nothing(number: int, arm: str) -> Sample:
         arm=arm,
         choices=(),
         seed_shift=0,
-        ended=Ended.NEVER_STEPPED.value,
+        ended=EndReason.NEVER_STEPPED.value,
         why="",
         warmup_steps=0,
         warmup_seconds=0.0,

@@ -15,14 +15,14 @@ from hotlap import store
 from hotlap.errors import INTERRUPTED, BaselineUnusable, HotlapError, NeverStepped, RunFolderUnwritable
 from hotlap.judge.verdict import judge
 from hotlap.machine import usable_cores
-from hotlap.plan import saved, signing
+from hotlap.plan import saved_plan, signature
 from hotlap.plan.candidates import candidates
 from hotlap.process.launch import resolve
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA
 from hotlap.records.observation import Machine, Observation
 from hotlap.records.plan import Circumstances, Plan, Risk
-from hotlap.records.tuning import Asked, Metric, Tuning
+from hotlap.records.tune_record import Metric, TuneRecord, TuneRequest
 from hotlap.trial.foreign import foreign
 from hotlap.trial.keeper import Keeper, folders_at_stake
 from hotlap.trial.local import EARLY, Limits, LocalRunner
@@ -48,10 +48,10 @@ from hotlap.workflows.tune.tuner import Judge, Tuner
 OBSERVE_SHARE, OBSERVE_LEAST = 0.25, 30.0  # of the budget, at most; seconds, whatever the budget
 IDLE, IDLE_STEPS = 180.0, 50  # seconds without a step, or so many of the baseline's slowest
 
-__all__ = ["RECORD", "TuneOptions", "Tuned", "asked", "go_on", "resume", "tune", "unfinished"]
+__all__ = ["RECORD", "TuneOptions", "TuneResult", "asked", "go_on", "resume", "tune", "unfinished"]
 
 OnStage = profiling.OnStage
-MakeRunner = Callable[[Tuning, Observation, Path, Callable[[Spec, int], None]], Runner]
+MakeRunner = Callable[[TuneRecord, Observation, Path, Callable[[Spec, int], None]], Runner]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,17 +68,17 @@ class TuneOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tuned:
+class TuneResult:
     run: store.Run
-    tuning: Tuning
+    tuning: TuneRecord
     plan: Path  # where `hotlap run COMMAND` finds it
 
 
-def tune(options: TuneOptions, on_stage: OnStage, watcher: Watcher, instead_of: store.Run | None = None) -> Tuned:
+def tune(options: TuneOptions, on_stage: OnStage, watcher: Watcher, instead_of: store.Run | None = None) -> TuneResult:
     """`instead_of`: a tune that got no further than observing, and is begun again by this one."""
     resolve(options.command)
     began = time.monotonic()
-    keeper = Keeping(watcher)
+    keeper = UserFiles(watcher)
     try:
         return _tune(options, on_stage, watcher, instead_of, keeper, began)
     finally:
@@ -90,9 +90,9 @@ def _tune(
     on_stage: OnStage,
     watcher: Watcher,
     instead_of: store.Run | None,
-    keeping: Keeping,
+    keeping: UserFiles,
     began: float,
-) -> Tuned:
+) -> TuneResult:
     seen = _observed(options, on_stage, instead_of, keeping)
     record = _record(options, seen.run, seen.observation, time.monotonic() - began)
     length(seen.observation, record.asked, record.observing_seconds)  # refuses before anything is kept
@@ -103,7 +103,7 @@ def _tune(
     return go_on(seen.run, record, watcher, run_dir=options.run_dir, keeping=keeping)
 
 
-class Keeping:
+class UserFiles:
     """The files of the user, kept from the first process on."""
 
     def __init__(self, watcher: Watcher) -> None:
@@ -127,7 +127,7 @@ class Keeping:
 
 
 def _observed(
-    options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None, keeping: Keeping
+    options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None, keeping: UserFiles
 ) -> profiling.Profile:
     """What was asked is kept until then, so that a tune that is killed here can go on, too."""
     runs: list[store.Run] = []
@@ -135,7 +135,7 @@ def _observed(
     def created(run: store.Run) -> None:
         runs.append(run)
         with suppress(private.Unfit, OSError):  # said when there is something to sign
-            signing.mark(run.folder, store.key_root())
+            signature.mark(run.folder, store.key_root())
         run.save(ASKED, asked(options))
         keeping.begin(run, options.command)
         if instead_of is not None:
@@ -195,13 +195,13 @@ def resume(
     on_stage: OnStage,
     run_dir: Path | None = None,
     given: Mapping[str, tuple[str, object]] | None = None,
-) -> Tuned:
+) -> TuneResult:
     """A tune that was interrupted; at most the process in flight is run again.
 
-    `given`: options that were typed beside --resume, by the field of Asked they set.
+    `given`: options that were typed beside --resume, by the field of TuneRequest they set.
     """
-    record = run.load(RECORD, Tuning) if begun(run) or not (run.folder / f"{ASKED}.json").exists() else None
-    before = record.asked if record is not None else run.load(ASKED, Asked)
+    record = run.load(RECORD, TuneRecord) if begun(run) or not (run.folder / f"{ASKED}.json").exists() else None
+    before = record.asked if record is not None else run.load(ASKED, TuneRequest)
     refuse_elsewhere(run, before)
     refuse_other_options(run, before, given or {})
     if record is None:
@@ -212,15 +212,15 @@ def resume(
 
 def go_on(
     run: store.Run,
-    record: Tuning,
+    record: TuneRecord,
     watcher: Watcher,
     run_dir: Path | None = None,
     make_runner: MakeRunner | None = None,
     judging: Judge | None = None,
-    keeping: Keeping | None = None,
-) -> Tuned:
+    keeping: UserFiles | None = None,
+) -> TuneResult:
     """From wherever the record is to its end."""
-    own = keeping or Keeping(watcher)
+    own = keeping or UserFiles(watcher)
     with alone(run):
         try:
             if make_runner is None:
@@ -232,19 +232,19 @@ def go_on(
                 own.close()
 
 
-def _judge(record: Tuning) -> Judge:
+def _judge(record: TuneRecord) -> Judge:
     return partial(judge, epoch_steps=record.epoch_steps)
 
 
 def _go_on(
     run: store.Run,
-    record: Tuning,
+    record: TuneRecord,
     watcher: Watcher,
     home: Path,
     make_runner: MakeRunner,
     judging: Judge,
-    keeping: Keeping,
-) -> Tuned:
+    keeping: UserFiles,
+) -> TuneResult:
     observation = run.observation()
     tuner: Tuner | None = None
 
@@ -254,7 +254,7 @@ def _go_on(
 
     runner = make_runner(record, observation, run.folder / "trials", stepped)
 
-    def save(changed: Tuning) -> None:
+    def save(changed: TuneRecord) -> None:
         now = as_measured(changed.circumstances, runner)
         if record.trials:
             refuse_other_circumstances(run.id, record, now)
@@ -263,11 +263,11 @@ def _go_on(
 
     steps = length(observation, record.asked, record.observing_seconds)
     tuner = Tuner(Book(record, save, watcher), steps, runner, judging)
-    place = saved.place(home, record.asked.command)
+    place = saved_plan.place(home, record.asked.command)
     try:
         tuner.run()
     except KeyboardInterrupt as stop:
-        kept = run.load(RECORD, Tuning)
+        kept = run.load(RECORD, TuneRecord)
         if kept.kept:
             _save_plan(run, kept, place, watcher)
         names = ", ".join(one.name for one in kept.kept) or "nothing"
@@ -276,9 +276,9 @@ def _go_on(
         what = str(error).partition(";")[0]  # another place would not have what is here
         again = f"make room, then go on, nothing is lost: hotlap tune --resume {run.id}"
         raise RunFolderUnwritable(f"{what}; {again}") from error
-    done = run.load(RECORD, Tuning)
+    done = run.load(RECORD, TuneRecord)
     _save_plan(run, done, place, watcher)
-    return Tuned(run=run, tuning=done, plan=place)
+    return TuneResult(run=run, tuning=done, plan=place)
 
 
 def _interrupted(what: str) -> HotlapError:
@@ -306,8 +306,8 @@ def _observing(options: TuneOptions, created: Callable[[store.Run], None]) -> pr
     )
 
 
-def asked(options: TuneOptions) -> Asked:
-    return Asked(
+def asked(options: TuneOptions) -> TuneRequest:
+    return TuneRequest(
         command=options.command,
         budget_seconds=options.budget_seconds,
         risk=options.risk.value,
@@ -320,7 +320,7 @@ def asked(options: TuneOptions) -> Asked:
     )
 
 
-def _options(asked: Asked, run_dir: Path | None) -> TuneOptions:
+def _options(asked: TuneRequest, run_dir: Path | None) -> TuneOptions:
     return TuneOptions(
         command=asked.command,
         budget_seconds=asked.budget_seconds,
@@ -334,16 +334,16 @@ def _options(asked: Asked, run_dir: Path | None) -> TuneOptions:
     )
 
 
-def _record(options: TuneOptions, run: store.Run, seen: Observation, spent: float) -> Tuning:
+def _record(options: TuneOptions, run: store.Run, seen: Observation, spent: float) -> TuneRecord:
     found = candidates(seen, options.risk, options.minimum)
-    return Tuning(
+    return TuneRecord(
         schema=SCHEMA,
         run=run.id,
         asked=asked(options),
         started=seen.started,
         circumstances=Circumstances(
             command=options.command,
-            source=saved.source_hash(options.command),
+            source=saved_plan.source_hash(options.command),
             torch=seen.machine.torch,
             hardware=_hardware(seen.machine),
         ),
@@ -375,7 +375,7 @@ def _hardware(machine: Machine) -> str:
 
 
 def _local(
-    record: Tuning,
+    record: TuneRecord,
     seen: Observation,
     folder: Path,
     on_steps: Callable[[Spec, int], None],
@@ -397,18 +397,18 @@ def _local(
     )
 
 
-def _save_plan(run: store.Run, record: Tuning, place: Path, watcher: Watcher) -> None:
+def _save_plan(run: store.Run, record: TuneRecord, place: Path, watcher: Watcher) -> None:
     """Signed where this run was begun by a tune of the user's: one that came with a repository may hold anything."""
     plan = Plan(
         schema=SCHEMA,
         title=f"tune {run.id}",
         choices=record.kept,
         proven=record.circumstances,
-        origin=saved.origin(),
+        origin=saved_plan.origin(),
     )
     try:
-        signing.refuse_unmarked(run.folder, store.key_root())
-        plan = signing.signed(plan, store.key_root())
+        signature.refuse_unmarked(run.folder, store.key_root())
+        plan = signature.signed(plan, store.key_root())
     except (private.Unfit, OSError) as error:
         watcher.caution(f"{error}; so hotlap run does not apply the plan by itself; name it: --plan {place}")
     run.save("plan", plan)

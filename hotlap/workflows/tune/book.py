@@ -9,12 +9,12 @@ from hotlap.catalog import entries
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Choice, Risk
 from hotlap.records.trial import Sample, Stage, Trial
-from hotlap.records.tuning import Candidate, Tuning
+from hotlap.records.tune_record import Candidate, TuneRecord
 from hotlap.records.verdict import Decision, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Doing:
+class Activity:
     """What is under way, for whoever watches."""
 
     trial: str
@@ -32,7 +32,7 @@ class Doing:
 class Watcher:
     """Told what happens; does nothing by itself."""
 
-    def doing(self, doing: Doing) -> None: ...
+    def doing(self, doing: Activity) -> None: ...
 
     def judged(self, verdict: Verdict) -> None: ...
 
@@ -42,7 +42,7 @@ class Watcher:
 
 
 class Book:
-    def __init__(self, record: Tuning, save: Callable[[Tuning], None], watcher: Watcher) -> None:
+    def __init__(self, record: TuneRecord, save: Callable[[TuneRecord], None], watcher: Watcher) -> None:
         self.record, self._save, self.watcher = record, save, watcher
         self.spent = record.observing_seconds  # seconds, as far as the tune has been played
 

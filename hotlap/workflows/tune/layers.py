@@ -9,7 +9,7 @@ from hotlap.catalog import entries, in_conflict
 from hotlap.plan.candidates import choice_of
 from hotlap.records.plan import Choice, Status
 from hotlap.records.trial import Stage
-from hotlap.records.tuning import Candidate
+from hotlap.records.tune_record import Candidate
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import NEW
 from hotlap.workflows.tune.book import Book, together_name, trial_name
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
     ratio: float
 
 
-class Stacking:
+class LayerSearch:
     def __init__(self, book: Book, budget: Budget, ask: Ask, keep: Keep, long_enough: Callable[[], bool]) -> None:
         """`long_enough`: whether there is time left for the longer run of the last stage."""
         self._book, self._budget, self._ask, self._keep = book, budget, ask, keep

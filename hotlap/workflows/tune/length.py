@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotlap.errors import BudgetTooSmall, TooShort
 from hotlap.records.observation import Observation
-from hotlap.records.tuning import Asked
+from hotlap.records.tune_record import TuneRequest
 
 LEAST_STEPS = 25  # five of them warm-up
 USUAL_LEAST, MOST_STEPS = 64, 2000
@@ -49,7 +49,7 @@ class Length:
         return most if self.epoch is None else min(most, max(self.epoch, SHORT_EPOCH * steps))
 
 
-def length(seen: Observation, asked: Asked, observing: float = 0.0) -> Length:
+def length(seen: Observation, asked: TuneRequest, observing: float = 0.0) -> Length:
     """From the baseline's steps, the seconds it was observed and the budget; refuses what cannot be measured in it."""
     step = max(1e-6, seen.mean_step_ms / 1000)
     surely = max(1.0, seen.warmup.seconds)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotlap.errors import BaselineUnusable, CannotRunTwice, HotlapError, MetricNeverSeen, TooShort
-from hotlap.records.trial import Ended, Sample
-from hotlap.records.tuning import Asked, Metric
+from hotlap.records.trial import EndReason, Sample
+from hotlap.records.tune_record import Metric, TuneRequest
 
 
-def refuse_baseline(samples: Sequence[Sample], asked: Asked, run: str) -> None:
+def refuse_baseline(samples: Sequence[Sample], asked: TuneRequest, run: str) -> None:
     """Raises where a process of the unchanged command did not do what it should have."""
     last = samples[-1]
-    if last.ended != Ended.MEASURED.value:
+    if last.ended != EndReason.MEASURED.value:
         raise _failed(last, run)
     if asked.metric is not None and not last.readings:
         raise MetricNeverSeen(_never_seen(asked.metric, steps_of(last)))
@@ -29,17 +29,17 @@ def steps_of(sample: Sample) -> int:
 
 
 def _failed(sample: Sample, run: str) -> HotlapError:
-    ended, again = Ended(sample.ended), f"then go on: hotlap tune --resume {run}"
-    if ended is Ended.CRASHED:
+    ended, again = EndReason(sample.ended), f"then go on: hotlap tune --resume {run}"
+    if ended is EndReason.CRASHED:
         return CannotRunTwice(
             f"the command ran once but not again: {sample.why}; it must be able to run several times "
             f"(a free port, no lock left behind, no file that must not exist), {again}"
         )
-    if ended is Ended.TOO_SHORT:
+    if ended is EndReason.TOO_SHORT:
         return TooShort(f"the command is too short to measure: {sample.why}; train longer, or measure fewer: --steps N")
-    if ended is Ended.NOT_A_NUMBER:
+    if ended is EndReason.NOT_A_NUMBER:
         return BaselineUnusable(f"{sample.why} without any optimisation; repair that first, {again}")
-    if ended in (Ended.OUT_OF_MEMORY, Ended.OVER_MEMORY):
+    if ended in (EndReason.OUT_OF_MEMORY, EndReason.OVER_MEMORY):
         return BaselineUnusable(f"the command by itself ran out of memory ({sample.why}); make room, {again}")
     return BaselineUnusable(
         f"the command by itself was not measured: {ended.value} ({sample.why}); see it with: hotlap profile"

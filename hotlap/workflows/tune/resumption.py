@@ -10,10 +10,10 @@ from pathlib import Path
 
 from hotlap import store
 from hotlap.errors import RecordUnreadable, ResumeRefused, RunFolderUnwritable, RunNotFound
-from hotlap.plan import saved
+from hotlap.plan import saved_plan
 from hotlap.process import tree
 from hotlap.records.plan import Circumstances
-from hotlap.records.tuning import Asked, Tuning
+from hotlap.records.tune_record import TuneRecord, TuneRequest
 from hotlap.trial.runner import Runner
 
 RECORD = "tuning"
@@ -32,12 +32,12 @@ def unfinished(command: tuple[str, ...] | None, run_dir: Path | None, missing_ok
     raise RunNotFound(f"no tune in {root} is unfinished; start one: hotlap tune python train.py")
 
 
-def _asked_of_unfinished(run: store.Run) -> Asked | None:
+def _asked_of_unfinished(run: store.Run) -> TuneRequest | None:
     try:
         if begun(run):
-            record = run.load(RECORD, Tuning)
+            record = run.load(RECORD, TuneRecord)
             return None if record.finished else record.asked
-        return run.load(ASKED, Asked)
+        return run.load(ASKED, TuneRequest)
     except (RecordUnreadable, RunNotFound):
         return None
 
@@ -47,17 +47,17 @@ def begun(run: store.Run) -> bool:
     return (run.folder / f"{RECORD}.json").exists()
 
 
-def refuse_elsewhere(run: store.Run, asked: Asked) -> None:
+def refuse_elsewhere(run: store.Run, asked: TuneRequest) -> None:
     if asked.folder != str(Path.cwd()):
         raise ResumeRefused(f"{run.id} was begun in {asked.folder}; go on there: cd {asked.folder}")
 
 
-def refuse_other_source(run: store.Run, record: Tuning) -> None:
-    if record.circumstances.source != saved.source_hash(record.asked.command):
+def refuse_other_source(run: store.Run, record: TuneRecord) -> None:
+    if record.circumstances.source != saved_plan.source_hash(record.asked.command):
         raise ResumeRefused(f"the source code has changed since {run.id} was begun; {_anew(record.asked)}")
 
 
-def refuse_other_options(run: store.Run, asked: Asked, given: Mapping[str, tuple[str, object]]) -> None:
+def refuse_other_options(run: store.Run, asked: TuneRequest, given: Mapping[str, tuple[str, object]]) -> None:
     """`given`: options typed beside --resume, by the field they set. A tune of two minds proves nothing."""
     for field, (option, value) in given.items():
         if getattr(asked, field) != value:
@@ -72,14 +72,14 @@ def as_measured(known: Circumstances, runner: Runner) -> Circumstances:
     return replace(known, hardware=runner.hardware or known.hardware, torch=runner.torch or known.torch)
 
 
-def refuse_other_circumstances(run: str, record: Tuning, now: Circumstances) -> None:
+def refuse_other_circumstances(run: str, record: TuneRecord, now: Circumstances) -> None:
     before = record.circumstances
     for what, old, new in (("torch", before.torch, now.torch), ("hardware", before.hardware, now.hardware)):
         if old != new:
             raise ResumeRefused(f"{run} was measured with other {what} ({old}), this is {new}; {_anew(record.asked)}")
 
 
-def _anew(asked: Asked) -> str:
+def _anew(asked: TuneRequest) -> str:
     return f"start anew: hotlap tune {' '.join(asked.command)}"
 
 

@@ -16,18 +16,18 @@ from hotlap.plan.candidates import choice_of, is_switched
 from hotlap.plan.choose import automatic
 from hotlap.plan.search import says_thinned, search
 from hotlap.records.plan import Choice, Risk, Status
-from hotlap.records.trial import Ended, Sample, Stage, Trial
-from hotlap.records.tuning import Asked, Candidate, Screened, Tuning
+from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.tune_record import Candidate, Screening, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
-from hotlap.workflows.tune.book import Book, Doing, empty_trial, rejected, trial_name
+from hotlap.workflows.tune.book import Activity, Book, empty_trial, rejected, trial_name
 from hotlap.workflows.tune.budget import Budget
 from hotlap.workflows.tune.figures import is_harmless, ratio_of, speed_of
-from hotlap.workflows.tune.layers import MOST_PAIRS, Stacking
+from hotlap.workflows.tune.layers import MOST_PAIRS, LayerSearch
 from hotlap.workflows.tune.length import FIRST_TRIALS, LASTING_SHARE, LEAST_STEPS, PATIENCE, Length
 from hotlap.workflows.tune.refusals import refuse_baseline, steps_of
 
-Judge = Callable[[Trial, Trial, Asked, Sequence[Sample]], Verdict]
+Judge = Callable[[Trial, Trial, TuneRequest, Sequence[Sample]], Verdict]
 # Before judging for the first time:
 PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3, Stage.LASTING: 1}
 WORTH_LASTING = 1.5  # times the steps of the other stages: less shows nothing new
@@ -62,13 +62,13 @@ class Tuner:
         self._not_alone: list[Candidate] = []  # for want of budget tried on top of what is kept only
         self._not_looked_at: list[tuple[Candidate, str]] = []  # nor that, but perhaps together with others
         self._long_steps = length.steps
-        self.doing: Doing | None = None
+        self.doing: Activity | None = None
 
-    def run(self) -> Tuning:
+    def run(self) -> TuneRecord:
         groups = [list(group) for _, group in groupby(self.book.record.candidates, key=lambda one: one.entry)]
         self._to_come = 6 + 4 * len(groups) + (6 if groups else 0)
         self._noise = self._against_itself()
-        stack = Stacking(self.book, self._budget, self._ask, self._keep, self._may_last)
+        stack = LayerSearch(self.book, self._budget, self._ask, self._keep, self._may_last)
         groups = self._screen(groups, stack)
         winners: list[tuple[Candidate, Verdict]] = []
         doubtful: list[Candidate] = []
@@ -84,7 +84,7 @@ class Tuner:
 
     # All in one process first
 
-    def _screen(self, groups: list[list[Candidate]], stack: Stacking) -> list[list[Candidate]]:
+    def _screen(self, groups: list[list[Candidate]], stack: LayerSearch) -> list[list[Candidate]]:
         """What can be switched while it trains is, in one process; what won there is then proven as one, in fresh ones.
         The groups that are left to be tried one by one are returned.
         """
@@ -100,7 +100,7 @@ class Tuner:
             left = groups
         return [group for group in left if self._is_worth_more(group, screened, group[0] in on)]
 
-    def _is_worth_more(self, group: Sequence[Candidate], screened: Screened, was_on: bool) -> bool:
+    def _is_worth_more(self, group: Sequence[Candidate], screened: Screening, was_on: bool) -> bool:
         """What was tried in the one process and did not gain there, or said why it does nothing, is not tried again."""
         name, decided = group[0].entry, screened.decisions
         if was_on or decided is None or not is_switched(name):
@@ -115,7 +115,7 @@ class Tuner:
             return True
         return False
 
-    def _screened(self, groups: Sequence[Sequence[Candidate]]) -> Screened | None:
+    def _screened(self, groups: Sequence[Sequence[Candidate]]) -> Screening | None:
         known = self.book.record.screened
         if known is None:
             names = {group[0].entry for group in groups if is_switched(group[0].entry)}
@@ -290,7 +290,7 @@ class Tuner:
                     one.entry, known.get(one, f"no budget left to try it on top of what is kept; {MORE}")
                 )
 
-    def _finish(self, stack: Stacking) -> None:
+    def _finish(self, stack: LayerSearch) -> None:
         speedup, lasting = stack.finish()
         self.book.change(speedup=speedup, lasting=lasting)
         self._budget.last_stage = 0.0
@@ -364,7 +364,7 @@ class Tuner:
     def _refused(self, trial: Trial, candidate: Candidate | None) -> str | None:
         """Why the new arm needs no statistics: it failed, or what was tried did not come about."""
         last = trial.samples[-1]
-        if last.ended != Ended.MEASURED.value:
+        if last.ended != EndReason.MEASURED.value:
             who = "" if last.arm == NEW else "what was kept before failed here, "
             return f"{who}{last.ended}: {last.why}" if last.why else f"{who}{last.ended}"
         new = trial.of(NEW)
@@ -385,7 +385,7 @@ class Tuner:
             if trial.stage == Stage.NOISE.value:
                 self._learn(trial)  # before it is kept: a baseline that is refused is measured anew when it goes on
             self.book.put(trial)
-            if sample.ended != Ended.MEASURED.value:
+            if sample.ended != EndReason.MEASURED.value:
                 break
         return trial
 
@@ -408,7 +408,7 @@ class Tuner:
         own = arm == BASE or trial.stage == Stage.NOISE.value
         for _ in range(1 + RETRIES):
             sample = self._runner.run(self._spec(trial, arm, pair, nudge))
-            if not own or trial.stage == Stage.NOISE.value or sample.ended == Ended.MEASURED.value:
+            if not own or trial.stage == Stage.NOISE.value or sample.ended == EndReason.MEASURED.value:
                 return sample
         if trial.base:
             return sample  # what was kept fails here: not to be stacked upon
@@ -480,7 +480,7 @@ class Tuner:
 
     def _tell(self, trial: Trial, arm: str, pair: int, step: int, steps: int) -> None:
         budget, cost = self._budget.seconds, self._budget.cost
-        self.doing = Doing(
+        self.doing = Activity(
             trial=trial.name,
             stage=trial.stage,
             arm=arm,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hotlap.engine.data import Arrays, DataError, EmptySplit, Stream, Tensors
-from hotlap.engine.data.batch_size import BatchSizes, Measured, measure_batch_sizes
+from hotlap.engine.data.batch_size import BatchSizeMeasurement, BatchSizes, measure_batch_sizes
 
 
 def parts(optimizer=torch.optim.Adam):
@@ -62,7 +62,9 @@ def test_a_size_that_does_not_fit_ends_the_search_and_is_reported():
 
 def report(*speeds, now=32, adaptive=True):
     sizes = [16 * 2**power for power in range(len(speeds))]
-    measured = tuple(Measured(size, (size / speed,), 1000) for size, speed in zip(sizes, speeds, strict=True))
+    measured = tuple(
+        BatchSizeMeasurement(size, (size / speed,), 1000) for size, speed in zip(sizes, speeds, strict=True)
+    )
     return BatchSizes(1000, now, 0.001, adaptive, measured, ())
 
 

@@ -9,7 +9,7 @@ from hotlap.engine.data import (
     Arrays,
     Cache,
     CarriedWindows,
-    Concatenated,
+    ConcatSource,
     DataMismatch,
     Stream,
     Tensors,
@@ -88,8 +88,8 @@ def test_masked_texts_are_refused(letters):
 
 def test_streams_are_joined_by_their_readers():
     stream = Stream(Arrays(np.arange(3)))
-    with pytest.raises(DataMismatch, match=r"not \['Stream', 'Tensors'\].*Stream\(Chained\(first, second\)\)"):
-        Concatenated(stream, Tensors(torch.arange(3)))
+    with pytest.raises(DataMismatch, match=r"not \['Stream', 'Tensors'\].*Stream\(ChainReader\(first, second\)\)"):
+        ConcatSource(stream, Tensors(torch.arange(3)))
 
 
 def test_lanes_are_at_least_one():

@@ -6,7 +6,7 @@ import torch
 
 from hotlap.engine.data import (
     CarriedWindows,
-    Concatenated,
+    ConcatSource,
     DataMismatch,
     EmptySplit,
     Stream,
@@ -142,14 +142,14 @@ def test_subsets_maps_and_joins_name_rows_of_what_they_are_made_of():
     assert chosen.gather(index(2, 0))[0].tolist() == [4, 7]
     doubled = mapped(chosen, lambda numbers: numbers * 2)
     assert doubled.gather(index(1))[0].tolist() == [2]
-    joined = Concatenated(chosen, doubled, source)
+    joined = ConcatSource(chosen, doubled, source)
     assert joined.rows == 16
     assert joined.gather(index(0, 3, 5, 6, 15, 2))[0].tolist() == [7, 14, 8, 0, 9, 4]
 
 
 def test_joins_of_different_rows_are_refused():
     with pytest.raises(DataMismatch, match="differ in shape or type"):
-        Concatenated(Tensors(torch.zeros(3)), Tensors(torch.zeros(3, 2)))
+        ConcatSource(Tensors(torch.zeros(3)), Tensors(torch.zeros(3, 2)))
 
 
 def test_rows_outside_a_source_are_refused_when_the_subset_is_made():
@@ -233,7 +233,7 @@ def test_data_too_large_for_the_memory_streams_and_says_so(tmp_path, caplog):
 
 
 def test_a_gpu_too_small_leaves_the_data_in_host_memory():
-    from hotlap.engine.data.placing import decide
+    from hotlap.engine.data.placement import decide
 
     gpu = torch.device("cuda")
     assert decide(1000, gpu, Room(device=10_000, host=10_000))[0] == "device"
@@ -304,11 +304,11 @@ def test_data_that_is_there_already_needs_no_room_and_mapped_files_are_read(tmp_
 
 
 def test_on_the_way_to_another_device_data_is_read_in_blocks(monkeypatch):
-    from hotlap.engine.data import placing
+    from hotlap.engine.data import placement
 
     table, labels = np.random.default_rng(0).random((500, 7)), np.arange(500)
-    monkeypatch.setattr(placing, "blocks_of", lambda reader: np.split(np.arange(500), [120, 240, 499]))
-    monkeypatch.setattr(placing.torch, "empty", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
-    got = placing.loaded(Arrays(table, labels), torch.device("cuda"))
+    monkeypatch.setattr(placement, "blocks_of", lambda reader: np.split(np.arange(500), [120, 240, 499]))
+    monkeypatch.setattr(placement.torch, "empty", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
+    got = placement.loaded(Arrays(table, labels), torch.device("cuda"))
     assert torch.equal(got[0], torch.from_numpy(table))
     assert torch.equal(got[1], torch.from_numpy(labels))

@@ -14,8 +14,7 @@ import torch
 from hotlap.engine.data import (
     Arrays,
     Arrow,
-    Beside,
-    Chained,
+    ChainReader,
     Column,
     DataMismatch,
     DataUnreadable,
@@ -25,6 +24,7 @@ from hotlap.engine.data import (
     PackageMissing,
     Parquet,
     Stream,
+    ZipReader,
     load_all,
     mapped,
     subset,
@@ -45,7 +45,7 @@ def npy(folder):
 def npy_folder(folder):
     for row in range(ROWS):
         np.save(folder / f"{row:03d}.npy", TABLE[row])
-    return Beside(NpyFolder(folder), Arrays(LABELS))
+    return ZipReader(NpyFolder(folder), Arrays(LABELS))
 
 
 def hdf5(folder, **options):
@@ -73,7 +73,7 @@ def arrow(folder):
 
 
 def halves(folder):
-    return Chained(Arrays(TABLE[:20], LABELS[:20]), Arrays(TABLE[20:], LABELS[20:]))
+    return ChainReader(Arrays(TABLE[:20], LABELS[:20]), Arrays(TABLE[20:], LABELS[20:]))
 
 
 FORMATS = [npy, npy_folder, hdf5, chunked, parquet, arrow, halves]
@@ -307,9 +307,9 @@ def test_a_group_of_an_hdf5_file_is_told_from_a_dataset(tmp_path):
 
 def test_readers_that_do_not_fit_together_are_refused(tmp_path):
     with pytest.raises(DataMismatch, match="same number of rows"):
-        Beside(Arrays(TABLE), Arrays(LABELS[:3]))
+        ZipReader(Arrays(TABLE), Arrays(LABELS[:3]))
     with pytest.raises(DataMismatch, match="same columns"):
-        Chained(Arrays(TABLE), Arrays(LABELS))
+        ChainReader(Arrays(TABLE), Arrays(LABELS))
     with pytest.raises(EmptySplit, match=r"no file \*\.npy"):
         NpyFolder(tmp_path)
     with pytest.raises(EmptySplit, match="empty"):

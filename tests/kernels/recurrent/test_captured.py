@@ -15,7 +15,7 @@ from hotlap.engine.recurrent import Recurrent, use_kernels
 from hotlap.kernels.recurrent import measurement, modules, recurrence_steps, selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
-from hotlap.runtime.root_discovery import Moments
+from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 from tests.catalog import emulated_graphs
 from tests.engine.tape import EmulatedRecorder
@@ -137,7 +137,7 @@ def at_work(gpu, monkeypatch):
     assert every["recurrent-kernels"].order < every["cuda-graphs"].order
     seams = Seams(torch, Guard(strict=True))
     seams.open()
-    moments = Moments(seams)
+    moments = RootDiscovery(seams)
     sites = [Site(name, every[name], None, torch, seams, moments) for name in ("recurrent-kernels", "cuda-graphs")]
     swapping.apply(sites[0])
 

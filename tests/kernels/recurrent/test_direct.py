@@ -70,7 +70,7 @@ def test_where_kernels_are_compared_one_that_leaves_rows_out_is_found(kind, monk
 @kinds
 def test_products_in_parts_that_do_not_come_out_even(kind, monkeypatch):
     monkeypatch.setattr(plans, "ROWS_OF_A_PART", 5)
-    assert plans.parting(19, 4, 4) == plans.Parting(3, 6, 1)
+    assert plans.parting(19, 4, 4) == plans.RowPartition(3, 6, 1)
     torch.manual_seed(0)
     layer, reference = pair(kind, MANY, HIDDEN)
     for given_state in (False, True):

@@ -22,7 +22,7 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class TuneRequest:
     """What the user asked for."""
 
     command: tuple[str, ...]
@@ -49,7 +49,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Screened:
+class Screening:
     """One process in which all that can be switched while it trains was, as `hotlap run` does it."""
 
     decisions: Decisions | None  # None: it came to none
@@ -58,10 +58,10 @@ class Screened:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tuning:
+class TuneRecord:
     schema: int
     run: str  # id of the run folder
-    asked: Asked
+    asked: TuneRequest
     started: str
     circumstances: Circumstances
     machine: str  # one line: CPU, cores, GPU
@@ -78,5 +78,5 @@ class Tuning:
     observing_seconds: float = 0.0  # of `seconds`, those before the first trial
     epoch_steps: int | None = None  # steps of one epoch, where known
     lasting: Verdict | None = None  # of the long trial of what is kept; None: there was none
-    screened: Screened | None = None  # None: not yet, or there was no time
+    screened: Screening | None = None  # None: not yet, or there was no time
     files: tuple[str, ...] = ()  # what trials did to files past our diversion, one sentence each

@@ -49,12 +49,12 @@ def _target(name: str, arguments: tuple[Any, ...], outcome: Any) -> torch.device
     """Where a call copied the watched tensor, if that is what it did."""
     if name in ("to", "cuda"):
         return outcome.device if isinstance(outcome, torch.Tensor) else None
-    if name == "copy_" and not isinstance(arguments[0], Watched):
+    if name == "copy_" and not isinstance(arguments[0], WatchedTensor):
         return torch.device(arguments[0].device)
     return None
 
 
-class Watched(torch.Tensor):
+class WatchedTensor(torch.Tensor):
     notes: Notes
 
     @classmethod
@@ -71,8 +71,8 @@ class Watched(torch.Tensor):
 
 
 # As it is printed: torch writes the name of a subclass where it writes "tensor" for its own.
-Watched.__name__ = Watched.__qualname__ = "tensor"
-Watched.__module__ = "torch"
+WatchedTensor.__name__ = WatchedTensor.__qualname__ = "tensor"
+WatchedTensor.__module__ = "torch"
 
 
 def _name(func: Any) -> str:
@@ -80,15 +80,15 @@ def _name(func: Any) -> str:
     return getattr(func.__self__, "__name__", name) if name in ("__get__", "__set__") else name
 
 
-def _watched_in(part: Any, depth: int = 0) -> Iterator[Watched]:
-    if isinstance(part, Watched):
+def _watched_in(part: Any, depth: int = 0) -> Iterator[WatchedTensor]:
+    if isinstance(part, WatchedTensor):
         yield part
     elif isinstance(part, list | tuple | dict) and depth < 4:
         for value in part.values() if isinstance(part, dict) else part:
             yield from _watched_in(value, depth + 1)
 
 
-class Learning:
+class DeviceLeaves:
     """Of one use of a loader."""
 
     def __init__(self, devices: frozenset[str] = DEVICES) -> None:
@@ -125,7 +125,7 @@ class Learning:
             notes.append(None)
             return leaf
         own_notes = Notes(self._devices)
-        watched = leaf.as_subclass(Watched)
+        watched = leaf.as_subclass(WatchedTensor)
         watched.notes = own_notes
         own_notes.kept = weakref.ref(watched)
         notes.append(own_notes)

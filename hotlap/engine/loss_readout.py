@@ -13,7 +13,7 @@ from hotlap.engine.update import Tally
 
 
 @dataclass(frozen=True)
-class Seen:
+class LossRows:
     first: int  # window of the first row
     rows: list[list[float]]
 
@@ -24,7 +24,7 @@ class Looks:
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self.read_to = 0
-        self._asked: tuple[int, Tensor, Arriving] | None = None
+        self._asked: tuple[int, Tensor, PendingCopy] | None = None
 
     def begin(self, first: int) -> None:
         self.read_to, self._asked = first, None
@@ -35,7 +35,7 @@ class Looks:
             return
         rows = self.tally.losses[self.read_to : done]
         if rows.device.type != "cuda":
-            self._asked = (self.read_to, rows.clone(), Arrived())
+            self._asked = (self.read_to, rows.clone(), CompletedCopy())
         else:
             pinned = torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -43,34 +43,34 @@ class Looks:
             self._asked = (self.read_to, pinned, event)
         self.read_to = done
 
-    def poll(self) -> Seen | None:
+    def poll(self) -> LossRows | None:
         if self._asked is None or not self._asked[2].query():
             return None
         first, rows, _ = self._asked
         self._asked = None
-        return Seen(first, rows.tolist())
+        return LossRows(first, rows.tolist())
 
-    def rest(self, done: int) -> Seen:
+    def rest(self, done: int) -> LossRows:
         """HOST SYNC: those not seen yet."""
         first = self._asked[0] if self._asked is not None else self.read_to
-        return Seen(first, self.all(done).rows[first:])
+        return LossRows(first, self.all(done).rows[first:])
 
-    def all(self, done: int) -> Seen:
+    def all(self, done: int) -> LossRows:
         """HOST SYNC: every loss of the epoch up to now, when all the steps behind them are done."""
         self.read_to, self._asked = done, None
-        return Seen(0, self.tally.losses[:done].tolist())
+        return LossRows(0, self.tally.losses[:done].tolist())
 
 
-class Arriving(Protocol):
+class PendingCopy(Protocol):
     def query(self) -> bool: ...
 
 
-class Arrived:
+class CompletedCopy:
     def query(self) -> bool:
         return True
 
 
-def first_broken(seen: Seen) -> tuple[int, float] | None:
+def first_broken(seen: LossRows) -> tuple[int, float] | None:
     """The window whose loss is no number, and the loss."""
     for number, row in enumerate(seen.rows):
         if not math.isfinite(row[0]):

@@ -17,7 +17,7 @@ from hotlap.analysis.queries.receivers import taking
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import in_tests, set_to
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scanned import Confidence, Frequency, Step
+from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _MADE = (
     "torchaudio.transforms.",

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from inspect import unwrap
 from typing import Any
 
+from hotlap.catalog.cuda_graphs.assumptions import Assumptions, Snapshot, Traces
 from hotlap.catalog.cuda_graphs.gradients import Gradients
 from hotlap.catalog.cuda_graphs.inputs import Inputs
-from hotlap.catalog.cuda_graphs.listed import Listed
+from hotlap.catalog.cuda_graphs.parameter_list import ParameterList
 from hotlap.catalog.cuda_graphs.recorder import Recorder
 from hotlap.catalog.cuda_graphs.rules import Differs
-from hotlap.catalog.cuda_graphs.standing import Snapshot, Standing, Traces
 from hotlap.catalog.cuda_graphs.twins import Twins
 from hotlap.catalog.fused_optimizer.proof import is_due
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 from hotlap.runtime.other_threads import why_not_alone
 
@@ -54,12 +54,12 @@ class GraphedRoot:
         differentiated: bool = False,
     ) -> None:
         if (why := why_not_alone()) is not None:
-            raise Declined(why)
+            raise EntryDeclined(why)
         self._torch, self._recorder = torch, recorder
         self._tree = torch.utils._pytree
         self._inputs = Inputs(torch, recorder.device_type, args, kwargs, differentiated)
         self._parameters = [one for one in module.parameters() if one.requires_grad]
-        self._standing, self._listed = Standing(torch, module, forward), Listed(torch, module)
+        self._standing, self._listed = Assumptions(torch, module, forward), ParameterList(torch, module)
         self._turn: Any = lambda: None
         self._given: Any = lambda: None  # the output of this turn, where there is one only
         self._replays, self._is_roomy = 0, True  # there is memory to compute a batch both ways
@@ -109,7 +109,7 @@ class GraphedRoot:
         kept.put_back()
         self._forward, self._back = self._recorder.record_both(twin_run, twin_backward)
         if not twins.are_true:
-            raise Declined("forward moves its weights in memory")
+            raise EntryDeclined("forward moves its weights in memory")
         # Without their history, which would keep the activations and nodes that belong to the recording's stream.
         self._outputs = [one.detach() if isinstance(one, self._torch.Tensor) else one for one in self._forward.outcome]
         self._recorded = self._back.outcome
@@ -124,14 +124,14 @@ class GraphedRoot:
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise Declined("forward or backward waits for a value of the device") from error
+            raise EntryDeclined("forward or backward waits for a value of the device") from error
         finally:
             why = traces.why_not()
             traces.put_back()
         if versions != self._inputs.versions():
             why = "forward writes into its inputs"
         if why is not None:
-            raise Declined(why)
+            raise EntryDeclined(why)
 
     def _try(self, run: Any) -> None:
         torch = self._torch
@@ -152,12 +152,12 @@ class GraphedRoot:
         for one in outputs:
             if isinstance(one, torch.Tensor):
                 if type(one) is not torch.Tensor or one.device.type != self._recorder.device_type:
-                    raise Declined("forward returns a tensor that is not on the GPU, or of a kind of its own")
+                    raise EntryDeclined("forward returns a tensor that is not on the GPU, or of a kind of its own")
             elif not (one is None or isinstance(one, bool | int | float | str)):
-                raise Declined(f"forward returns {type(one).__name__}, which may hold anything")
+                raise EntryDeclined(f"forward returns {type(one).__name__}, which may hold anything")
         trained = sum(self._is_trained(one) for one in outputs)
         if not 0 < trained <= MANY_OUTPUTS:
-            raise Declined(f"forward returns {trained} tensors to differentiate")
+            raise EntryDeclined(f"forward returns {trained} tensors to differentiate")
 
     def _is_trained(self, one: Any) -> bool:
         return isinstance(one, self._torch.Tensor) and one.requires_grad
@@ -170,7 +170,7 @@ class GraphedRoot:
         leaves = [*parameters, *self._inputs.sources]
         found = self._grad(outputs, leaves, upstream, retain_graph=retain, allow_unused=True)
         if any(one is not None and one.layout is not self._torch.strided for one in found):
-            raise Declined("gradients are sparse")
+            raise EntryDeclined("gradients are sparse")
         return self._apart(found, upstream)
 
     def _apart(self, found: tuple[Any, ...], upstream: list[Any]) -> list[Any]:
@@ -215,7 +215,7 @@ class GraphedRoot:
                 self._forward.forget()
                 self._back.forget()
                 what = "a gradient" if number >= len(outputs) else "an output"
-                raise Declined(f"a replay gives other results than the model itself: {what} {_apart(one, other)}")
+                raise EntryDeclined(f"a replay gives other results than the model itself: {what} {_apart(one, other)}")
         self._reference = []
 
     def _prove(self, module: Any, forward: Any) -> None:
@@ -233,11 +233,11 @@ class GraphedRoot:
             tensors = [one for one in outputs if isinstance(one, self._torch.Tensor)]
             self._reference = [*(one.detach().clone() for one in tensors), *gradients]
             if (why := traces.why_not()) is not None:
-                raise Declined(why)
+                raise EntryDeclined(why)
             kept.put_back()
             before = [None if one is None else one.clone() for one in self._recorded]
             self._compare()
-        except Declined as refusal:
+        except EntryDeclined as refusal:
             raise Differs(str(refusal)) from None
         except self._torch.OutOfMemoryError:
             self._is_roomy = False

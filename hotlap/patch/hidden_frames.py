@@ -28,7 +28,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
-from hotlap.patch.inside import SEEN, UNSEEN_ROOMS
+from hotlap.patch.private_package import SEEN, UNSEEN_ROOMS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

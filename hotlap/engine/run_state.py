@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from hotlap.engine.checkpoints import FORMAT, Settled, State
+from hotlap.engine.checkpoints import FORMAT, PlainList, State
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import CheckpointOfAnotherModel
-from hotlap.engine.freezing import all_names
+from hotlap.engine.frozen_modules import all_names
 from hotlap.engine.parts import Parts
 from hotlap.engine.processor import Way
 from hotlap.engine.recipe import Recipe
@@ -44,11 +44,11 @@ class Position:
     schedule: dict[str, Any] = field(default_factory=dict)
     epochs: list[EpochRecord] = field(default_factory=list)
 
-    def records(self) -> Settled:
+    def records(self) -> PlainList:
         """Each made into a dict once: there may be thousands, and a checkpoint after each."""
         known = self.__dict__.setdefault("_records", [])
         known += [asdict(record) for record in self.epochs[len(known) :]]
-        return Settled(known)
+        return PlainList(known)
 
 
 class Resumable(Protocol):

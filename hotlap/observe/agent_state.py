@@ -20,7 +20,7 @@ from hotlap.records.progress import STARTING
 from hotlap.records.session import Session
 
 
-class Known:
+class AgentState:
     def __init__(self, torch: Any, session: Session, seams: Seams) -> None:
         self.torch, self.session, self.seams = torch, session, seams
         self.folder = Path(session.folder)

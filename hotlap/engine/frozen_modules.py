@@ -16,7 +16,7 @@ def all_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return model.named_parameters(remove_duplicate=False)
 
 
-class Freezing:
+class FrozenModules:
     """What was frozen, or kept in evaluation mode, before the training stays so."""
 
     def __init__(self, model: nn.Module) -> None:

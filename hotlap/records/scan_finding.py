@@ -59,7 +59,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Scanned:
+class ScanFinding:
     """One finding. Lines count from 1, columns from 1, in characters."""
 
     code: str
@@ -98,7 +98,7 @@ class Unread:
 class Scan:
     """One scan of a tree."""
 
-    findings: tuple[Scanned, ...]
+    findings: tuple[ScanFinding, ...]
     unread: tuple[Unread, ...] = ()
     files: int = 0
     lines: int = 0

@@ -13,8 +13,8 @@ from hotlap.catalog.cuda_graphs.lent import Lent
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
 from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, state_of, step_of
-from hotlap.catalog.fused_optimizer.chosen import stepping
 from hotlap.catalog.fused_optimizer.tensors import mark_as_written
+from hotlap.catalog.fused_optimizer.user_settings import stepping
 from hotlap.loading.identity import ByIdentity
 from hotlap.runtime.forwards import MISSING
 
@@ -36,7 +36,7 @@ class RecordedStep:
         self.state = []
 
 
-class Stepping:
+class StepReplay:
     def __init__(self, graphs: Whole) -> None:
         self._graphs, self._torch = graphs, graphs.torch
         self._clip, self._norm = Steady(graphs.recorder), Lent(graphs.torch)

@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
-from hotlap.catalog.resident_data.rows import Rows, TensorRows, Wanted
+from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.pure import Unfit, pure, pure_collate, visit
-from hotlap.loading.purity.known import genuine_of
+from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.patch.signals import raised_by_signal
 
 LARGE = 4096  # bytes: less is not worth a stand-in
@@ -162,7 +162,7 @@ class RaggedStore(Store):
 
     # Batches
 
-    def built(self, leaves: list[Any], wanted: Wanted, pin: bool) -> Any:
+    def built(self, leaves: list[Any], wanted: BatchIndices, pin: bool) -> Any:
         small = [[self._copied(part) for part in self._small[row]] for row in wanted.indices.tolist()]
         return self._built(small, leaves, pin)
 
@@ -200,7 +200,7 @@ class RaggedStore(Store):
         standing.touched = None
         try:
             made = self.collate(samples)
-        except (Exception, Touched) as error:
+        except (Exception, StandInRead) as error:
             if raised_by_signal(error):
                 raise
             raise Unfit(f"its collate_fn does more with large tensors than to stack them ({error})") from error
@@ -210,14 +210,14 @@ class RaggedStore(Store):
 
     # Checking
 
-    def _kept_item(self, wanted: Wanted) -> list[Any]:
+    def _kept_item(self, wanted: BatchIndices) -> list[Any]:
         return take_apart(self.torch, self.built(self.batch(wanted), wanted, pin=False), None)[1]
 
     def _item(self, dataset: Any, row: int) -> list[Any]:
         return take_apart(self.torch, self._collated(visit(dataset, [row])), None)[1]
 
 
-class Touched(BaseException):
+class StandInRead(BaseException):
     """The collate_fn wants to know what a stand-in does not. It passes the program's own `except Exception`."""
 
 
@@ -261,9 +261,9 @@ def _stand_in_class(torch: Any) -> Any:
                 return func(*args, **(kwargs or {}))
 
         @classmethod
-        def _touched(cls, what: str) -> Touched:
+        def _touched(cls, what: str) -> StandInRead:
             cls.touched = what
-            return Touched(what)
+            return StandInRead(what)
 
         @classmethod
         def _stacked(cls, tensors: Any, dim: int = 0, *, out: Any = None) -> Any:

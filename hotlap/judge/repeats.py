@@ -11,7 +11,7 @@ from typing import Any
 from hotlap.judge.facts import Fact
 from hotlap.judge.power import student
 from hotlap.records.traces import Fingerprint
-from hotlap.records.trial import Ended, Sample, Trial
+from hotlap.records.trial import EndReason, Sample, Trial
 
 LEAST_MULTIPLE = 4.0  # of what the baseline differs from itself by
 FLOOR = 2.0**-16  # of the size: what float32 kernels of different makers differ by
@@ -28,14 +28,14 @@ def program(sample: Sample) -> frozenset[tuple[str, str | None]]:
     return frozenset((choice.name, choice.value) for choice in sample.choices)
 
 
-class Unchanged:
+class RepeatedRuns:
     """All processes that ran what `trial.base` is or the baseline, in this trial and others."""
 
     def __init__(self, trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> None:
         others = noise.samples if noise is not None and noise is not trial else ()
         samples = [*trial.of("base"), *others, *earlier]
         self._samples = [
-            sample for sample in samples if sample.ended == Ended.MEASURED.value and sample.traces is not None
+            sample for sample in samples if sample.ended == EndReason.MEASURED.value and sample.traces is not None
         ]
         self._base = frozenset((choice.name, choice.value) for choice in trial.base)
 
@@ -59,7 +59,7 @@ class Unchanged:
 class Stability:
     """Which classes of facts two alike processes agree on."""
 
-    def __init__(self, unchanged: Unchanged, facts: Facts) -> None:
+    def __init__(self, unchanged: RepeatedRuns, facts: Facts) -> None:
         self.unstable: set[str] = set()
         self._seen: set[str] = set()
         self._lengths: set[int] = set()
@@ -90,7 +90,7 @@ def _value(facts: Mapping[str, Fact], name: str) -> str | None:
 class Reference:
     """How far alike processes are apart, nudged or not, by the name of a fingerprint and their length."""
 
-    def __init__(self, unchanged: Unchanged, prints: Prints) -> None:
+    def __init__(self, unchanged: RepeatedRuns, prints: Prints) -> None:
         self._furthest: dict[tuple[int, str], float] = {}
         self._pairs: dict[int, int] = defaultdict(int)
         for sample, other in unchanged.pairs(nudged=True):

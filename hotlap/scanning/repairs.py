@@ -16,15 +16,15 @@ from hotlap.analysis.parse import files
 from hotlap.analysis.parse.files import Source
 from hotlap.catalog import patterns
 from hotlap.errors import PackageMissing, ScanRefused
-from hotlap.records.scanned import Applicability, Scan, Scanned
+from hotlap.records.scan_finding import Applicability, Scan, ScanFinding
 from hotlap.scanning.crew import scan
-from hotlap.scanning.looking import Wanted, scan_text
+from hotlap.scanning.file_scan import FindingFilter, scan_text
 
 _ROUNDS = 10
 
 
 @dataclass(frozen=True)
-class Repaired:
+class FileRepair:
     """A file before and after, and how many findings are gone."""
 
     path: str
@@ -39,8 +39,8 @@ class Repaired:
 
 
 def repair(
-    sources: Sequence[Source], wanted: Wanted, unsafe: bool, context: Sequence[Source] = ()
-) -> tuple[list[Repaired], Scan]:
+    sources: Sequence[Source], wanted: FindingFilter, unsafe: bool, context: Sequence[Source] = ()
+) -> tuple[list[FileRepair], Scan]:
     """What the files become, and the findings that are left."""
     _need_libcst()
     before: dict[str, str] = {}
@@ -56,11 +56,11 @@ def repair(
                 current[path] = replace(current[path], text=new)
         if not changed:
             break
-    repaired = [Repaired(path, text, current[path].text or text) for path, text in sorted(before.items())]
+    repaired = [FileRepair(path, text, current[path].text or text) for path, text in sorted(before.items())]
     return [file for file in repaired if file.before != file.after], result
 
 
-def repair_text(text: str, wanted: Wanted, unsafe: bool) -> str:
+def repair_text(text: str, wanted: FindingFilter, unsafe: bool) -> str:
     """The same for one program in memory."""
     _need_libcst()
     for _ in range(_ROUNDS):
@@ -79,16 +79,16 @@ def _need_libcst() -> None:
         raise PackageMissing("--fix and --diff need libcst; type: pip install 'hotlap[fix]'") from error
 
 
-def _by_file(result: Scan, unsafe: bool) -> dict[str, list[Scanned]]:
+def _by_file(result: Scan, unsafe: bool) -> dict[str, list[ScanFinding]]:
     allowed = {Applicability.SAFE.value} | ({Applicability.UNSAFE.value} if unsafe else set())
-    grouped: dict[str, list[Scanned]] = {}
+    grouped: dict[str, list[ScanFinding]] = {}
     for finding in result.findings:
         if finding.applicability in allowed:
             grouped.setdefault(finding.path, []).append(finding)
     return grouped
 
 
-def _fixed(text: str, found: Sequence[Scanned]) -> str | None:
+def _fixed(text: str, found: Sequence[ScanFinding]) -> str | None:
     """The text with the findings repaired; None where nothing could be, or what came out is no Python."""
     from libcst import ParserSyntaxError
 
@@ -103,7 +103,7 @@ def _fixed(text: str, found: Sequence[Scanned]) -> str | None:
         fix = patterns.fix_of(finding.name)
         made = (fix is not None and tree.apply(fix, finding)) or made
     new = tree.code() if made else text
-    if new == text or not isinstance(files.parse(Source("", "", False), new), files.Parsed):
+    if new == text or not isinstance(files.parse(Source("", "", False), new), files.ParsedFile):
         return None
     return new
 
@@ -114,7 +114,7 @@ def _text(path: str) -> str:
     return text
 
 
-def write(repaired: Repaired) -> None:
+def write(repaired: FileRepair) -> None:
     """In the encoding it had, by renaming: a reader sees the old file or the new one."""
     path = Path(repaired.path).resolve()  # a link stays one, and what it names is changed
     try:

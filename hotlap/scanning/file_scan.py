@@ -11,12 +11,12 @@ from typing import Any
 from hotlap.analysis.frequency.hotness import Hotness
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse import files, flow
-from hotlap.analysis.parse.files import Parsed, Source
+from hotlap.analysis.parse.files import ParsedFile, Source
 from hotlap.analysis.parse.positions import characters
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found, Rule
 from hotlap.catalog import patterns
-from hotlap.records.scanned import Confidence, Scan, Scanned, Unread
+from hotlap.records.scan_finding import Confidence, Scan, ScanFinding, Unread
 
 _MOST_MAYBES = 3  # conditions that may hold rarely; behind more of them nobody can tell
 _BLOCKS = (
@@ -27,7 +27,7 @@ _IGNORE = re.compile(r"#\s*hotlap:\s*ignore(?:\[(?P<codes>[^\]]*)\])?", re.IGNOR
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FindingFilter:
     """Which findings are asked for."""
 
     select: tuple[str, ...] = ()  # codes, names, or the beginning of a code; none: all
@@ -46,7 +46,7 @@ def _named(rule: Rule, texts: tuple[str, ...]) -> bool:
     )
 
 
-def scan_text(text: str, wanted: Wanted, path: str = "train.py") -> Scan:
+def scan_text(text: str, wanted: FindingFilter, path: str = "train.py") -> Scan:
     """The same for one program in memory."""
     source = Source(path, path.removesuffix(".py"), False)
     parsed = files.parse(source, text)
@@ -54,7 +54,7 @@ def scan_text(text: str, wanted: Wanted, path: str = "train.py") -> Scan:
         return Scan((), (parsed,), 1)
     reader = flow.read_closely(parsed.tree, path, source.module, text)
     found = look(parsed, State(Hotness(Project([reader.summary])), wanted), reader)
-    findings = [finding for finding in found if isinstance(finding, Scanned)]
+    findings = [finding for finding in found if isinstance(finding, ScanFinding)]
     findings.sort(key=lambda finding: (finding.line, finding.column, finding.code))
     return Scan(
         tuple(findings),
@@ -67,7 +67,7 @@ def scan_text(text: str, wanted: Wanted, path: str = "train.py") -> Scan:
 class State:
     """What looking at a file needs to know of all of them."""
 
-    def __init__(self, hotness: Hotness, wanted: Wanted) -> None:
+    def __init__(self, hotness: Hotness, wanted: FindingFilter) -> None:
         self.hotness, self.wanted = hotness, wanted
         self.rules = wanted.rules()
 
@@ -94,13 +94,13 @@ def our_bug(source: Source, error: Exception, where: str = "") -> Unread:
     return Unread(source.path, f"{where}a bug of hotlap, please report it: {type(error).__name__}: {error}")
 
 
-def look(parsed: Parsed, state: State, reader: flow.FileReader | None = None) -> list[Scanned | Unread]:
+def look(parsed: ParsedFile, state: State, reader: flow.FileReader | None = None) -> list[ScanFinding | Unread]:
     """The findings of all rules in one file. A rule that fails on it is reported, and hides no other."""
     rules = state.rules_for(parsed.text, parsed.source.path)
     if not rules:
         return []
     code = Code(parsed.source.path, parsed.text, parsed.tree, state.hotness, reader)
-    found: dict[tuple[str, int, int], Scanned | Unread] = {}
+    found: dict[tuple[str, int, int], ScanFinding | Unread] = {}
     for rule in rules:
         try:
             for hit in rule.find(code):
@@ -112,14 +112,14 @@ def look(parsed: Parsed, state: State, reader: flow.FileReader | None = None) ->
     return list(found.values())
 
 
-def _is_wanted(finding: Scanned, code: Code, wanted: Wanted) -> bool:
+def _is_wanted(finding: ScanFinding, code: Code, wanted: FindingFilter) -> bool:
     if finding.confidence == Confidence.LOW.value and not wanted.pedantic:
         return False
     ends = {finding.line, finding.last_line}
     return not any(_ignored(code.lines[number - 1], finding) for number in ends if number <= len(code.lines))
 
 
-def _ignored(line: str, finding: Scanned) -> bool:
+def _ignored(line: str, finding: ScanFinding) -> bool:
     mark = _IGNORE.search(line)
     if mark is None:
         return False
@@ -128,13 +128,13 @@ def _ignored(line: str, finding: Scanned) -> bool:
     return bool({text.strip().lower() for text in mark["codes"].split(",")} & {finding.code.lower(), finding.name})
 
 
-def _scanned(rule: Rule, found: Found, code: Code) -> Scanned:
+def _scanned(rule: Rule, found: Found, code: Code) -> ScanFinding:
     heat = found.heat or code.heat(found.node)
     node: Any = found.node
     confidence = min((found.confidence or heat.confidence, heat.confidence), key=lambda level: level.rank)
     if heat.maybes > _MOST_MAYBES:
         confidence = Confidence.LOW
-    return Scanned(
+    return ScanFinding(
         rule.code, rule.name, code.path, node.lineno, characters(code.lines, node.lineno, node.col_offset) + 1,
         node.end_lineno, characters(code.lines, node.end_lineno, node.end_col_offset) + 1, found.message, found.repair,
         heat.frequency.value, confidence.value, found.applicability.value, heat.why,

@@ -12,7 +12,7 @@ from hotlap.loading.identity import ByIdentity
 OURS = {"fused": True, "foreach": False}
 STEP = "step"  # a count per tensor: on its device while fused, else on the host, unless `capturable`
 
-_of_optimizers: ByIdentity[Chosen] = ByIdentity()  # for other entries, which stand around a step
+_of_optimizers: ByIdentity[UserSettings] = ByIdentity()  # for other entries, which stand around a step
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def stepping(optimizer: Any) -> Iterator[None]:
         chosen.step_ends()
 
 
-class Chosen:
+class UserSettings:
     """By parameter group, in their order: loading replaces the groups themselves. Groups added later are the user's."""
 
     def __init__(self, optimizer: Any) -> None:

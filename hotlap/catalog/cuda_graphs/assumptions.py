@@ -9,7 +9,7 @@ from collections import deque
 from operator import attrgetter, is_
 from typing import Any
 
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forward_reads import Readings
 
 PLAIN = (int, float, bool, str, type(None))
@@ -20,7 +20,7 @@ _trained: Any = attrgetter("requires_grad")
 _training: Any = attrgetter("training")
 
 
-class Standing:
+class Assumptions:
     """The same tensors at the same addresses in the same modules, in the same mode, and the same of all else it reads.
 
     Asked at each step, so without Python's own loops: they take twice as long.
@@ -38,7 +38,7 @@ class Standing:
         self._function = getattr(forward, "__func__", forward)
         self._readings = Readings(torch, module)
         if self._readings.why_not is not None:
-            raise Declined(self._readings.why_not)
+            raise EntryDeclined(self._readings.why_not)
         self._mode = self._now(module)
         self._other, self._times = self._mode, 0  # another mode it was found in, and how many times in a row
 
@@ -51,7 +51,7 @@ class Standing:
         if not self._readings.hold():
             changed = self._readings.changed()
             self._readings.put_back()
-            raise Declined(f"forward changes {changed}, which a replay would not")
+            raise EntryDeclined(f"forward changes {changed}, which a replay would not")
 
     def holds(self, module: Any, forward: Any) -> bool:
         if getattr(forward, "__func__", forward) is not self._function or not self.is_held():

@@ -6,14 +6,14 @@ import weakref
 from inspect import unwrap
 from typing import Any
 
-from hotlap.catalog.cuda_graphs.graphed import GraphedRoot, Turn, near
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, Turn, near
 from hotlap.catalog.cuda_graphs.recorder import Recorder
-from hotlap.runtime.declined import Declined
+from hotlap.runtime.decline import EntryDeclined
 
 PLAIN = (bool, int, float, str, type(None))
 
 
-class Shared:
+class SharedMemory:
     """What the recordings of one function have in common: memory. So one of them is at work at a time."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
@@ -49,7 +49,7 @@ class Shared:
 
 class RecordedFunction:
     def __init__(
-        self, shared: Shared, root: GraphedRoot, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, shared: SharedMemory, root: GraphedRoot, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._shared, self._torch, self._recorder = shared, shared.torch, shared.recorder
         self._tree, self._grad = shared.torch.utils._pytree, unwrap(shared.torch.autograd.grad)
@@ -84,11 +84,11 @@ class RecordedFunction:
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise Declined("it waits for a value of the device") from error
+            raise EntryDeclined("it waits for a value of the device") from error
         if versions != [one._version for one in self._held.values()]:
-            raise Declined("it writes into its arguments")
+            raise EntryDeclined("it writes into its arguments")
         if recorder.device_type != "cpu" and not torch.equal(host, torch.get_rng_state()):
-            raise Declined("it draws random numbers on the host")
+            raise EntryDeclined("it draws random numbers on the host")
         recorder.aside(self._once)
         recorder.set_random_state(random)
         if self._shared.pool is None:
@@ -104,7 +104,7 @@ class RecordedFunction:
         if not all(self._alike(*pair) for pair in zip(found, reference, strict=True)):
             self._forward.forget()
             self._back.forget()
-            raise Declined("a replay gives other results")
+            raise EntryDeclined("a replay gives other results")
 
     def _alike(self, one: Any, other: Any) -> bool:
         if isinstance(one, self._torch.Tensor) or isinstance(other, self._torch.Tensor):
@@ -137,16 +137,16 @@ class RecordedFunction:
         for one in outputs:
             if isinstance(one, torch.Tensor):
                 if type(one) is not torch.Tensor or one.device.type != self._recorder.device_type:
-                    raise Declined("it returns a tensor that is not on the GPU, or of a kind of its own")
+                    raise EntryDeclined("it returns a tensor that is not on the GPU, or of a kind of its own")
                 if one.untyped_storage().data_ptr() in taken:
-                    raise Declined("it returns its arguments, or a part of them")
+                    raise EntryDeclined("it returns its arguments, or a part of them")
             elif not isinstance(one, PLAIN):
-                raise Declined(f"it returns {type(one).__name__}, which may hold anything")
+                raise EntryDeclined(f"it returns {type(one).__name__}, which may hold anything")
         self._differentiable = [
             n for n, one in enumerate(outputs) if isinstance(one, torch.Tensor) and one.requires_grad
         ]
         if not self._differentiable or not self._trained:
-            raise Declined("it returns nothing to differentiate")
+            raise EntryDeclined("it returns nothing to differentiate")
 
     def _backward(self, outputs: list[Any]) -> list[Any]:
         sources = [self._given[n] for n in self._trained]

@@ -12,7 +12,7 @@ from typing import Any
 WALKS = ("parameters", "named_parameters", "named_modules", "_named_members")
 
 
-class Listed:
+class ParameterList:
     def __init__(self, torch: Any, module: Any) -> None:
         self._code = torch.nn.Module.parameters.__code__
         self._parameters = list(module.parameters()) if _walks_as_torch(torch.nn.Module, module) else None

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hotlap.records.plan import Choice, Outcome, Status
-from hotlap.records.trial import Block, Ended, Reading, Sample
-from hotlap.records.tuning import Screened
+from hotlap.records.trial import Block, EndReason, MetricValue, Sample
+from hotlap.records.tune_record import Screening
 from hotlap.trial.runner import Spec
 
 Choices: TypeAlias = tuple[Choice, ...]
@@ -33,9 +33,9 @@ class ScriptedRunner:
 
     step_seconds: Callable[[Choices], float]
     losses: Callable[[Choices, int, int], tuple[float, ...]] = falling_losses
-    endings: Callable[[Spec], tuple[Ended, str] | None] = lambda spec: None
+    endings: Callable[[Spec], tuple[EndReason, str] | None] = lambda spec: None
     outcomes: Callable[[Choices], tuple[Outcome, ...]] = everything_applied
-    readings: Callable[[Spec], tuple[Reading, ...]] = lambda spec: ()
+    readings: Callable[[Spec], tuple[MetricValue, ...]] = lambda spec: ()
     own_length: Callable[[Spec], int] | None = None  # steps after which the program ends by itself
     between_processes: float = 0.005  # relative spread
     between_blocks: float = 0.01
@@ -44,21 +44,21 @@ class ScriptedRunner:
     samples_a_step: float = 32.0
     hardware: str | None = None
     torch: str | None = None
-    screened: Screened | None = None
+    screened: Screening | None = None
     ran: list[Spec] = field(default_factory=list)
 
-    def screen(self, spec: Spec) -> Screened | None:
+    def screen(self, spec: Spec) -> Screening | None:
         return self.screened
 
     def run(self, spec: Spec) -> Sample:
         self.ran.append(spec)
         chance = random.Random(f"{self.seed} {spec.number}")
-        ended, why = self.endings(spec) or (Ended.MEASURED, "")
+        ended, why = self.endings(spec) or (EndReason.MEASURED, "")
         steps = spec.steps if self.own_length is None else min(spec.steps, self.own_length(spec))
-        if ended is Ended.MEASURED and steps < spec.least:
-            ended, why = Ended.TOO_SHORT, f"it ended by itself after {steps} steps; {spec.least} are needed"
-        blocks = self._blocks(spec, steps, chance) if ended is Ended.MEASURED else ()
-        losses = self.losses(spec.choices, spec.seed_shift, steps) if ended is Ended.MEASURED else ()
+        if ended is EndReason.MEASURED and steps < spec.least:
+            ended, why = EndReason.TOO_SHORT, f"it ended by itself after {steps} steps; {spec.least} are needed"
+        blocks = self._blocks(spec, steps, chance) if ended is EndReason.MEASURED else ()
+        losses = self.losses(spec.choices, spec.seed_shift, steps) if ended is EndReason.MEASURED else ()
         losses = tuple(one * (1 + spec.nudge * step) for step, one in enumerate(losses))
         return Sample(
             number=spec.number,

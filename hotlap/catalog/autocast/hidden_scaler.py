@@ -17,7 +17,7 @@ FIRST, GROWTH, BACKOFF, INTERVAL = 65536.0, 2.0, 0.5, 2000  # as torch.amp.GradS
 NAMES = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 
 
-class Scaling:
+class HiddenScaler:
     def __init__(self, torch: Any, device: Any, optimizers: Iterable[Any]) -> None:
         self._torch = torch
         self._optimizers = optimizers

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from hotlap.loading.purity.known import genuine, type_name
+from hotlap.loading.purity.pure_operations import genuine, type_name
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import Value
 
 
-class Seeded:
+class SeededGenerator:
     """It is the same whichever it is: nothing is known of what it will draw but that a seed decides it."""
 
 
@@ -26,7 +26,7 @@ MAKERS = frozenset(
         *("numpy.random._generator.default_rng", "numpy.random.default_rng"),
     )
 )
-SEEDED = Seeded()
+SEEDED = SeededGenerator()
 GENERATOR = Value(made=(SEEDED,))
 
 WITH_GENERATOR = frozenset("rand randn randint randperm normal bernoulli multinomial poisson".split())

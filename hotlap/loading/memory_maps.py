@@ -15,7 +15,7 @@ from typing import Any
 MAPS, OPEN = "/proc/self/maps", Path("/proc/self/fd")
 
 
-class Shared:
+class SharedRanges:
     """Ranges of addresses that are shared between processes, as they are now."""
 
     def __init__(self) -> None:

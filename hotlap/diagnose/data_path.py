@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from hotlap.diagnose.sentences import part, percent
 from hotlap.diagnose.step import NOTICEABLE, Step
 from hotlap.diagnose.verdict import NO_FASTER
-from hotlap.diagnose.wording import part, percent
 from hotlap.records.diagnosis import Finding
 from hotlap.records.figures import number, times
 from hotlap.records.observation import DATA, CodeLine, CopySite, Loader

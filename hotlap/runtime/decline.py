@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotlap.records.plan import Status
 
 
-class Declined(Exception):
+class EntryDeclined(Exception):
     """The text says why. `status` says whether the entry must not, or could not change anything."""
 
     def __init__(self, why: str, status: Status = Status.REFUSED) -> None:
@@ -13,6 +13,6 @@ class Declined(Exception):
         self.status = status
 
 
-def no_effect(why: str) -> Declined:
+def no_effect(why: str) -> EntryDeclined:
     """Nothing here that the entry could change."""
-    return Declined(why, Status.NO_EFFECT)
+    return EntryDeclined(why, Status.NO_EFFECT)

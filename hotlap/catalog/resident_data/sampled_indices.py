@@ -15,12 +15,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from hotlap.catalog.resident_data.foresight import order_of
-from hotlap.catalog.resident_data.rows import Order, Wanted
-from hotlap.loading.purity.known import genuine_of
-from hotlap.loading.unprofiled import are_operations_seen, unseen_operations
+from hotlap.catalog.resident_data.rows import BatchIndices, Order
+from hotlap.loading.outside_profiles import are_operations_seen, unseen_operations
+from hotlap.loading.purity.pure_operations import genuine_of
 
 
-def drawn(loader: Any) -> Iterator[Wanted] | None:
+def drawn(loader: Any) -> Iterator[BatchIndices] | None:
     """One Wanted per batch, or None where the loader's own sampler must be asked."""
     batches = loader.batch_sampler
     if type(batches) is not BatchSampler or batches.sampler is not loader.sampler or not _is_known(loader.sampler):
@@ -42,7 +42,7 @@ def _length(sampler: Any) -> int:
     return len(sampler.data_source)
 
 
-def _batches(batches: Any) -> Iterator[Wanted]:
+def _batches(batches: Any) -> Iterator[BatchIndices]:
     """Where the last batch is dropped torch reads the batch size once, else before each batch: it may be changed."""
     sampler, length = batches.sampler, _length(batches.sampler)
     generator = sampler.generator if type(sampler) is RandomSampler else None
@@ -50,15 +50,15 @@ def _batches(batches: Any) -> Iterator[Wanted]:
     seed = _seed(sampler)
     order, start = Order(_order(sampler, length, seed)), 0
     while 0 < (size := size if keeps_size else batches.batch_size) <= length - start:
-        yield Wanted(None, order, start, size)
+        yield BatchIndices(None, order, start, size)
         start += size
     if type(sampler) is RandomSampler and (more := _more(sampler, length, seed, generator)) is not None:
         order, start, length = Order(torch.cat((order.indices[start:], more))), 0, length - start + len(more)
         while 0 < (size := size if keeps_size else batches.batch_size) <= length - start:
-            yield Wanted(None, order, start, size)
+            yield BatchIndices(None, order, start, size)
             start += size
     if start < length and not keeps_size and size > 0:
-        yield Wanted(None, order, start, length - start)
+        yield BatchIndices(None, order, start, length - start)
 
 
 def _more(sampler: Any, length: int, seed: int | None, generator: Any) -> Any:
@@ -119,7 +119,7 @@ def _trail(iterate: Any, own: bool, drop_last: bool, size: int, later: int) -> l
     with _Apart(stream):
         while True:
             batch = next(asked, None)
-            indices = batch.indices.tolist() if isinstance(batch, Wanted) else batch
+            indices = batch.indices.tolist() if isinstance(batch, BatchIndices) else batch
             trail.append((indices, [bytes(source.get_state().numpy()) for source in (stream, generator)]))
             if batch is None:
                 return trail
