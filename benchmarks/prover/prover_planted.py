@@ -51,7 +51,7 @@ from hotlap.records.plan import Expectation, Risk
 
 ENTRY = Entry(
     code="X{number:03d}", title="planted", risk=Risk("{risk}"), apply=partial(apply, "{name}"),
-    detect=lambda seen: Expectation(most=0.5, why="planted"), automatic=False, order={number},
+    detect=lambda seen: Expectation(most=0.5, why="planted"), automatic=False,
 )
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import prover_planted as planted
 
-RESULTS = Path(planted.__file__).parent / "results"
+RESULTS = Path(planted.__file__).parents[1] / "results"
 SEEN_IN = {"zeros-saved": "saved files", "evaluation-constant": "evaluation", "exit-code": "exit code"}
 
 
